@@ -1,0 +1,255 @@
+"""The one place where a graph is checked; what comes out is trusted everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.graph import Graph, Provenance, content_hash
+
+Locate = Callable[[str, int], str]
+"""Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
+
+SPARSE_BELOW = 0.1
+"""Sparse input stays sparse under this share of non-zero values; above it, dense is smaller and faster."""
+
+
+def check_graph(
+    features: Any,
+    edge_index: Any,
+    *,
+    edge_weight: Any = None,
+    labels: Any = None,
+    class_names: Sequence[str] = (),
+    masks: tuple[Any, Any, Any] | None = None,
+    node_ids: npt.NDArray[Any] | None = None,
+    source: str = "arrays",
+    notes: Sequence[str] = (),
+    locate: Locate | None = None,
+) -> Graph:
+    """Check arrays that should make a graph, mend what is safe to mend, and return a `Graph`.
+
+    Args:
+        features: `[nodes, features]`: NumPy array, torch tensor or scipy sparse matrix of finite numbers.
+        edge_index: `[2, edges]` integers, source above target.
+        edge_weight: `[edges]` positive numbers; those of merged duplicate edges are added.
+        labels: `[nodes]` integers, negative where unknown.
+        class_names: the name of each class; the numbers themselves without it.
+        masks: train, validation and test masks, each bool `[nodes]` or `[nodes, splits]`.
+        node_ids: the user's names for the nodes.
+        source: what to call the graph in its provenance.
+        notes: what a reader mended before.
+        locate: names a position in the user's files for the error messages.
+
+    Raises:
+        GraphError: in one sentence that names the place.
+    """
+    where = locate or _position
+    checked_features = _check_features(features, where)
+    nodes = checked_features.shape[0]
+    mended = list(notes)
+    edges, weights = _check_edges(edge_index, edge_weight, nodes, where, mended)
+    checked_labels, names = _check_labels(labels, class_names, nodes, where)
+    train, val, test = _check_masks(masks, nodes)
+    ids = np.arange(nodes, dtype=np.int64) if node_ids is None else _check_ids(node_ids, nodes, where)
+    digest = content_hash(checked_features, edges, weights, checked_labels, train, val, test)
+    return Graph(
+        features=checked_features,
+        edge_index=edges,
+        provenance=Provenance(source, digest, tuple(mended)),
+        edge_weight=weights,
+        labels=checked_labels,
+        class_names=names,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        node_ids=ids,
+        has_ids=node_ids is not None,
+    )
+
+
+def _position(part: str, index: int) -> str:
+    return f"{part}, position {index}"
+
+
+def _check_features(features: Any, where: Locate) -> Tensor:
+    if sp.issparse(features):
+        matrix = sp.csr_matrix(features)
+        matrix.sum_duplicates()
+        _check_numbers(matrix.data, "features")
+        if matrix.ndim == 2 and 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
+            return _check_sparse_features(matrix, where)
+        features = matrix.toarray()
+    if isinstance(features, Tensor):
+        features = features.detach().to_dense().cpu().numpy()
+    array = np.asarray(features)
+    if array.ndim != 2:
+        raise GraphError(
+            f"the features must be a table with one row per node, but have {array.ndim} dimension(s)"
+        )
+    _check_size(*array.shape)
+    _check_numbers(array, "features")
+    values = array.astype(np.float32)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise _not_finite(array[row, column], row, column, where)
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _check_sparse_features(matrix: sp.csr_matrix, where: Locate) -> Tensor:
+    _check_size(*matrix.shape)
+    values = matrix.data.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
+        raise _not_finite(matrix.data[bad[0]], row, int(matrix.indices[bad[0]]), where)
+    return csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(values),
+        (int(matrix.shape[0]), int(matrix.shape[1])),
+    )
+
+
+def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a CSR tensor without torch's note that the layout is young."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+
+
+def _check_size(nodes: int, columns: int) -> None:
+    if nodes == 0:
+        raise GraphError("the graph is empty: the features have no row, so there is no node")
+    if columns == 0:
+        raise GraphError("the features have no column; leave them out to have structural features built")
+
+
+def _check_numbers(array: npt.NDArray[Any], part: str) -> None:
+    if np.iscomplexobj(array):
+        raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
+    if array.dtype.kind in "OUSM":
+        try:
+            array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"the {part} hold something that is not a number: {error}") from None
+
+
+def _not_finite(value: Any, row: int, column: int, where: Locate) -> GraphError:
+    name = "NaN" if np.isnan(float(value)) else "infinity"
+    return GraphError(
+        f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
+        "fill the gap or drop the column first"
+    )
+
+
+def _check_edges(
+    edge_index: Any, edge_weight: Any, nodes: int, where: Locate, mended: list[str]
+) -> tuple[Tensor, Tensor | None]:
+    edges = _as_numpy(edge_index)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise GraphError(f"edge_index must have the shape [2, edges], not {list(edges.shape)}")
+    if edges.size and edges.dtype.kind not in "iu":
+        raise GraphError(f"edge_index must hold integers, not {edges.dtype}")
+    edges = edges.astype(np.int64)
+    outside = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
+    if outside.size:
+        first = int(outside[0])
+        end = edges[:, first]
+        stranger = int(end[(end < 0) | (end >= nodes)][0])
+        raise GraphError(
+            f"{where('edges', first)}: node {stranger} is unknown; the features describe nodes 0 to {nodes - 1}"
+        )
+    weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
+    keys = edges[1] * nodes + edges[0]
+    unique, first_of, group = np.unique(keys, return_index=True, return_inverse=True)
+    merged = edges.shape[1] - unique.size
+    if merged:
+        mended.append(f"{merged:,} duplicate edge(s) merged")
+    loops = int((edges[0, first_of] == edges[1, first_of]).sum())
+    if loops:
+        mended.append(f"{loops:,} self-loop(s) in the data")
+    if weights is not None:
+        weights = np.bincount(group, weights=weights, minlength=unique.size).astype(np.float32)
+    return (
+        torch.from_numpy(np.ascontiguousarray(edges[:, first_of])),
+        None if weights is None else torch.from_numpy(weights),
+    )
+
+
+def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[np.float64]:
+    weights = _as_numpy(edge_weight)
+    if weights.shape != (edges,):
+        raise GraphError(f"there are {edges} edges but weights of shape {list(weights.shape)}")
+    _check_numbers(weights, "edge weights")
+    weights = weights.astype(np.float64)
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+    if bad.size:
+        raise GraphError(
+            f"{where('edges', int(bad[0]))}: the edge weight {weights[bad[0]]:g} is not a positive number"
+        )
+    return weights
+
+
+def _check_labels(
+    labels: Any, class_names: Sequence[str], nodes: int, where: Locate
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    if labels is None:
+        return None, ()
+    values = _as_numpy(labels)
+    if values.shape != (nodes,):
+        raise GraphError(f"there are {nodes} nodes but labels of shape {list(values.shape)}")
+    if values.dtype.kind not in "iub":
+        raise GraphError(f"labels must be integers with -1 for unknown, not {values.dtype}")
+    values = np.maximum(values.astype(np.int64), -1)
+    names = tuple(class_names) or tuple(str(i) for i in range(int(values.max(initial=-1)) + 1))
+    beyond = np.flatnonzero(values >= len(names))
+    if beyond.size:
+        raise GraphError(
+            f"{where('labels', int(beyond[0]))}: label {values[beyond[0]]} but only {len(names)} class names"
+        )
+    return torch.from_numpy(values), names
+
+
+def _check_masks(
+    masks: tuple[Any, Any, Any] | None, nodes: int
+) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
+    if masks is None:
+        return None, None, None
+    checked = []
+    for name, mask in zip(("train", "validation", "test"), masks, strict=True):
+        values = _as_numpy(mask).astype(bool)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or values.shape[0] != nodes:
+            raise GraphError(f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]")
+        checked.append(values)
+    if len({mask.shape[1] for mask in checked}) != 1:
+        raise GraphError("the train, validation and test masks hold different numbers of splits")
+    if (checked[0] & checked[1] | checked[0] & checked[2] | checked[1] & checked[2]).any():
+        raise GraphError("a node stands in more than one of train, validation and test of the same split")
+    train, val, test = (torch.from_numpy(np.ascontiguousarray(mask)) for mask in checked)
+    return train, val, test
+
+
+def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDArray[Any]:
+    if node_ids.shape != (nodes,):
+        raise GraphError(f"there are {nodes} rows of features but {node_ids.size} node ids")
+    unique, first_of = np.unique(node_ids, return_index=True)
+    if unique.size != nodes:
+        again = int(np.setdiff1d(np.arange(nodes), first_of)[0])
+        raise GraphError(f"{where('features', again)}: the node id {node_ids[again]!r} stands there twice")
+    return node_ids
+
+
+def _as_numpy(values: Any) -> npt.NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
