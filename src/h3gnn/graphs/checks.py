@@ -80,11 +80,11 @@ def _position(part: str, index: int) -> str:
 
 
 def _check_features(features: Any, where: Locate) -> Tensor:
-    if sp.issparse(features):
+    if is_sparse(features):
         matrix = sp.csr_matrix(features)
         matrix.sum_duplicates()
         _check_numbers(matrix.data, "features")
-        if matrix.ndim == 2 and 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
+        if 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
             return _check_sparse_features(matrix, where)
         features = matrix.toarray()
     if isinstance(features, Tensor):
@@ -168,7 +168,8 @@ def _check_edges(
         end = edges[:, first]
         stranger = int(end[(end < 0) | (end >= nodes)][0])
         raise GraphError(
-            f"{where('edges', first)}: node {stranger} is unknown; the features describe nodes 0 to {nodes - 1}"
+            f"{where('edges', first)}: node {stranger} is unknown; "
+            f"the features describe nodes 0 to {nodes - 1}"
         )
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
     keys = edges[1] * nodes + edges[0]
@@ -249,6 +250,11 @@ def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDA
         again = int(np.setdiff1d(np.arange(nodes), first_of)[0])
         raise GraphError(f"{where('features', again)}: the node id {node_ids[again]!r} stands there twice")
     return node_ids
+
+
+def is_sparse(values: Any) -> bool:
+    """Tell whether this is a scipy sparse matrix or array."""
+    return bool(sp.issparse(values))
 
 
 def _as_numpy(values: Any) -> npt.NDArray[Any]:

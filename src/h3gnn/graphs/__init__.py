@@ -1,0 +1,1 @@
+"""A graph comes in: checked once, then trusted."""
