@@ -46,15 +46,34 @@ def find_ids(wanted: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[n
     import pandas as pd
 
     if wanted.dtype.kind != known.dtype.kind:
-        wanted, known = (
-            np.array([str(one) for one in ids.tolist()], dtype=object) if ids.dtype.kind == "i" else ids
-            for ids in (wanted, known)
-        )
+        wanted, known = as_text(wanted), as_text(known)
     index = pd.Index(known)
     if not index.is_unique:
         again = known[int(np.flatnonzero(index.duplicated())[0])]
         raise GraphError(f"the node id {again!r} is given twice, so edges that name it have two meanings")
     return np.asarray(index.get_indexer(pd.Index(wanted)), dtype=np.int64)
+
+
+def as_text(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ids as text."""
+    if ids.dtype.kind == "O":
+        return ids
+    texts = np.empty(ids.size, dtype=object)
+    texts[:] = [str(one) for one in ids.tolist()]
+    return texts
+
+
+def whole_numbers(texts: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
+    """Return texts as int64 where every one is a whole number in its plain form, None otherwise.
+
+    "007" and "+7" stay texts: as numbers they would become the same node as "7".
+    """
+    try:
+        numbers = texts.astype(np.int64)
+    except (ValueError, OverflowError):
+        return None
+    plain = numbers.astype(str).astype(object)
+    return numbers if bool((plain == texts).all()) else None
 
 
 def is_missing(one: Any) -> bool:

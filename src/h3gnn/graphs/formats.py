@@ -1,0 +1,150 @@
+"""Files that hold a whole graph: GraphML, GML, a PyG `Data` in .pt, and NPZ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.arrayfiles import graph_from_npz
+from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.opening import check_file, reading
+
+PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
+
+
+def read_graph_file(path: str | Path) -> Graph:
+    """Read one file that holds a whole graph; its suffix says what it is.
+
+    Args:
+        path: .graphml, .gml, .pt (a PyG `Data`, or a dict with its parts) or .npz (heterophilous benchmark).
+
+    Raises:
+        GraphError: in one sentence that names the file.
+    """
+    file = check_file(path, tuple(READERS), role="graph file")
+    return READERS[file.suffix.lower()](file)
+
+
+def _read_graphml(path: Path) -> Graph:
+    networkx = _networkx(path)
+    with reading(path, "GraphML"):
+        network = networkx.read_graphml(path)
+    return _from_network(network, path)
+
+
+def _read_gml(path: Path) -> Graph:
+    networkx = _networkx(path)
+    with reading(path, "GML"):
+        try:
+            network = networkx.read_gml(path, label="label")
+        except networkx.NetworkXError as error:
+            if "label" not in str(error):
+                raise
+            network = networkx.read_gml(path, label="id")
+    return _from_network(network, path)
+
+
+def _networkx(path: Path) -> Any:
+    try:
+        import networkx
+    except ImportError:
+        raise InputError(
+            f"{path}: reading it needs networkx; install it with `pip install networkx`"
+        ) from None
+    return networkx
+
+
+def _from_network(network: Any, path: Path) -> Graph:
+    """Gather `x0`, `x1`, … or a text of numbers into `x`, since these formats store single values."""
+    from h3gnn.graphs.networks import from_networkx
+
+    if network.number_of_nodes() == 0:
+        raise GraphError(f"{path} holds no node")
+    numbered = re.compile(r"x_?(\d+)")
+    unused: set[str] = set()
+    for name, attributes in network.nodes(data=True):
+        parts = {int(found[1]): key for key in attributes if (found := numbered.fullmatch(str(key)))}
+        if isinstance(attributes.get("x"), str):
+            attributes["x"] = _numbers(attributes["x"], name, path)
+        elif parts and "x" not in attributes:
+            attributes["x"] = [attributes[parts[number]] for number in sorted(parts)]
+        unused |= {str(key) for key in attributes} - {"x", "y", "split", "label", *parts.values()}
+    notes = (f"node attributes not used: {', '.join(sorted(unused)[:8])}",) if unused else ()
+    with reading(path, "a graph"):
+        return from_networkx(network, source=path.name, notes=notes)
+
+
+def _numbers(text: str, name: Any, path: Path) -> list[float]:
+    try:
+        return [float(part) for part in re.split(r"[,;\s]+", text.strip(" []()\t\n"))]
+    except ValueError:
+        raise GraphError(f"{path}: node {name!r}: the attribute 'x' is not a list of numbers") from None
+
+
+def _read_pt(path: Path) -> Graph:
+    """Read with `weights_only`: only tensors and PyG's own containers are made, and nothing is called.
+
+    There is no second way for a file that needs more: it could execute code.
+    """
+    import torch
+
+    with reading(path, "a PyG Data without other objects"):
+        with torch.serialization.safe_globals(_pyg_containers()):
+            stored = torch.load(path, map_location="cpu", weights_only=True)
+        parts = _tensors_of(stored)
+    if "edge_index" not in parts:
+        raise GraphError(f"{path} holds no tensor called edge_index, so it is not a graph")
+    data = _plain_data(parts)
+    with reading(path, "a graph"):
+        try:
+            return as_graph(data, source=path.name)
+        except GraphError as error:
+            raise GraphError(f"{path}: {error}") from None
+
+
+def _pyg_containers() -> list[Any]:
+    from h3gnn.graphs.pyg import import_pyg
+
+    pyg = import_pyg()
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    return [pyg.data.Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+
+
+def _tensors_of(stored: Any) -> dict[str, Any]:
+    """Take the known parts out of what was read, so that nothing else of the object is used."""
+    import torch
+
+    if isinstance(stored, tuple | list) and stored and isinstance(stored[0], dict):
+        stored = stored[0]  # as PyG's InMemoryDataset saves one graph
+    get: Callable[[str], Any]
+    if isinstance(stored, dict):
+        get = stored.get
+    elif type(stored).__name__ == "Data":
+        get = dict(stored.to_dict()).get
+    else:
+        raise GraphError(f"it holds a {type(stored).__name__}, not a PyG Data")
+    found = {name: get(name) for name in PARTS}
+    nodes = get("num_nodes")
+    tensors = {name: one for name, one in found.items() if isinstance(one, torch.Tensor)}
+    return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
+
+
+def _plain_data(parts: dict[str, Any]) -> Any:
+    from h3gnn.graphs.pyg import import_pyg
+
+    return import_pyg().data.Data(**parts)
+
+
+READERS: dict[str, Callable[[Path], Graph]] = {
+    ".graphml": _read_graphml,
+    ".gml": _read_gml,
+    ".pt": _read_pt,
+    ".npz": graph_from_npz,
+}
+"""The reader for each suffix of a graph file."""

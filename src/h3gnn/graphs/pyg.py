@@ -1,0 +1,89 @@
+"""PyTorch Geometric, imported quietly, and its dataset classes by name."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+
+def import_pyg() -> Any:
+    """Return `torch_geometric`, without the deprecation notes that its own import gives out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch_geometric
+        import torch_geometric.data
+        import torch_geometric.datasets
+        import torch_geometric.utils
+    return torch_geometric
+
+
+def load_pyg(name: str, cache: Path) -> Graph:
+    """Load `pyg:Class/Name` or `pyg:Class` through PyG, which downloads it where it is not cached.
+
+    Raw files are kept under `cache/pyg/Class/Name`. PyG's processed pickle is made anew each time in a
+    folder of its own, for a pickle that lies in a cache could have come from anywhere.
+
+    Raises:
+        InputError: when there is no such class or graph, or it cannot be fetched.
+    """
+    from h3gnn.graphs.convert import as_graph
+
+    class_name, _, graph_name = name.removeprefix("pyg:").partition("/")
+    arguments = _arguments(name, class_name, graph_name)
+    kept = cache / "pyg" / class_name / (graph_name or class_name)
+    if not kept.resolve().is_relative_to((cache / "pyg").resolve()):
+        raise InputError(f"{name!r} is not the name of a graph")
+    with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:
+        if kept.is_dir():
+            shutil.copytree(kept, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processed"))
+        data = _single_graph(
+            name, class_name, {**arguments, **({"root": root} if "root" in arguments else {})}, kept
+        )
+        if any(Path(root).rglob("raw")):
+            shutil.copytree(root, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processed"))
+    return as_graph(data, source=name).with_notes("the raw files of this graph are not pinned by a sum")
+
+
+def _arguments(name: str, class_name: str, graph_name: str) -> dict[str, str]:
+    pyg = import_pyg()
+    dataset_class = getattr(pyg.datasets, class_name, None)
+    if not (isinstance(dataset_class, type) and issubclass(dataset_class, pyg.data.Dataset)):
+        raise InputError(
+            f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo"
+        )
+    parameters = inspect.signature(dataset_class).parameters
+    if "name" in parameters and not graph_name:
+        raise InputError(f"{name} needs the name of a graph as well, as in pyg:Amazon/Photo")
+    if graph_name and "name" not in parameters:
+        raise InputError(f"PyG's {class_name} holds one graph without a name; write pyg:{class_name}")
+    return {
+        **({"root": ""} if "root" in parameters else {}),
+        **({"name": graph_name} if graph_name else {}),
+    }
+
+
+def _single_graph(name: str, class_name: str, arguments: dict[str, str], kept: Path) -> Any:
+    pyg = import_pyg()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            dataset = getattr(pyg.datasets, class_name)(**arguments)
+            count = len(dataset)
+            data = dataset[0] if count else None
+    except Exception as error:  # a dataset class may fail in any way: wrong name, no network, damaged file
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"PyG could not load {name} ({detail}); check the name, or put its raw files under {kept}"
+        ) from None
+    if count != 1 or not isinstance(data, pyg.data.Data):
+        raise InputError(f"{name} is not one graph with one kind of node: it holds {count} graph(s)")
+    return data
