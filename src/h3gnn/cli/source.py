@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.graph import Graph
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.graphs.graph import Graph
 
 PANEL = "Your own graph"
 
@@ -45,6 +47,12 @@ WeightColumnOption = Annotated[
 IdColumnOption = Annotated[
     str | None,
     typer.Option(help="Node ids in the features: name, or position from 1.", rich_help_panel=PANEL),
+]
+FeatureColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of features, with commas between; else all but the id.", rich_help_panel=PANEL
+    ),
 ]
 LabelIdColumnOption = Annotated[
     str | None, typer.Option(help="Node ids in the labels: name, or position from 1.", rich_help_panel=PANEL)
@@ -87,6 +95,7 @@ def load_source(
     target_column: str | None = None,
     weight_column: str | None = None,
     id_column: str | None = None,
+    feature_columns: str | None = None,
     label_id_column: str | None = None,
     label_column: str | None = None,
     split_columns: str | None = None,
@@ -107,9 +116,10 @@ def load_source(
         "target_column": target_column,
         "weight_column": weight_column,
         "id_column": id_column,
+        "feature_columns": _names(feature_columns),
         "label_id_column": label_id_column,
         "label_column": label_column,
-        "split_columns": split_columns,
+        "split_columns": _names(split_columns),
         "header": header,
         "delimiter": delimiter,
         "undirected": undirected or None,
@@ -120,8 +130,6 @@ def load_source(
 
         if graph is not None:
             raise InputError(f"give either the graph {graph} or --edges, not both")
-        if split_columns is not None:
-            given["split_columns"] = [name.strip() for name in split_columns.split(",")]
         return with_splits(read_graph(edges, features=features, labels=labels, **given))
     extra = [*given, *(name for name, path in (("features", features), ("labels", labels)) if path)]
     if extra:
@@ -131,6 +139,10 @@ def load_source(
     if graph is None:
         raise InputError("no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges")
     return with_splits(_named_graph(graph, data_dir))
+
+
+def _names(listed: str | None) -> list[str] | None:
+    return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
 def _named_graph(graph: str, data_dir: Path | None) -> Graph:

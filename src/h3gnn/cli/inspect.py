@@ -1,0 +1,150 @@
+"""`h3gnn inspect`: what kind of graph is this?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h3gnn.cli.source import (
+    DataDirOption,
+    DelimiterOption,
+    EdgesOption,
+    FeatureColumnsOption,
+    FeaturesOption,
+    GraphArgument,
+    HeaderOption,
+    IdColumnOption,
+    LabelColumnOption,
+    LabelIdColumnOption,
+    LabelsOption,
+    SourceColumnOption,
+    SplitColumnsOption,
+    TargetColumnOption,
+    UndirectedOption,
+    WeightColumnOption,
+    load_source,
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
+]
+
+
+def inspect(
+    graph: GraphArgument = None,
+    *,
+    edges: EdgesOption = None,
+    features: FeaturesOption = None,
+    labels: LabelsOption = None,
+    source_column: SourceColumnOption = None,
+    target_column: TargetColumnOption = None,
+    weight_column: WeightColumnOption = None,
+    id_column: IdColumnOption = None,
+    feature_columns: FeatureColumnsOption = None,
+    label_id_column: LabelIdColumnOption = None,
+    label_column: LabelColumnOption = None,
+    split_columns: SplitColumnsOption = None,
+    header: HeaderOption = None,
+    delimiter: DelimiterOption = None,
+    undirected: UndirectedOption = False,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method."""
+    from h3gnn.graphs.profile import profile
+
+    loaded = load_source(
+        graph,
+        edges=edges,
+        features=features,
+        labels=labels,
+        source_column=source_column,
+        target_column=target_column,
+        weight_column=weight_column,
+        id_column=id_column,
+        feature_columns=feature_columns,
+        label_id_column=label_id_column,
+        label_column=label_column,
+        split_columns=split_columns,
+        header=header,
+        delimiter=delimiter,
+        undirected=undirected,
+        data_dir=data_dir,
+    )
+    measured = profile(loaded)
+    if plot is not None:
+        from h3gnn.report.homophily import plot_profile
+
+        plot_profile(measured, plot)
+    if as_json:
+        typer.echo(json.dumps(measured.as_dict(), indent=2, ensure_ascii=False))
+        return
+    _print_table(measured)
+    if plot is not None:
+        typer.echo(f"picture: {plot}")
+
+
+def _print_table(measured: Any) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=escape(measured.source), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in _rows(measured):
+        table.add_row(escape(name), escape(value))
+    console.print(table)
+    for note in measured.notes:
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    console.print(measured.verdict, markup=False, highlight=False, soft_wrap=True)
+
+
+def _rows(measured: Any) -> Iterator[tuple[str, str]]:
+    degrees = measured.degrees
+    yield "nodes", f"{measured.nodes:,}"
+    yield "edges", f"{measured.edges:,} directed" if measured.directed else _undirected(measured)
+    yield "self-loops", f"{measured.self_loops:,}"
+    yield "edge weights", "yes" if measured.weighted else "no"
+    yield "components", f"{measured.components:,} (largest {measured.largest_component:,} nodes)"
+    yield "isolated nodes", f"{measured.isolated:,}"
+    yield (
+        "degree",
+        f"mean {degrees.mean:.2f}, median {degrees.median:g}, {degrees.minimum} to {degrees.maximum:,}",
+    )
+    yield "features", f"{measured.features:,} ({100 * measured.feature_density:.2f} % not 0)"
+    yield "smoothness", f"{_figure(measured.smoothness)} (centred {_figure(measured.centred_smoothness)})"
+    if measured.classes:
+        yield (
+            "classes",
+            f"{measured.classes} ({measured.labelled:,} nodes labelled, {measured.splits} split(s))",
+        )
+    if measured.edge_homophily is not None:
+        yield "edge homophily", _figure(measured.edge_homophily)
+        yield "node homophily", _figure(measured.node_homophily)
+        yield "class-insensitive homophily", _figure(measured.class_insensitive_homophily)
+        yield "adjusted homophily", _figure(measured.adjusted_homophily)
+        yield "label informativeness", _figure(measured.label_informativeness)
+        for name, share in measured.class_homophily.items():
+            yield f"  class {name}", _figure(share)
+        yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
+        yield (
+            "nodes by homophily, 0 to 1",
+            " ".join(f"{count:,}" for count in measured.node_homophily_histogram),
+        )
+
+
+def _undirected(measured: Any) -> str:
+    pairs = (measured.edges - measured.self_loops) // 2
+    return f"{measured.edges:,} ({pairs:,} undirected pairs)"
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
