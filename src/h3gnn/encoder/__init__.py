@@ -1,0 +1,7 @@
+"""The joint structural encoder, as plain modules."""
+
+from h3gnn.encoder.joint import JointEncoder
+from h3gnn.encoder.propagation import FeatureMatrix
+from h3gnn.encoder.support import Support, build_support
+
+__all__ = ["FeatureMatrix", "JointEncoder", "Support", "build_support"]

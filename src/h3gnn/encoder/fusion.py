@@ -1,0 +1,102 @@
+"""Fusing a node's tokens: a Transformer block over them, or, as an ablation, an MLP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.encoder.layers import Generators, LayerNorm, Linear, drop
+
+
+class FeedForward(nn.Module):
+    """The paper's MLP, `in → hidden → out` with GELU."""
+
+    def __init__(self, models: int, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.input = Linear(models, in_channels, hidden_channels)
+        self.output = Linear(models, hidden_channels, out_channels)
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start both layers anew."""
+        self.input.reset_parameters(generators)
+        self.output.reset_parameters(generators)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[models, ..., in]` to `[models, ..., out]`."""
+        flat = x.reshape(x.shape[0], -1, x.shape[-1])
+        mapped: Tensor = self.output(nn.functional.gelu(self.input(flat)))
+        return mapped.view(*x.shape[:-1], -1)
+
+
+class TokenAttention(nn.Module):
+    r"""A Transformer block over the S tokens of each node; nodes do not see one another here.
+
+    .. math::
+        \mathrm{Attn}(X) &= \mathrm{Softmax}(Q K^\top / \sqrt c) \\
+        Y &= X + \mathrm{Norm}(\mathrm{Linear}(\mathrm{Attn}(X) V)) \\
+        X &= Y + \mathrm{Norm}(\mathrm{MLP}(Y))
+
+    That is `norm="residual-post"`, the paper's. `"post"` is :math:`\mathrm{Norm}(X + \cdot)` and `"pre"` is
+    :math:`X + f(\mathrm{Norm}(X))`.
+    """
+
+    def __init__(self, models: int, channels: int, heads: int, norm: str, dropout: Sequence[float]) -> None:
+        super().__init__()
+        self.heads, self.norm, self.dropout = heads, norm, list(dropout)
+        self.qkv = Linear(models, channels, 3 * channels)
+        self.projection = Linear(models, channels, channels)
+        self.attention_norm = LayerNorm(models, channels)
+        self.mlp = FeedForward(models, channels, 4 * channels, channels)
+        self.mlp_norm = LayerNorm(models, channels)
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start all layers anew."""
+        for layer in (self.qkv, self.projection, self.attention_norm, self.mlp, self.mlp_norm):
+            layer.reset_parameters(generators)
+
+    def keep_shape(self, nodes: int, tokens: int) -> tuple[int, ...]:
+        """Shape of one model's dropout mask."""
+        return (nodes, self.heads, tokens, tokens)
+
+    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Fuse `[models, nodes, tokens, channels]`; also return attention `[models, nodes, heads, S, S]`."""
+        if self.norm == "pre":
+            mixed, attention = self._mix(self.attention_norm(tokens), kept)
+            tokens = tokens + mixed
+            return tokens + self.mlp(self.mlp_norm(tokens)), attention
+        mixed, attention = self._mix(tokens, kept)
+        if self.norm == "post":
+            tokens = self.attention_norm(tokens + mixed)
+            return self.mlp_norm(tokens + self.mlp(tokens)), attention
+        tokens = tokens + self.attention_norm(mixed)
+        return tokens + self.mlp_norm(self.mlp(tokens)), attention
+
+    def _mix(self, tokens: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+        models, nodes, count, channels = tokens.shape
+        width = channels // self.heads
+        flat = tokens.reshape(models, nodes * count, channels)
+        query, key, value = self.qkv(flat).view(models, nodes, count, 3, self.heads, width).unbind(3)
+        scores = torch.einsum("mnqhc,mnkhc->mnhqk", query, key) / math.sqrt(width)
+        attention = torch.softmax(scores, dim=-1)
+        heard = torch.einsum("mnhqk,mnkhc->mnqhc", drop(attention, kept, self.dropout), value)
+        mixed: Tensor = self.projection(heard.reshape(models, nodes * count, channels))
+        return mixed.view(models, nodes, count, channels), attention
+
+
+class TokenMLP(nn.Module):
+    """The ablation without attention: one MLP over the concatenated tokens."""
+
+    def __init__(self, models: int, channels: int, tokens: int) -> None:
+        super().__init__()
+        self.mlp = FeedForward(models, tokens * channels, 4 * channels, tokens * channels)
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start anew."""
+        self.mlp.reset_parameters(generators)
+
+    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> tuple[Tensor, None]:
+        """Fuse `[models, nodes, tokens, channels]`; there is no attention to return."""
+        return self.mlp(tokens.flatten(2)).view_as(tokens), None

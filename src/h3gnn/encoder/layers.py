@@ -1,0 +1,126 @@
+"""Small layers for a stack of models: each holds the weights of all models along its first axis.
+
+A stack of one is an ordinary layer. Models in a stack never touch: each one's result is what it would be
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+Generators = Sequence[torch.Generator]
+
+
+def uniform_(parameter: Tensor, bound: float, generators: Generators) -> None:
+    """Fill each model's slice from that model's own generator."""
+    with torch.no_grad():
+        for piece, generator in zip(parameter, generators, strict=True):
+            piece.uniform_(-bound, bound, generator=generator)
+
+
+class Linear(nn.Module):
+    """`y = x W + b` per model: `[models, rows, in]` to `[models, rows, out]`."""
+
+    def __init__(self, models: int, in_channels: int, out_channels: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(models, in_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(models, 1, out_channels)) if bias else None
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start as `torch.nn.Linear` does: uniform in ±1/√in."""
+        bound = 1 / math.sqrt(self.weight.shape[1])
+        uniform_(self.weight, bound, generators)
+        if self.bias is not None:
+            uniform_(self.bias, bound, generators)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map the last axis."""
+        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm over the last axis of `[models, ..., channels]`, with each model's own scale and shift."""
+
+    def __init__(self, models: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(models, channels))
+        self.bias = nn.Parameter(torch.zeros(models, channels))
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start at scale 1 and shift 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each token."""
+        models, channels = self.weight.shape
+        if models == 1:
+            return nn.functional.layer_norm(x, (channels,), self.weight[0], self.bias[0])
+        shape = (models, *[1] * (x.dim() - 2), channels)
+        normed = nn.functional.layer_norm(x, (channels,))
+        return torch.addcmul(self.bias.view(shape), normed, self.weight.view(shape))
+
+
+class BatchNorm(nn.Module):
+    """Batch norm over the nodes of `[models, nodes, channels]`, with each model's own statistics."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, models: int, channels: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.weight = nn.Parameter(torch.ones(models, 1, channels))
+        self.bias = nn.Parameter(torch.zeros(models, 1, channels))
+        self.register_buffer("running_mean", torch.zeros(models, 1, channels))
+        self.register_buffer("running_var", torch.ones(models, 1, channels))
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start at scale 1, shift 0, and the statistics of a standard normal."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+        self.running_mean.zero_()
+        self.running_var.fill_(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise by this graph's statistics in training, by the running ones in evaluation."""
+        mean, var = self.running_mean, self.running_var
+        if self.training:
+            var, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                unbiased = x.shape[1] / max(1, x.shape[1] - 1)
+                self.running_var.lerp_(var * unbiased, self.momentum)
+        return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+
+
+class Dropout:
+    """Keep-masks for dropout, each model's drawn from its own generator.
+
+    Masks are drawn for the whole graph and cut to the rows in use, so that working in chunks of nodes
+    changes nothing.
+    """
+
+    def __init__(self, generators: Generators) -> None:
+        self.generators = generators
+
+    def keep(self, rates: Sequence[float], shape: Sequence[int], device: torch.device) -> Tensor | None:
+        """Return bool `[models, *shape]`, False where a value is dropped, or None where nothing is."""
+        if not any(rates):
+            return None
+        kept = torch.empty(len(rates), *shape, dtype=torch.bool, device=device)
+        for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
+            piece.bernoulli_(1 - rate, generator=generator)
+        return kept
+
+
+def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
+    """Zero what is not kept and scale the rest up, so that the expected value stays."""
+    if kept is None:
+        return x
+    scale = torch.tensor([1 / (1 - rate) for rate in rates], dtype=x.dtype, device=x.device)
+    return x * (kept * scale.view(-1, *[1] * (x.dim() - 1)))

@@ -1,0 +1,153 @@
+"""The sparse products: messages along weighted edges, and features times weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.sparse import csr_tensor, row_pointers, to_csr, transpose_csr
+
+
+class Pattern:
+    """The places of a square sparse matrix, with the order in which its transpose reads them.
+
+    Entries are sorted by row, then column. `stack(models)` repeats the pattern along a block diagonal, so
+    that one product serves many models that share the graph but not the edge weights.
+    """
+
+    def __init__(self, rows: Tensor, cols: Tensor, nodes: int) -> None:
+        by_column = torch.argsort(cols * nodes + rows)
+        self.nodes = nodes
+        self.rows, self.cols = rows, cols
+        self.crow = row_pointers(rows, nodes)
+        self.transposed_crow = row_pointers(cols[by_column], nodes)
+        self.transposed_cols = rows[by_column]
+        self.transposed_order = by_column
+        self._stacked: dict[int, Pattern] = {1: self}
+
+    @property
+    def entries(self) -> int:
+        """Number of places."""
+        return self.cols.shape[0]
+
+    def stack(self, models: int) -> Pattern:
+        """Return this pattern repeated `models` times along the diagonal; built once, then kept."""
+        if models not in self._stacked:
+            offset = torch.arange(models, device=self.rows.device)[:, None] * self.nodes
+            rows, cols = (self.rows + offset).flatten(), (self.cols + offset).flatten()
+            self._stacked[models] = Pattern(rows, cols, models * self.nodes)
+        return self._stacked[models]
+
+    def to(self, device: torch.device) -> Pattern:
+        """Return the pattern on another device."""
+        return self if self.rows.device == device else Pattern(
+            self.rows.to(device), self.cols.to(device), self.nodes
+        )
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Return the CSR matrix with these values."""
+        return csr_tensor(self.crow, self.cols, values, (self.nodes, self.nodes))
+
+    def transposed_matrix(self, values: Tensor) -> Tensor:
+        """Return its transpose."""
+        size = (self.nodes, self.nodes)
+        return csr_tensor(self.transposed_crow, self.transposed_cols, values[self.transposed_order], size)
+
+
+class _Propagate(torch.autograd.Function):
+    """`A @ H` for sparse A: gradients `Aᵀ @ G` for H and, at A's places only, `G @ Hᵀ` for its values."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
+        ctx.save_for_backward(values, messages)
+        ctx.pattern = pattern
+        return pattern.matrix(values) @ messages
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        values, messages = ctx.saved_tensors
+        pattern: Pattern = ctx.pattern
+        gradient = gradients[0].contiguous()
+        to_values = to_messages = None
+        if ctx.needs_input_grad[0]:
+            places = pattern.matrix(torch.zeros_like(values))
+            to_values = torch.sparse.sampled_addmm(places, gradient, messages.t(), beta=0.0).values()
+        if ctx.needs_input_grad[1]:
+            to_messages = pattern.transposed_matrix(values) @ gradient
+        return to_values, to_messages, None
+
+
+def propagate(pattern: Pattern, values: Tensor, messages: Tensor) -> Tensor:
+    """Sum the messages that reach each node, weighted by edge, for each model.
+
+    Args:
+        pattern: where the weights stand; row = receiving node, column = sending node.
+        values: edge weights `[models, entries]`.
+        messages: `[models, nodes, channels]`.
+
+    Returns:
+        `[models, nodes, channels]`.
+    """
+    models, nodes, channels = messages.shape
+    if pattern.entries == 0:
+        return torch.zeros_like(messages) + 0.0 * (messages + values.sum())
+    stacked = pattern.stack(models)
+    flat = messages.reshape(models * nodes, channels).contiguous()
+    received: Tensor = _Propagate.apply(values.flatten(), flat, stacked)  # type: ignore[no-untyped-call]
+    return received.view(models, nodes, channels)
+
+
+class _Project(torch.autograd.Function):
+    """`X @ W` for constant X: no gradient is formed for X."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, features: FeatureMatrix) -> Tensor:
+        ctx.features = features
+        return features.product(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.features.transposed_product(gradients[0].contiguous()), None
+
+
+class FeatureMatrix:
+    """The constant node features `[nodes, features]`, stored as their density asks.
+
+    Below `sparse_below` of non-zero values the matrix and its transpose are kept as CSR, else it is dense;
+    `storage` says which, and `storage="csr"` or `"dense"` decides it by hand.
+    """
+
+    def __init__(self, features: Tensor, storage: str = "auto", sparse_below: float = 0.06) -> None:
+        if storage not in ("auto", "csr", "dense"):
+            raise ValueError(f"storage must be 'auto', 'csr' or 'dense', not {storage!r}")
+        self.shape = features.shape
+        filled = features.values() if features.layout == torch.sparse_csr else features
+        self.density = int(torch.count_nonzero(filled)) / max(1, features.numel())
+        if storage == "auto":
+            storage = "csr" if self.density < sparse_below else "dense"
+        self.storage = storage
+        self._matrix = features.to_dense() if storage == "dense" else to_csr(features)
+        self._transposed = None if storage == "dense" else transpose_csr(self._matrix)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features lie."""
+        return self._matrix.device
+
+    def dense(self) -> Tensor:
+        """Return the features as a dense tensor."""
+        return self._matrix.to_dense()
+
+    def product(self, weight: Tensor) -> Tensor:
+        """Return `X @ weight`."""
+        return self._matrix @ weight
+
+    def transposed_product(self, gradient: Tensor) -> Tensor:
+        """Return `Xᵀ @ gradient`."""
+        return self._matrix.t() @ gradient if self._transposed is None else self._transposed @ gradient
+
+    def __matmul__(self, weight: Tensor) -> Tensor:
+        product: Tensor = _Project.apply(weight, self)  # type: ignore[no-untyped-call]
+        return product

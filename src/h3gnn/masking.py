@@ -1,0 +1,130 @@
+r"""Which nodes the student does not see: `random`, `difficulty` and `probability` masks.
+
+Each strategy is called with the nodes' difficulty `[models, nodes]` from the step before and one generator
+per model, and returns bool `[models, nodes]`. Of N nodes, :math:`M = \lfloor N R \rfloor` are masked, where R
+is the mask ratio; r is the exploit ratio, the share that difficulty decides.
+
+Each draws one uniform number per node and turns it into an order; the first nodes in that order are
+masked. So a mask costs one sort, has a fixed shape, and never loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+FEWEST = Fraction(1, 2)
+"""A probability mask hides at least ⌈M/2⌉ nodes …"""
+MOST = Fraction(5, 4)
+"""… and at most ⌈5M/4⌉, but always leaves one node to be seen."""
+
+
+def masked_count(nodes: int, ratio: float) -> int:
+    """Return M = ⌊N·R⌋ exactly, with R read as the decimal that it is written as (100 · 0.29 is 29)."""
+    return math.floor(nodes * Fraction(str(ratio)))
+
+
+def draw(generators: Sequence[torch.Generator], nodes: int, device: torch.device) -> Tensor:
+    """Draw uniform numbers `[models, nodes]`, each row from that model's own generator."""
+    numbers = torch.empty(len(generators), nodes, device=device)
+    for row, generator in zip(numbers, generators, strict=True):
+        row.uniform_(generator=generator)
+    return numbers
+
+
+def _first(order_by: Tensor, counts: Tensor) -> Tensor:
+    """Mark, in each row, the `counts` nodes with the smallest numbers."""
+    rank = order_by.argsort(dim=1).argsort(dim=1)
+    return rank < counts
+
+
+@dataclass(frozen=True)
+class RandomMask:
+    """M nodes, all equally likely."""
+
+    ratios: Sequence[float]
+
+    def __call__(self, difficulty: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the mask; only the shape and device of `difficulty` are used."""
+        nodes = difficulty.shape[1]
+        return _first(draw(generators, nodes, difficulty.device), _counts(nodes, self.ratios, difficulty))
+
+
+@dataclass(frozen=True)
+class DifficultyMask:
+    """The m = ⌊M·r⌋ most difficult nodes, and M − m others drawn without replacement."""
+
+    ratios: Sequence[float]
+    exploit_ratios: Sequence[float]
+
+    def __call__(self, difficulty: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the mask."""
+        nodes = difficulty.shape[1]
+        masked = _counts(nodes, self.ratios, difficulty)
+        exploited = [
+            masked_count(masked_count(nodes, ratio), exploit)
+            for ratio, exploit in zip(self.ratios, self.exploit_ratios, strict=True)
+        ]
+        hardest = _first(-difficulty, _column(exploited, difficulty))
+        order = draw(generators, nodes, difficulty.device).masked_fill(hardest, -1.0)
+        return _first(order, masked)
+
+
+@dataclass(frozen=True)
+class ProbabilityMask:
+    r"""Each node masked with its own probability, :math:`p_v = (1-r)R + rR\,\mathrm{Diffi}(v)/\mathrm{Diffi}_{max}`.
+
+    A node is given the waiting time :math:`\tau_v = \log u_v / \log(1 - p_v)`, so that
+    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. Fewer than ⌈M/2⌉: the draws
+    go on, round after round, until that many are masked. More than ⌈5M/4⌉: they stop early, there. Either
+    way the nodes with the shortest times are the ones masked.
+    """
+
+    ratios: Sequence[float]
+    exploit_ratios: Sequence[float]
+
+    def __call__(self, difficulty: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return the mask."""
+        nodes = difficulty.shape[1]
+        times = waiting_times(self.probabilities(difficulty), draw(generators, nodes, difficulty.device))
+        fewest, most = zip(*(mask_bounds(nodes, ratio) for ratio in self.ratios), strict=True)
+        arrived = (times <= 1).sum(dim=1, keepdim=True)
+        counts = torch.minimum(
+            torch.maximum(arrived, _column(fewest, difficulty)), _column(most, difficulty)
+        )
+        return _first(times, counts)
+
+    def probabilities(self, difficulty: Tensor) -> Tensor:
+        """Return p_v for every node, `[models, nodes]`."""
+        ratio = torch.tensor(self.ratios, dtype=difficulty.dtype, device=difficulty.device)[:, None]
+        exploit = torch.tensor(self.exploit_ratios, dtype=difficulty.dtype, device=difficulty.device)[:, None]
+        largest = difficulty.amax(dim=1, keepdim=True).clamp_min(torch.finfo(difficulty.dtype).tiny)
+        return (1 - exploit) * ratio + exploit * ratio * (difficulty / largest)
+
+
+def waiting_times(probability: Tensor, uniform: Tensor) -> Tensor:
+    """Return how many rounds of Bernoulli draws each node waits; within one round with its probability."""
+    longest = torch.finfo(uniform.dtype).max
+    times = uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log() / torch.log1p(-probability)
+    never = longest * (0.5 + 0.5 * uniform)  # p = 0: behind all others, in random order
+    return torch.where(probability > 0, times.clamp(max=0.5 * longest), never)
+
+
+def mask_bounds(nodes: int, ratio: float) -> tuple[int, int]:
+    """Return how few and how many nodes a probability mask may hide."""
+    masked = masked_count(nodes, ratio)
+    most = min(math.ceil(masked * MOST), nodes - 1) if masked < nodes else masked
+    return math.ceil(masked * FEWEST), max(most, 0)
+
+
+def _counts(nodes: int, ratios: Sequence[float], like: Tensor) -> Tensor:
+    return _column([masked_count(nodes, ratio) for ratio in ratios], like)
+
+
+def _column(values: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(list(values), device=like.device)[:, None]

@@ -1,0 +1,40 @@
+"""Compressed sparse rows, the one sparse layout in use."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+
+def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a CSR tensor over existing buffers, unchecked, without torch's note that the layout is young."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+
+
+def row_pointers(sorted_rows: Tensor, rows: int) -> Tensor:
+    """Return where each row begins, `[rows + 1]`, for entries sorted by row."""
+    counts = torch.bincount(sorted_rows, minlength=rows)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def to_csr(matrix: Tensor) -> Tensor:
+    """Return a dense or CSR matrix as CSR."""
+    if matrix.layout == torch.sparse_csr:
+        return matrix
+    rows, cols = matrix.nonzero(as_tuple=True)
+    return csr_tensor(
+        row_pointers(rows, matrix.shape[0]), cols, matrix[rows, cols], (matrix.shape[0], matrix.shape[1])
+    )
+
+
+def transpose_csr(matrix: Tensor) -> Tensor:
+    """Return the transpose of a CSR matrix, as CSR."""
+    crow, cols = matrix.crow_indices(), matrix.col_indices()
+    rows = torch.repeat_interleave(torch.arange(matrix.shape[0], device=crow.device), crow.diff())
+    order = torch.argsort(cols * matrix.shape[0] + rows)
+    size = (matrix.shape[1], matrix.shape[0])
+    return csr_tensor(row_pointers(cols[order], size[0]), rows[order], matrix.values()[order], size)

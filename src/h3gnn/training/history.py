@@ -1,0 +1,97 @@
+"""The training log: data to query, not text that was printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Which quantiles of the difficulty are kept for every epoch."""
+
+
+class History:
+    """What happened in each epoch, for each model.
+
+    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank and the
+    teacher's distance are measured every few epochs and are NaN in between.
+    """
+
+    def __init__(self, columns: dict[str, npt.NDArray[Any]] | None = None) -> None:
+        self.columns: dict[str, npt.NDArray[Any]] = columns or {}
+
+    @property
+    def names(self) -> list[str]:
+        """What was recorded."""
+        return list(self.columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.columns[name]
+
+    def last(self, name: str) -> npt.NDArray[Any]:
+        """Return the last measured value of each model `[models]`."""
+        values = self.columns[name]
+        measured = ~np.isnan(values).all(axis=1)
+        last: npt.NDArray[Any] = values[measured][-1]
+        return last
+
+    def measured(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return the epochs at which `name` was measured, and its values there `[epochs, models]`."""
+        values = self.columns[name]
+        at = np.flatnonzero(~np.isnan(values).all(axis=1))
+        return at, values[at]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain lists for JSON, with None for what was not measured."""
+        return {
+            name: [[None if np.isnan(value) else float(value) for value in row] for row in values]
+            for name, values in self.columns.items()
+        }
+
+    @classmethod
+    def from_dict(cls, columns: dict[str, Any]) -> History:
+        """Read what `as_dict` wrote."""
+        return cls({name: np.array(rows, dtype=np.float64) for name, rows in columns.items()})
+
+
+class Recorder:
+    """Collects one row per epoch on the device, and reads them back once at the end."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Tensor]] = []
+
+    def add(self, **values: Tensor) -> None:
+        """Add an epoch's values, each `[models]`."""
+        self._rows.append(values)
+
+    def latest(self, name: str) -> float:
+        """Return the mean over models of the newest value, for a progress bar; NaN if there is none yet."""
+        for row in reversed(self._rows):
+            if name in row:
+                return float(row[name].float().mean())
+        return float("nan")
+
+    def history(self) -> History:
+        """Return what was collected."""
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        return History({name: self._column(name) for name in names})
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        models = next(row[name] for row in self._rows if name in row).shape[0]
+        missing = torch.full((models,), float("nan"), dtype=torch.float64)
+        values = [row[name].to("cpu", torch.float64) if name in row else missing for row in self._rows]
+        column: npt.NDArray[Any] = torch.stack(values).numpy()
+        return column
+
+
+def difficulty_quantiles(difficulty: Tensor) -> dict[str, Tensor]:
+    """Return the quantiles of each model's difficulty `[models, nodes]`, by name."""
+    ordered = difficulty.sort(dim=1).values
+    last = ordered.shape[1] - 1
+    return {f"difficulty_q{int(100 * q)}": ordered[:, round(q * last)] for q in QUANTILES}

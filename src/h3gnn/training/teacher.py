@@ -1,0 +1,78 @@
+"""The teacher: a moving average of the student that is never trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.encoder import JointEncoder, Support
+from h3gnn.encoder.layers import Dropout
+
+
+class Teacher(nn.Module):
+    r"""The exponential moving average of the student, parameters and buffers alike.
+
+    .. math:: \Psi_i = \alpha \Psi_{i-1} + (1 - \alpha) \Phi_i, \qquad \Psi_0 = \Phi_0
+
+    It guards itself: its parameters take no gradient, and it stays in evaluation mode whatever `.train()` says
+    (`live=True` keeps it in training mode, as the released code does).
+
+    The moving average reaches through the first linear map, :math:`X\,\mathrm{EMA}(W) = \mathrm{EMA}(XW)`, so the
+    teacher averages the student's products instead of multiplying with the features itself.
+
+    Args:
+        student: the encoder to follow.
+        momentum: α, one for all models of the stack or one each.
+        live: keep batch norm and dropout as in training.
+    """
+
+    def __init__(self, student: JointEncoder, momentum: Sequence[float], live: bool = False) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(student).requires_grad_(False)
+        self.momentum = list(momentum)
+        self.live = live
+        self.projected: Tensor | None = None
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode, unless the teacher is meant to be live."""
+        return super().train(self.live)
+
+    @torch.no_grad()
+    def tokens(
+        self, student_projected: Tensor, support: Support, dropout: Dropout | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the teacher's tokens on the full graph, and dropout masks for its attention if it is live.
+
+        Args:
+            student_projected: the student's products with the features, of this step and unmasked.
+            support: where messages may flow.
+            dropout: where a live teacher's keep-masks come from.
+        """
+        if self.projected is None:
+            self.projected = student_projected.detach().clone()
+        else:
+            self._follow([self.projected], [student_projected.detach()])
+        noise = dropout if self.live else None
+        tokens = self.encoder.tokens(self.projected, support, dropout=noise)
+        return tokens, self.encoder.attention_keep(tokens.shape[1], noise)
+
+    @torch.no_grad()
+    def update(self, student: JointEncoder) -> None:
+        """Move towards the student."""
+        pairs = [
+            *zip(self.encoder.parameters(), student.parameters(), strict=True),
+            *zip(self.encoder.buffers(), student.buffers(), strict=True),
+        ]
+        self._follow([mine.detach() for mine, _ in pairs], [theirs.detach() for _, theirs in pairs])
+
+    def _follow(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
+        if len(set(self.momentum)) == 1:
+            torch._foreach_lerp_(mine, theirs, 1 - self.momentum[0])
+            return
+        for model, momentum in enumerate(self.momentum):
+            torch._foreach_lerp_([t[model] for t in mine], [t[model] for t in theirs], 1 - momentum)
