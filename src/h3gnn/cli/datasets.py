@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -42,31 +43,27 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     console = Console()
-    table = Table(title="Benchmark graphs", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("name", no_wrap=True)
-    for name in ("nodes", "edges", "features", "classes", "edge homophily"):
-        table.add_column(name, justify="right")
-    for name in ("source", "licence", "cached"):
-        table.add_column(name)
+    for name in ("nodes", "edges", "features", "classes", "homophily"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cached", no_wrap=True)
     for row in rows:
         sizes = [f"{row[name]:,}" for name in ("nodes", "edges", "features", "classes")]
-        words = [
-            f"{row['edge_homophily']:.3f}",
-            row["source"],
-            row["licence"],
-            "yes" if row["cached"] else "no",
-        ]
-        table.add_row(row["name"], *sizes, *words)
+        cached = "yes" if row["cached"] else "no"
+        table.add_row(row["name"], *sizes, f"{row['edge_homophily']:.3f}", cached)
     console.print(table)
+    for line in _lines_below(rows):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _lines_below(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for source in dict.fromkeys((row["source"], row["licence"]) for row in rows):
+        names = ", ".join(row["name"] for row in rows if (row["source"], row["licence"]) == source)
+        yield f"source: {source[0]} (licence: {source[1]}): {names}"
     for row in rows:
-        for note in row["notes"]:
-            console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        "Edges are counted directed: an undirected edge counts twice.", highlight=False, soft_wrap=True
-    )
-    console.print(
-        "Also `pyg:Class/Name` for any single graph of PyG, as in pyg:Amazon/Photo.",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        yield from (f"note: {note}" for note in row["notes"])
+    yield (
+        "Edges are counted directed: an undirected edge counts twice. Homophily is that of edges. "
+        "Also `pyg:Class/Name` for any single graph of PyG, as in pyg:Amazon/Photo."
     )

@@ -76,14 +76,14 @@ def _draw_classes(axes: Any, measured: GraphProfile) -> None:
     axes.barh(places, [1] * len(known), color=GREY, height=0.7, alpha=0.5)
     axes.barh(places, shares, color=[_colour(share) for share in shares], height=0.7)
     for place, share in zip(places, shares, strict=True):
-        axes.text(min(share + 0.02, 0.86), place, f"{share:.2f}", va="center", fontsize=8, color=INK)
-    axes.axvline(overall, color=INK, linewidth=1, linestyle="--", label=f"all edges {overall:.2f}")
+        axes.text(1.02, place, f"{share:.2f}", va="center", fontsize=8, color=INK)
+    axes.axvline(overall, color=INK, linewidth=1, linestyle="--", label=f"all edges: {overall:.2f}")
     axes.set_yticks(list(places), names, fontsize=8)
-    axes.invert_yaxis()
     axes.set_xlim(0, 1)
+    axes.set_ylim(len(known) - 0.5, -1.0)
     axes.set_title("Homophily by class", fontsize=10, loc="left", color=INK)
     axes.set_xlabel("share of edges from the own class")
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1, 1.02))
     _plain(axes)
 
 
