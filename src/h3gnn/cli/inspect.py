@@ -133,7 +133,7 @@ def _rows(measured: Any) -> Iterator[tuple[str, str]]:
         yield "adjusted homophily", _figure(measured.adjusted_homophily)
         yield "label informativeness", _figure(measured.label_informativeness)
         for name, share in measured.class_homophily.items():
-            yield f"  class {name}", _figure(share)
+            yield f"  {f'class {name}' if name.isdecimal() else name}", _figure(share)
         yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
         yield (
             "nodes by homophily, 0 to 1",

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.featurechecks import Locate, as_numpy, check_features, check_numbers
 from h3gnn.graphs.graph import Graph, Provenance, content_hash
-
-Locate = Callable[[str, int], str]
-"""Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
-
-SPARSE_BELOW = 0.1
-"""Sparse input stays sparse under this share of non-zero values; above it, dense is smaller and faster."""
 
 
 def check_graph(
@@ -52,7 +46,7 @@ def check_graph(
         GraphError: in one sentence that names the place.
     """
     where = locate or _position
-    checked_features = _check_features(features, where)
+    checked_features = check_features(features, where)
     nodes = checked_features.shape[0]
     mended = list(notes)
     edges, weights = _check_edges(edge_index, edge_weight, nodes, where, mended)
@@ -79,84 +73,10 @@ def _position(part: str, index: int) -> str:
     return f"{part}, position {index}"
 
 
-def _check_features(features: Any, where: Locate) -> Tensor:
-    if is_sparse(features):
-        matrix = sp.csr_matrix(features)
-        matrix.sum_duplicates()
-        _check_numbers(matrix.data, "features")
-        if 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
-            return _check_sparse_features(matrix, where)
-        features = matrix.toarray()
-    if isinstance(features, Tensor):
-        features = features.detach().to_dense().cpu().numpy()
-    array = np.asarray(features)
-    if array.ndim != 2:
-        raise GraphError(
-            f"the features must be a table with one row per node, but have {array.ndim} dimension(s)"
-        )
-    _check_size(*array.shape)
-    _check_numbers(array, "features")
-    values = array.astype(np.float32)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise _not_finite(array[row, column], row, column, where)
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
-def _check_sparse_features(matrix: sp.csr_matrix, where: Locate) -> Tensor:
-    _check_size(*matrix.shape)
-    values = matrix.data.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if bad.size:
-        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
-        raise _not_finite(matrix.data[bad[0]], row, int(matrix.indices[bad[0]]), where)
-    return csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-        torch.from_numpy(values),
-        (int(matrix.shape[0]), int(matrix.shape[1])),
-    )
-
-
-def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a CSR tensor without torch's note that the layout is young."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
-
-
-def _check_size(nodes: int, columns: int) -> None:
-    if nodes == 0:
-        raise GraphError("the graph is empty: the features have no row, so there is no node")
-    if columns == 0:
-        raise GraphError("the features have no column; leave them out to have structural features built")
-
-
-def _check_numbers(array: npt.NDArray[Any], part: str) -> None:
-    if np.iscomplexobj(array):
-        raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
-    if array.dtype.kind in "OUSM":
-        try:
-            array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise GraphError(f"the {part} hold something that is not a number: {error}") from None
-
-
-def _not_finite(value: Any, row: int, column: int, where: Locate) -> GraphError:
-    name = "NaN" if np.isnan(float(value)) else "infinity"
-    return GraphError(
-        f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
-        "fill the gap or drop the column first"
-    )
-
-
 def _check_edges(
     edge_index: Any, edge_weight: Any, nodes: int, where: Locate, mended: list[str]
 ) -> tuple[Tensor, Tensor | None]:
-    edges = _as_numpy(edge_index)
+    edges = as_numpy(edge_index, "the edges")
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise GraphError(f"edge_index must have the shape [2, edges], not {list(edges.shape)}")
     if edges.size and edges.dtype.kind not in "iu":
@@ -181,7 +101,8 @@ def _check_edges(
     if loops:
         mended.append(f"{loops:,} self-loop(s) in the data")
     if weights is not None:
-        weights = np.bincount(group, weights=weights, minlength=unique.size).astype(np.float32)
+        summed = np.bincount(group, weights=weights, minlength=unique.size)
+        weights = np.minimum(summed, np.finfo(np.float32).max).astype(np.float32)
     return (
         torch.from_numpy(np.ascontiguousarray(edges[:, first_of])),
         None if weights is None else torch.from_numpy(weights),
@@ -189,12 +110,14 @@ def _check_edges(
 
 
 def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[np.float64]:
-    weights = _as_numpy(edge_weight)
+    weights = as_numpy(edge_weight, "the edge weights")
     if weights.shape != (edges,):
         raise GraphError(f"there are {edges} edges but weights of shape {list(weights.shape)}")
-    _check_numbers(weights, "edge weights")
+    check_numbers(weights, "edge weights")
     weights = weights.astype(np.float64)
-    bad = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+    with np.errstate(over="ignore"):
+        stored = weights.astype(np.float32)  # what is positive and finite must still be so in float32
+    bad = np.flatnonzero(~(np.isfinite(stored) & (stored > 0)))
     if bad.size:
         raise GraphError(
             f"{where('edges', int(bad[0]))}: the edge weight {weights[bad[0]]:g} is not a positive number"
@@ -207,12 +130,16 @@ def _check_labels(
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     if labels is None:
         return None, ()
-    values = _as_numpy(labels)
+    values = as_numpy(labels, "the labels")
     if values.shape != (nodes,):
         raise GraphError(f"there are {nodes} nodes but labels of shape {list(values.shape)}")
     if values.dtype.kind not in "iub":
         raise GraphError(f"labels must be integers with -1 for unknown, not {values.dtype}")
     values = np.maximum(values.astype(np.int64), -1)
+    if not class_names and values.max(initial=-1) >= nodes:  # numbers that name classes, not count them
+        known = np.unique(values[values >= 0])
+        class_names = tuple(str(one) for one in known.tolist())
+        values = np.where(values < 0, -1, np.searchsorted(known, values))
     names = tuple(class_names) or tuple(str(i) for i in range(int(values.max(initial=-1)) + 1))
     beyond = np.flatnonzero(values >= len(names))
     if beyond.size:
@@ -229,7 +156,10 @@ def _check_masks(
         return None, None, None
     checked = []
     for name, mask in zip(("train", "validation", "test"), masks, strict=True):
-        values = _as_numpy(mask).astype(bool)
+        values = as_numpy(mask, f"the {name} mask")
+        if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+            raise GraphError(f"the {name} mask holds {values.dtype} values that are not all True or False")
+        values = values.astype(bool)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or values.shape[0] != nodes:
             raise GraphError(f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]")
@@ -250,12 +180,3 @@ def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDA
         again = int(np.setdiff1d(np.arange(nodes), first_of)[0])
         raise GraphError(f"{where('features', again)}: the node id {node_ids[again]!r} stands there twice")
     return node_ids
-
-
-def is_sparse(values: Any) -> bool:
-    """Tell whether this is a scipy sparse matrix or array."""
-    return bool(sp.issparse(values))
-
-
-def _as_numpy(values: Any) -> npt.NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

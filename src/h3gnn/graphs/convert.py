@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import check_graph, is_sparse
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.featurechecks import is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, find_ids
 from h3gnn.graphs.structural import structural_features

@@ -55,7 +55,8 @@ def row_is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[s
     if len(switching) == len([column for column in numeric if first[column]]):
         return True
     raise GraphError(
-        f"{path}: the first row may be a header or data ({', '.join(first[:4])}); say which with header"
+        f"{path}: the first row may be a header or data ({', '.join(first[:4])}); "
+        "say which (--header, --no-header)"
     )
 
 

@@ -86,3 +86,8 @@ def is_missing(one: Any) -> bool:
 def _as_text(one: Any) -> str:
     """Return 3 for 3.0: a column of whole numbers with a gap arrives as floats."""
     return str(int(one)) if isinstance(one, float) and one.is_integer() else str(one)
+
+
+def quoted(one: Any) -> str:
+    """Return an id for a message: text in quotation marks, a number without."""
+    return repr(one) if isinstance(one, str) else str(one)

@@ -13,9 +13,7 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError
 from h3gnn.graphs.headers import ID_NAMES, LABEL_NAMES, SPLIT_PREFIX, pick_column
 from h3gnn.graphs.labels import SPLIT_NAMES, as_classes
-from h3gnn.graphs.tables import Table, open_table, read_ids
-
-Column = str | int
+from h3gnn.graphs.tables import Column, Table, open_table, read_ids
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import as_text, whole_numbers
+from h3gnn.graphs.ids import as_text, quoted, whole_numbers
 from h3gnn.graphs.parquet import PARQUET_SUFFIXES, open_parquet_table
 from h3gnn.graphs.textfile import TEXT_SUFFIXES, open_text_table
+
+Column = str | int
+"""A column by name, or by position counted from 1."""
 
 
 class Table(Protocol):
@@ -93,3 +96,16 @@ def read_ids(table: Table, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
     if all(array is not None for array in numbers):
         return [array for array in numbers if array is not None]
     return [as_text(array) for array in arrays]
+
+
+def check_once(ids: npt.NDArray[Any], table: Table) -> None:
+    """Raise where a table speaks of a node twice."""
+    import pandas as pd
+
+    again = np.flatnonzero(pd.Index(ids).duplicated())
+    if again.size:
+        row = int(again[0])
+        first = int(np.flatnonzero(ids == ids[row])[0])
+        raise GraphError(
+            f"{table.place(row)}: node {quoted(ids[row])} stands already in {table.place(first)}"
+        )
