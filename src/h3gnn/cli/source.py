@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -155,12 +154,7 @@ def _named_graph(graph: str, data_dir: Path | None) -> Graph:
     from h3gnn.graphs.formats import READERS, read_graph_file
 
     if is_benchmark(graph):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            loaded = load(graph, data_dir)
-        for warning in caught:
-            typer.echo(f"warning: {warning.message}", err=True)
-        return loaded
+        return load(graph, data_dir)
     path = Path(graph)
     if path.suffix.lower() in READERS or path.exists():
         return read_graph_file(path)

@@ -26,8 +26,8 @@ def read_array_features(path: str | Path) -> Any:
     """
     file = check_file(path, ARRAY_SUFFIXES, role="file of features")
     if file.suffix.lower() == ".npy":
-        with reading(file, "NPY"):
-            return _numbers(np.load(file, allow_pickle=False), file)
+        with reading(file, "NPY"), file.open("rb") as stream:
+            return _numbers(np.load(stream, allow_pickle=False), file)
     arrays = read_npz(file)
     if {"indices", "indptr", "shape"} <= arrays.keys():
         return _sparse_matrix(file)
@@ -41,7 +41,8 @@ def read_array_features(path: str | Path) -> Any:
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return every array of an NPZ file; objects, which could execute code, are refused by NumPy."""
-    with reading(path, "NPZ"), np.load(path, allow_pickle=False) as archive:
+    with reading(path, "NPZ"), path.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
         if not hasattr(archive, "files"):
             raise GraphError(f"{path} is not an NPZ file but a single array; call it .npy")
         return {name: np.asarray(archive[name]) for name in archive.files}
@@ -96,8 +97,8 @@ def _numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
 def _sparse_matrix(path: Path) -> Any:
     import scipy.sparse as sp
 
-    with reading(path, "a scipy sparse matrix"):
-        stored = sp.load_npz(path)
+    with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
+        stored = sp.load_npz(stream)
         if hasattr(stored, "check_format"):
             stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)

@@ -87,7 +87,9 @@ def check_numbers(array: npt.NDArray[Any], part: str) -> None:
     """Raise where an array holds something that cannot be read as real numbers."""
     if np.iscomplexobj(array):
         raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufOUS":
+        raise GraphError(f"the {part} hold something that is not a number: {array.dtype}")
+    if array.dtype.kind in "OUS":
         try:
             array.astype(np.float64)
         except (TypeError, ValueError) as error:

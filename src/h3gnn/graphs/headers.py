@@ -41,7 +41,7 @@ def row_is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[s
     if any(name in first for name in expected) or lowered[:1] == [""]:
         return True
     needed = 1 if role == "features" else 2
-    if len(first) >= needed and all(cell in _NAMES[role] for cell in lowered[:needed]):
+    if len(first) >= needed and all(_is_usual(cell, role) for cell in lowered[:needed]):
         return True
     below = [row for row in rows[1:] if len(row) == len(first)]
     numeric = [
@@ -58,6 +58,10 @@ def row_is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[s
         f"{path}: the first row may be a header or data ({', '.join(first[:4])}); "
         "say which (--header, --no-header)"
     )
+
+
+def _is_usual(name: str, role: str) -> bool:
+    return name in _NAMES[role] or (role == "labels" and name.startswith(SPLIT_PREFIX))
 
 
 def pick_column(

@@ -158,7 +158,7 @@ def open_text_table(
         raise GraphError(f"the delimiter {chosen!r} is not one character")
     cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
     known = row_is_header(cells, role, expected, file) if header is None else header
-    if known and len(content.splitlines()) - comments < 1:
+    if known and len(rows) < 2:
         raise GraphError(f"{file} has a header and no row")
     names = tuple(cells[0]) if known else tuple(f"column {position + 1}" for position in range(len(cells[0])))
     return TextTable(file, content, names, chosen, known, header is None, comments)

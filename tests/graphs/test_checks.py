@@ -1,0 +1,127 @@
+"""The one place where a graph is checked: what it mends, what it refuses, what it promises."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import check_graph
+
+FEATURES = np.eye(3)
+EDGES = np.array([[2, 0, 0, 1], [0, 1, 1, 1]])
+
+
+def test_edges_are_sorted_by_target_merged_and_counted() -> None:
+    graph = check_graph(FEATURES, EDGES, edge_weight=[1.0, 2.0, 3.0, 4.0])
+    assert graph.edge_index.tolist() == [[2, 0, 1], [0, 1, 1]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [1.0, 5.0, 4.0]
+    assert graph.provenance.mended == ("1 duplicate edge(s) merged", "1 self-loop(s) in the data")
+
+
+def test_the_callers_arrays_are_not_changed_or_shared() -> None:
+    features = np.eye(3, dtype=np.float32)
+    edges, weights = EDGES.copy(), np.ones(4, dtype=np.float32)
+    graph = check_graph(features, edges, edge_weight=weights)
+    assert graph.edge_weight is not None
+    for part in (graph.features, graph.edge_index, graph.edge_weight):
+        part.fill_(7)
+    assert np.array_equal(features, np.eye(3))
+    assert np.array_equal(edges, EDGES)
+    assert np.array_equal(weights, np.ones(4))
+
+
+def test_sparse_features_stay_sparse_below_a_tenth() -> None:
+    wide = np.zeros((3, 100))
+    wide[0, 5] = 1
+    assert check_graph(sp.csr_matrix(wide), EDGES).features.layout == torch.sparse_csr
+    assert check_graph(sp.csr_matrix(np.ones((3, 2))), EDGES).features.layout == torch.strided
+
+
+def test_the_hash_depends_on_content_alone() -> None:
+    first = check_graph(FEATURES, EDGES, source="one")
+    assert check_graph(torch.eye(3), EDGES, source="two").provenance.sha256 == first.provenance.sha256
+    assert check_graph(2 * FEATURES, EDGES).provenance.sha256 != first.provenance.sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": np.array([[1, 2], [3, np.inf], [0, 0]])}, "features, position 1, column 2: infinity"),
+        ({"features": sp.csr_matrix(np.diag([1, np.nan, 1] + [0] * 30))}, "position 1, column 2: NaN"),
+        ({"features": np.array([["a"], ["b"], ["c"]])}, "not a number"),
+        ({"features": np.eye(3) * 1j}, "Complex data not supported"),
+        ({"features": np.zeros(3, dtype=[("a", float)]).reshape(3, 1)}, "not a number"),
+        ({"features": np.empty((3, 0))}, "no column"),
+        ({"edge_index": np.array([[0], [-1]])}, "edges, position 0: node -1 is unknown"),
+        ({"edge_weight": [1.0, 1.0, 0.0, 1.0]}, "edges, position 2: the edge weight 0"),
+        ({"edge_weight": [1.0, 1.0, 1e-60, 1.0]}, "edges, position 2: the edge weight 1e-60"),
+        ({"edge_weight": [1.0]}, "4 edges but weights"),
+        ({"labels": [0, 1]}, "3 nodes but labels"),
+        ({"labels": [0, 1, 2], "class_names": ("a", "b")}, "only 2 class names"),
+        ({"labels": ["a", "b", "c"]}, "must be integers"),
+        ({"masks": ([True, False, False],) * 3}, "more than one of train, validation and test"),
+        ({"masks": ([0, 1, 2], [0, 0, 0], [0, 0, 0])}, "not all True or False"),
+        ({"masks": ([True], [False], [False])}, "train mask has the shape"),
+        ({"masks": (np.zeros((3, 2)) > 0, np.zeros((3, 1)) > 0, np.zeros((3, 2)) > 0)}, "different numbers"),
+        (
+            {"node_ids": np.array(["a", "b", "a"], dtype=object)},
+            "position 2: the node id 'a' stands there twice",
+        ),
+        ({"node_ids": np.array(["a"], dtype=object)}, "3 rows of features but 1 node ids"),
+    ],
+)
+def test_what_cannot_be_mended_is_refused(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"features": FEATURES, "edge_index": EDGES, **change}
+    with pytest.raises(GraphError, match=message):
+        check_graph(arguments.pop("features"), arguments.pop("edge_index"), **arguments)
+
+
+def test_the_readers_import_without_the_optional_libraries() -> None:
+    """On some machines pyarrow and networkx are missing: what does not need them must still work."""
+    program = """
+import sys
+for name in ("pyarrow", "networkx", "matplotlib"):
+    sys.modules[name] = None
+import h3gnn.graphs.catalogue, h3gnn.graphs.files, h3gnn.graphs.formats, h3gnn.graphs.profile
+import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.homophily
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.profile import profile
+from h3gnn.errors import InputError
+print(profile(check_graph([[1.0], [2.0]], [[0], [1]])).nodes)
+readers = {".csv": h3gnn.graphs.files.read_graph, ".gml": h3gnn.graphs.formats.read_graph_file}
+for suffix, reader in readers.items():
+    path = sys.argv[1] + suffix
+    open(path, "w").write("0,1")
+    try:
+        reader(path)
+    except InputError as error:
+        print(error)
+"""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(
+            [sys.executable, "-c", program, f"{folder}/file"], capture_output=True, text=True, check=False
+        )
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[0] == "2"
+    assert "needs pyarrow" in lines[1]
+    assert "needs networkx" in lines[2]
+
+
+def test_the_benchmark_of_the_readers_runs() -> None:
+    program = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "readers.py"))
+    measured = program["run"](nodes=50, edges=200, repeats=1)
+    assert len(measured["results"]) == 3
+    assert all(times["seconds"] > 0 for times in measured["results"].values())

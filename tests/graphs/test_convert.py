@@ -1,0 +1,199 @@
+"""Objects of other libraries become the same checked graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.convert import NO_FEATURES, as_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.pyg import import_pyg
+
+Data = import_pyg().data.Data
+
+FEATURES = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]], dtype=np.float32)
+EDGES = np.array([[0, 1, 2], [1, 2, 0]])
+
+
+def edge_set(graph: Graph) -> set[tuple[int, int]]:
+    return {(int(start), int(end)) for start, end in graph.edge_index.t()}
+
+
+def test_a_graph_comes_back_as_it_is() -> None:
+    graph = as_graph(FEATURES, EDGES)
+    assert as_graph(graph) is graph
+
+
+@pytest.mark.parametrize("features", [FEATURES, torch.from_numpy(FEATURES), sp.csr_matrix(FEATURES)])
+@pytest.mark.parametrize(
+    "edges",
+    [
+        EDGES,
+        torch.from_numpy(EDGES),
+        sp.coo_matrix((np.ones(3), (EDGES[0], EDGES[1])), shape=(3, 3)),
+        pd.DataFrame({"from": EDGES[0], "to": EDGES[1]}),
+    ],
+)
+def test_features_with_edges_in_every_form(features: Any, edges: Any) -> None:
+    graph = as_graph(features, edges)
+    assert edge_set(graph) == {(0, 1), (1, 2), (2, 0)}
+    assert graph.edge_weight is None
+    assert not graph.has_ids
+    np.testing.assert_array_equal(graph.dense_features(), FEATURES)
+
+
+def test_the_index_of_a_frame_names_the_nodes_and_the_third_column_weighs_the_edges() -> None:
+    features = pd.DataFrame(FEATURES, index=["ann", "bob", "cid"])
+    edges = pd.DataFrame({"a": ["cid", "ann"], "b": ["ann", "bob"], "w": [0.5, 2.0]})
+    graph = as_graph(features, edges)
+    assert graph.node_ids.tolist() == ["ann", "bob", "cid"]
+    assert graph.has_ids
+    assert edge_set(graph) == {(2, 0), (0, 1)}
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [0.5, 2.0]  # sorted by target: into ann, then into bob
+
+
+def test_pyg_data_with_masks_of_both_shapes_and_one_column_of_edge_attributes() -> None:
+    several = torch.tensor([[True, False], [False, True], [False, False]])
+    data = Data(
+        x=torch.from_numpy(FEATURES),
+        edge_index=torch.from_numpy(EDGES),
+        edge_attr=torch.tensor([[1.0], [2.0], [3.0]]),
+        y=torch.tensor([[0], [1], [0]]),
+        train_mask=several,
+        test_mask=torch.tensor([False, False, True]),
+    )
+    graph = as_graph(data)
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [0, 1, 0]
+    assert graph.num_splits == 2
+    assert graph.test_mask is not None
+    assert graph.test_mask.tolist() == [[False, False], [False, False], [True, True]]
+    assert graph.edge_weight is not None
+    assert sorted(graph.edge_weight.tolist()) == [1.0, 2.0, 3.0]
+
+
+def test_pyg_data_with_edges_alone_gets_structural_features_and_says_so() -> None:
+    graph = as_graph(Data(edge_index=torch.from_numpy(EDGES)))
+    assert graph.num_nodes == 3
+    assert graph.num_features >= 8
+    assert NO_FEATURES in graph.provenance.mended
+
+
+def test_networkx_keeps_names_and_doubles_undirected_edges_but_not_loops() -> None:
+    network = nx.Graph()
+    network.add_node("a", x=[1.0, 2.0], y="red", split="train")
+    network.add_node("b", x=[3.0, 4.0], y="blue", split="val")
+    network.add_node("c", x=[5.0, 6.0], split="test")
+    network.add_edge("a", "b", weight=2.0)
+    network.add_edge("c", "c")
+    graph = as_graph(network)
+    assert edge_set(graph) == {(0, 1), (1, 0), (2, 2)}
+    assert graph.node_ids.tolist() == ["a", "b", "c"]
+    assert graph.class_names == ("blue", "red")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [1, 0, -1]
+    assert graph.train_mask is not None
+    assert graph.train_mask[:, 0].tolist() == [True, False, False]
+    assert graph.edge_weight is not None
+    assert sorted(graph.edge_weight.tolist()) == [1.0, 2.0, 2.0]
+
+
+def test_directed_networkx_keeps_its_direction() -> None:
+    assert edge_set(as_graph(nx.DiGraph([(0, 1), (1, 2)]))) == {(0, 1), (1, 2)}
+
+
+def test_an_adjacency_of_ones_has_no_weights_and_any_other_has() -> None:
+    ones = sp.csr_array(np.array([[0, 1], [1, 0]]))
+    assert as_graph(ones).edge_weight is None
+    weighted = as_graph(sp.csr_array(np.array([[0, 2.5], [1, 0]])))
+    assert weighted.edge_weight is not None
+    assert sorted(weighted.edge_weight.tolist()) == [1.0, 2.5]
+
+
+class ShapedLikeDgl:
+    """What DGL shows of a graph, without DGL."""
+
+    def __init__(self) -> None:
+        self.ndata = {"feat": torch.from_numpy(FEATURES), "label": torch.tensor([0, 1, 1])}
+        self.edata = {"weight": torch.tensor([1.0, 2.0, 3.0])}
+
+    def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(EDGES[0]), torch.from_numpy(EDGES[1])
+
+    def num_nodes(self) -> int:
+        return 3
+
+
+def test_what_is_shaped_like_a_dgl_graph_is_read_without_dgl() -> None:
+    graph = as_graph(ShapedLikeDgl())
+    assert edge_set(graph) == {(0, 1), (1, 2), (2, 0)}
+    assert graph.num_classes == 2
+    assert graph.edge_weight is not None
+
+
+def test_sparse_features_of_torch_stay_sparse() -> None:
+    wide = torch.zeros(3, 50)
+    wide[1, 7] = 2.0
+    graph = as_graph(wide.to_sparse(), EDGES)
+    assert graph.features.layout == torch.sparse_csr
+    assert torch.equal(graph.dense_features(), wide)
+
+
+FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((FEATURES,), "without edge_index"),
+        (("texas",), "without edge_index"),
+        ((object(), EDGES), "dimension"),
+        ((FEATURES[:, 0], EDGES), "1 dimension"),
+        (([[1.0], [2.0, 3.0]], EDGES), "ragged"),
+        ((FEATURES, EDGES[:1]), r"\[2, edges\]"),
+        ((FEATURES, np.array([[0], [3]])), "node 3 is unknown"),
+        ((FEATURES, EDGES.astype(float)), "integers"),
+        ((np.array([[np.nan]]), np.empty((2, 0), dtype=int)), "NaN"),
+        ((np.array([[1e300]]), np.empty((2, 0), dtype=int)), "beyond float32"),
+        ((np.empty((0, 2)), EDGES), "empty"),
+        ((FRAME.assign(word=["x", "y", "z"]), EDGES), "'word'"),
+        ((FRAME, pd.DataFrame({"a": ["a"], "b": ["zed"]})), "'zed' is unknown"),
+        ((FRAME, pd.DataFrame({"a": ["a"]})), "two columns"),
+        ((FRAME[0], EDGES), "Series"),
+        ((as_graph(FEATURES, EDGES), EDGES), "already"),
+        ((sp.csr_array(np.ones((2, 3))),), "square"),
+        ((FEATURES, sp.csr_array(-np.eye(3))), "positive"),
+        ((import_pyg().data.HeteroData(),), "one kind of node"),
+        ((Data(x=torch.ones(2, 1)),), "no edge_index"),
+        ((Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0.5, 1])),), "whole"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_sentence(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        as_graph(*arguments)
+
+
+def test_a_networkx_node_without_the_features_of_the_others_is_named() -> None:
+    network = nx.path_graph(["a", "b"])
+    network.nodes["a"]["x"] = [1.0]
+    with pytest.raises(GraphError, match="'b' has no attribute 'x'"):
+        as_graph(network)
+    network.nodes["b"]["x"] = [1.0, 2.0]
+    with pytest.raises(GraphError, match="another length"):
+        as_graph(network)
+
+
+def test_labels_that_name_classes_by_large_numbers_are_numbered() -> None:
+    data = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([10**12, 7, -1]))
+    graph = as_graph(data)
+    assert graph.class_names == ("7", "1000000000000")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [1, 0, -1]

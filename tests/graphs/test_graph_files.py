@@ -1,0 +1,185 @@
+"""Whole graphs in one file, and files that would like to do more than that."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.convert import NO_FEATURES
+from h3gnn.graphs.files import read_graph
+from h3gnn.graphs.formats import read_graph_file
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.pyg import import_pyg
+
+Data = import_pyg().data.Data
+
+
+def edge_set(graph: Graph) -> set[tuple[int, int]]:
+    return {(int(start), int(end)) for start, end in graph.edge_index.t()}
+
+
+def small_data(**more: Any) -> Any:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    return Data(x=torch.tensor([[1.0], [2.0], [3.0]]), edge_index=edges, y=torch.tensor([0, 1, 0]), **more)
+
+
+@pytest.mark.parametrize("suffix", ["graphml", "gml"])
+def test_graphml_and_gml_keep_names_classes_weights_and_numbered_features(
+    tmp_path: Path, suffix: str
+) -> None:
+    network = nx.Graph()
+    network.add_node("ann", x0=1.0, x1=2.0, y="red", age=40)
+    network.add_node("bob", x0=3.0, x1=4.0, y="blue", age=50)
+    network.add_edge("ann", "bob", weight=2.0)
+    path = tmp_path / f"g.{suffix}"
+    {"graphml": nx.write_graphml, "gml": nx.write_gml}[suffix](network, path)
+    graph = read_graph_file(path)
+    assert graph.node_ids.tolist() == ["ann", "bob"]
+    assert graph.features.tolist() == [[1, 2], [3, 4]]
+    assert graph.class_names == ("blue", "red")
+    assert edge_set(graph) == {(0, 1), (1, 0)}
+    assert graph.edge_weight is not None
+    assert graph.provenance.mended == ("node attributes not used: age",)
+
+
+def test_gml_without_labels_and_graphml_with_numbers_in_a_text(tmp_path: Path) -> None:
+    (tmp_path / "g.gml").write_text(
+        "graph [\n node [ id 5 ]\n node [ id 7 ]\n edge [ source 5 target 7 ]\n]\n"
+    )
+    graph = read_graph_file(tmp_path / "g.gml")
+    assert graph.node_ids.tolist() == [5, 7]
+    assert NO_FEATURES in graph.provenance.mended
+    network = nx.DiGraph([("a", "b")])
+    nx.set_node_attributes(network, {"a": "[1.5, 2]", "b": "3 4"}, "x")
+    nx.write_graphml(network, tmp_path / "g.graphml")
+    assert read_graph_file(tmp_path / "g.graphml").features.tolist() == [[1.5, 2], [3, 4]]
+
+
+def test_a_plain_data_and_a_dict_of_its_parts_are_read_from_pt(tmp_path: Path) -> None:
+    data = small_data(train_mask=torch.tensor([True, False, False]))
+    torch.save(data, tmp_path / "data.pt")
+    torch.save(data.to_dict(), tmp_path / "dict.pt")
+    first, second = (read_graph_file(tmp_path / name) for name in ("data.pt", "dict.pt"))
+    assert edge_set(first) == {(0, 1), (1, 2), (2, 0)}
+    assert first.num_splits == 1
+    assert first.provenance.sha256 == second.provenance.sha256
+
+
+def test_what_pyg_itself_saves_for_one_graph_is_read(tmp_path: Path) -> None:
+    import_pyg().data.InMemoryDataset.save([small_data()], str(tmp_path / "saved.pt"))
+    assert read_graph_file(tmp_path / "saved.pt").num_nodes == 3
+
+
+class Payload:
+    """An object that writes a file while it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+def test_a_pt_file_that_would_execute_code_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+    marker = tmp_path / "it-ran"
+    hidden = small_data()
+    hidden["extra"] = Payload(marker)
+    for number, content in enumerate(
+        (Payload(marker), {"edge_index": Payload(marker)}, hidden, [Payload(marker)])
+    ):
+        path = tmp_path / f"{number}.pt"
+        torch.save(content, path)
+        with pytest.raises(GraphError, match=f"{number}.pt cannot be read as a PyG Data"):
+            read_graph_file(path)
+        (tmp_path / "old.pt").write_bytes(pickle.dumps(content))
+        with pytest.raises(GraphError, match=r"old\.pt cannot be read as a PyG Data"):
+            read_graph_file(tmp_path / "old.pt")
+        assert not marker.exists()
+        torch.load(path, weights_only=False)  # the proof that the file was armed
+        assert marker.exists()
+        marker.unlink()
+
+
+def test_numpy_files_that_would_execute_code_are_refused_and_nothing_runs(tmp_path: Path) -> None:
+    marker = tmp_path / "it-ran"
+    armed = np.array([[Payload(marker)]], dtype=object)
+    np.save(tmp_path / "f.npy", armed)
+    np.savez(tmp_path / "f.npz", features=armed)
+    np.savez(tmp_path / "graph.npz", edges=armed)
+    (tmp_path / "e.csv").write_text("0,0\n")
+    marker.unlink(missing_ok=True)
+    for name in ("f.npy", "f.npz"):
+        with pytest.raises(GraphError, match="cannot be read"):
+            read_graph(tmp_path / "e.csv", features=tmp_path / name)
+    with pytest.raises(GraphError, match="cannot be read"):
+        read_graph_file(tmp_path / "graph.npz")
+    assert not marker.exists()
+
+
+def test_npz_of_the_heterophilous_benchmark(tmp_path: Path) -> None:
+    masks = np.array([[True, False, False], [False, True, False]])
+    np.savez(
+        tmp_path / "g.npz",
+        edges=np.array([[0, 1], [2, 1]]),
+        node_features=np.eye(3, dtype=np.float32),
+        node_labels=np.array([0, 1, 1]),
+        train_masks=masks,
+        val_masks=np.roll(masks, 1, axis=1),
+        test_masks=np.roll(masks, 2, axis=1),
+    )
+    graph = read_graph_file(tmp_path / "g.npz")
+    assert edge_set(graph) == {(0, 1), (1, 0), (2, 1), (1, 2)}
+    assert graph.num_splits == 2
+    assert graph.train_mask is not None
+    assert graph.train_mask.tolist() == masks.T.tolist()
+
+
+def test_a_sparse_matrix_with_foreign_indices_is_refused(tmp_path: Path) -> None:
+    matrix = sp.csr_matrix(np.eye(3))
+    parts: dict[str, Any] = {
+        "indices": np.array([0, 1, 999_999]),
+        "indptr": matrix.indptr,
+        "data": matrix.data,
+    }
+    np.savez(tmp_path / "f.npz", format=b"csr", shape=np.array([3, 3]), **parts)
+    (tmp_path / "e.csv").write_text("0,1\n")
+    with pytest.raises(GraphError, match="cannot be read as a scipy sparse matrix"):
+        read_graph(tmp_path / "e.csv", features=tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("g.graphml", b"<graphml>", "cannot be read as GraphML"),
+        ("g.graphml", b"", "0 bytes"),
+        ("g.gml", b"graph [ node [ id ] ]", "cannot be read as GML"),
+        ("g.gml", b"graph [ ]", "holds no node"),
+        ("g.pt", b"PK nonsense", "cannot be read as a PyG Data"),
+        ("g.npz", b"PK\x03\x04", "cannot be read as NPZ"),
+        ("g.json", b"{}", "ends in one of .graphml, .gml, .pt, .npz"),
+    ],
+)
+def test_damaged_and_unknown_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GraphError, match=message):
+        read_graph_file(tmp_path / name)
+
+
+def test_pt_files_without_a_graph(tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(2, 2)}, tmp_path / "g.pt")
+    with pytest.raises(GraphError, match="no tensor called edge_index"):
+        read_graph_file(tmp_path / "g.pt")
+    torch.save(torch.ones(2, 2), tmp_path / "g.pt")
+    with pytest.raises(GraphError, match="a Tensor, not a PyG Data"):
+        read_graph_file(tmp_path / "g.pt")
+    torch.save(Data(x=torch.ones(2, 2), edge_index=torch.tensor([[0], [5]])), tmp_path / "g.pt")
+    with pytest.raises(GraphError, match=r"g.pt: .*node 5 is unknown"):
+        read_graph_file(tmp_path / "g.pt")

@@ -1,0 +1,136 @@
+"""What kind of graph it is: figures worked by hand, and the sentence that follows from them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.profile import profile
+from h3gnn.graphs.verdict import verdict
+
+
+def undirected(*pairs: tuple[int, int]) -> np.ndarray:
+    edges = np.array(pairs).T
+    return np.concatenate([edges, edges[::-1]], axis=1)
+
+
+def square_with_tail() -> Graph:
+    """0-1, 1-2, 2-3, 3-0 with classes a a b b, and 4 (class a) alone, with a self-loop."""
+    edges = np.concatenate([undirected((0, 1), (1, 2), (2, 3), (3, 0)), [[4], [4]]], axis=1)
+    features = np.array([[1.0], [1.0], [-1.0], [-1.0], [0.0]])
+    return check_graph(features, edges, labels=np.array([0, 0, 1, 1, 0]), class_names=("a", "b"))
+
+
+def test_figures_of_a_square() -> None:
+    measured = profile(square_with_tail())
+    assert (measured.nodes, measured.edges, measured.features, measured.classes) == (5, 9, 1, 2)
+    assert not measured.directed
+    assert (measured.self_loops, measured.isolated, measured.components) == (1, 1, 2)
+    assert measured.largest_component == 4
+    assert (measured.degrees.mean, measured.degrees.median) == (1.6, 2)
+    assert (measured.degrees.minimum, measured.degrees.maximum) == (0, 2)
+    assert measured.feature_density == 0.8
+    # fᵀLf: the edges 1-2 and 3-0 differ by 2/√2 each, so 2 · 2 = 4; fᵀf = 4
+    assert measured.smoothness == pytest.approx(1.0)
+    assert measured.edge_homophily == pytest.approx(5 / 9)  # four of eight, and the loop
+    assert measured.node_homophily == pytest.approx((4 * 0.5 + 1) / 5)
+    assert measured.adjusted_homophily == pytest.approx(0.0)  # 1/2 of the edges, as chance would have it
+    assert measured.label_informativeness == pytest.approx(0.0)
+    assert measured.class_homophily is not None
+    assert [measured.class_homophily[name] for name in "ab"] == pytest.approx([3 / 5, 2 / 4])
+    assert measured.node_homophily_histogram == (0, 0, 0, 0, 0, 4, 0, 0, 0, 0)
+    assert measured.mixed_share == 1.0
+
+
+def test_perfect_homophily_and_perfect_heterophily() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    alike = measure_homophily(torch.from_numpy(undirected((0, 1), (2, 3))), labels, 2)
+    assert (alike.edge, alike.adjusted, alike.label_informativeness) == (1.0, 1.0, 1.0)
+    apart = measure_homophily(torch.from_numpy(undirected((0, 2), (1, 3))), labels, 2)
+    assert (apart.edge, apart.adjusted, apart.label_informativeness) == (0.0, -1.0, 1.0)
+    assert apart.of_nodes.tolist() == [0, 0, 0, 0]
+
+
+def test_nodes_without_label_do_not_count() -> None:
+    edges = undirected((0, 1), (1, 2), (2, 3))
+    known = measure_homophily(torch.from_numpy(edges), torch.tensor([0, 0, -1, 1]), 2)
+    assert known.edge == 1.0
+    assert [math.isnan(one) for one in known.of_nodes.tolist()] == [False, False, True, True]
+    assert math.isnan(known.by_class[1])
+
+
+def test_smoothness_is_the_laplacian_form_for_dense_and_sparse_features() -> None:
+    random = np.random.default_rng(0)
+    edges = undirected(
+        *{tuple(sorted(pair)) for pair in random.integers(0, 30, (60, 2)).tolist() if pair[0] != pair[1]}
+    )
+    values = (random.random((30, 600)) < 0.02).astype(np.float32)
+    adjacency = np.zeros((30, 30))
+    adjacency[edges[0], edges[1]] = 1
+    degree = adjacency.sum(1)
+    assert degree.min() > 0
+    laplacian = np.eye(30) - adjacency / np.sqrt(np.outer(degree, degree))
+    expected = np.trace(values.T @ laplacian @ values) / (values**2).sum()
+    centred = values - values.mean(0)
+    expected_centred = np.trace(centred.T @ laplacian @ centred) / (centred**2).sum()
+    import scipy.sparse as sp
+
+    for features in (values, sp.csr_matrix(values)):
+        measured = profile(check_graph(features, edges))
+        assert measured.smoothness == pytest.approx(expected, rel=1e-5)
+        assert measured.centred_smoothness == pytest.approx(expected_centred, rel=1e-5)
+        assert measured.feature_density == pytest.approx((values != 0).mean())
+
+
+def test_a_graph_without_labels_edges_or_features_has_no_such_figures() -> None:
+    measured = profile(check_graph(np.zeros((2, 1)), np.empty((2, 0), dtype=np.int64)))
+    assert measured.smoothness is None
+    assert measured.edge_homophily is None
+    assert measured.class_homophily is None
+    assert "No edge joins two nodes" in measured.verdict
+    assert json.loads(json.dumps(measured.as_dict()))["edge_homophily"] is None
+    lonely = check_graph(np.ones((2, 1)), np.empty((2, 0), dtype=np.int64), labels=np.array([0, 1]))
+    assert profile(lonely).adjusted_homophily is None
+    assert (
+        profile(check_graph(np.ones((2, 1)), undirected((0, 1)), labels=np.array([0, 0]))).adjusted_homophily
+        is None
+    )
+
+
+def test_direction_is_noticed() -> None:
+    assert profile(check_graph(np.eye(3), np.array([[0, 1], [1, 2]]))).directed
+    assert not profile(check_graph(np.eye(3), undirected((0, 1), (1, 2)))).directed
+
+
+@pytest.mark.parametrize(
+    ("adjusted", "informativeness", "smoothness", "beginning"),
+    [
+        (0.77, 0.59, 0.89, "Neighbours mostly share a class"),
+        (0.29, 0.47, 1.0, "Neighbours share a class more often than chance"),
+        (-0.29, 0.19, 0.98, "Neighbours rarely share a class, yet"),
+        (0.0, 0.0, 1.0, "One neighbour's class says almost nothing"),
+        (None, None, 0.85, "There are no labels, but neighbours have similar features"),
+        (None, None, 1.0, "There are no labels, and neighbours"),
+        (None, None, None, "Without labels, and with features that are all alike"),
+    ],
+)
+def test_the_sentence_follows_the_figures(
+    adjusted: float | None, informativeness: float | None, smoothness: float | None, beginning: str
+) -> None:
+    sentence = verdict(
+        edges=9,
+        smoothness=smoothness,
+        adjusted_homophily=adjusted,
+        label_informativeness=informativeness,
+        mixed_share=0.5,
+    )
+    assert sentence.startswith(beginning)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence

@@ -1,0 +1,281 @@
+"""Edges, features and labels from files: the right graph, or a sentence that names the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.convert import NO_FEATURES
+from h3gnn.graphs.files import read_graph
+from h3gnn.graphs.graph import Graph
+
+EDGES = "source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\n"
+FEATURES = "id,f0,f1\nann,1,0\nbob,2,1\ncid,3,0\neve,4,1\n"
+LABELS = "id,label,split_0,split_1\nann,red,train,test\nbob,blue,val,train\ncid,,test,\n"
+
+
+def named_edges(graph: Graph) -> set[tuple[Any, Any]]:
+    ends = graph.edge_index.numpy()
+    return set(zip(graph.node_ids[ends[0]].tolist(), graph.node_ids[ends[1]].tolist(), strict=True))
+
+
+def write(folder: Path, **texts: str) -> dict[str, Any]:
+    paths = {}
+    for name, text in texts.items():
+        paths[name] = folder / f"{name}.csv"
+        paths[name].write_text(text, encoding="utf-8")
+    return paths
+
+
+def test_three_files_with_text_ids(tmp_path: Path) -> None:
+    paths = write(tmp_path, edges=EDGES, features=FEATURES, labels=LABELS)
+    graph = read_graph(**paths)
+    assert graph.node_ids.tolist() == ["ann", "bob", "cid", "eve"]
+    assert named_edges(graph) == {("ann", "bob"), ("bob", "cid"), ("cid", "ann")}
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [3.0, 1.0, 2.5]
+    assert graph.features.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1]]
+    assert graph.class_names == ("blue", "red")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [1, 0, -1, -1]
+    assert graph.num_splits == 2
+    assert graph.train_mask is not None
+    assert graph.train_mask.tolist() == [[True, False], [False, True], [False, False], [False, False]]
+    assert graph.provenance.source == "edges.csv, features.csv, labels.csv"
+
+
+def test_parquet_gives_the_same_graph_as_csv(tmp_path: Path) -> None:
+    paths = write(tmp_path, edges=EDGES, features=FEATURES, labels=LABELS)
+    expected = read_graph(**paths)
+    for name, path in paths.items():
+        pd.read_csv(path).to_parquet(tmp_path / f"{name}.parquet")
+    stored: dict[str, Any] = {name: tmp_path / f"{name}.parquet" for name in paths}
+    graph = read_graph(**stored)
+    assert graph.provenance.sha256 == expected.provenance.sha256
+    assert graph.node_ids.tolist() == expected.node_ids.tolist()
+
+
+def test_a_parquet_column_of_lists_is_a_table_of_features(tmp_path: Path) -> None:
+    edges = write(tmp_path, edges="0,1\n1,2\n")["edges"]
+    vectors: Any = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    pd.DataFrame({"id": [0, 1, 2], "vector": vectors}).to_parquet(tmp_path / "f.parquet")
+    assert read_graph(edges, features=tmp_path / "f.parquet").features.tolist() == [[1, 2], [3, 4], [5, 6]]
+    vectors = [[1.0], [2.0], [3.0, 4.0]]
+    pd.DataFrame({"id": [0, 1, 2], "vector": vectors}).to_parquet(tmp_path / "ragged.parquet")
+    with pytest.raises(GraphError, match=r"ragged.parquet, row 3, column 2 \(vector\)"):
+        read_graph(edges, features=tmp_path / "ragged.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("e.csv", "0,1\n1,2\n"),
+        ("e.csv", "a,b\n0,1\n1,2\n"),
+        ("e.tsv", "from\tto\n0\t1\n1\t2\n"),
+        ("e.csv", "0;1\n1;2\n"),
+        ("e.txt", "# a comment\n# another\n0 1\n1 2\n"),
+        ("e.csv", "\ufeffsource,target\n0,1\n\n1,2\n\n"),
+        ("e.csv", "source,target\r\n0,1\r\n1,2\r\n"),
+        ("e.csv", '"source","target"\n"0","1"\n"1","2"\n'),
+        ("e.csv", "source, target\n0, 1\n1, 2\n"),
+    ],
+)
+def test_ways_of_writing_the_same_edges(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    graph = read_graph(tmp_path / name)
+    assert named_edges(graph) == {(0, 1), (1, 2)}
+    assert graph.node_ids.dtype == np.int64
+    assert NO_FEATURES in graph.provenance.mended
+
+
+def test_ids_that_look_like_numbers_but_are_not_stay_apart(tmp_path: Path) -> None:
+    graph = read_graph(write(tmp_path, edges="source,target\n007,7\n7,07\n")["edges"])
+    assert sorted(graph.node_ids.tolist()) == ["007", "07", "7"]
+
+
+def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
+    text = "when,who,whom,strength\n9,0,1,2\n8,1,2,4\n"
+    path = write(tmp_path, edges=text)["edges"]
+    by_name = read_graph(path, source_column="who", target_column="whom", weight_column="strength")
+    by_position = read_graph(path, source_column=2, target_column=3, weight_column="4")
+    assert named_edges(by_name) == {(0, 1), (1, 2)}
+    assert by_name.edge_weight is not None
+    assert by_name.edge_weight.tolist() == [2.0, 4.0]
+    assert by_position.provenance.sha256 == by_name.provenance.sha256
+    assert "edges.csv: not used: when" in by_name.provenance.mended
+    with pytest.raises(InputError, match="no column 9 for the source"):
+        read_graph(path, source_column=9)
+    with pytest.raises(InputError, match="no column 'nobody' for the target"):
+        read_graph(path, source_column="who", target_column="nobody")
+
+
+def test_a_header_can_be_told_instead_of_found_out(tmp_path: Path) -> None:
+    path = write(tmp_path, edges="person,friend\nann,bob\nbob,cid\n")["edges"]
+    with pytest.raises(GraphError, match="line 1: 'person' and 'friend' may name a column or a node"):
+        read_graph(path)
+    assert named_edges(read_graph(path, header=True)) == {("ann", "bob"), ("bob", "cid")}
+    assert ("person", "friend") in named_edges(read_graph(path, header=False))
+
+
+def test_a_first_row_that_is_half_a_header_is_not_guessed(tmp_path: Path) -> None:
+    paths = write(tmp_path, edges="0,1\n", features="0,1.0,x2\n1,2.0,3.0\n")
+    with pytest.raises(GraphError, match="first row may be a header or data"):
+        read_graph(**paths)
+
+
+@pytest.mark.parametrize("kind", ["npy", "dense npz", "sparse npz"])
+def test_features_by_row_number(tmp_path: Path, kind: str) -> None:
+    values = np.array([[1.0, 0], [0, 2], [0, 0]], dtype=np.float32)
+    path = tmp_path / ("f.npy" if kind == "npy" else "f.npz")
+    if kind == "npy":
+        np.save(path, values)
+    elif kind == "dense npz":
+        np.savez(path, other=np.ones(2), features=values)
+    else:
+        sp.save_npz(path, sp.csc_matrix(values))
+    graph = read_graph(write(tmp_path, edges="0,1\n1,2\n")["edges"], features=path)
+    np.testing.assert_array_equal(graph.dense_features(), values)
+    assert not graph.has_ids
+    with pytest.raises(GraphError, match=r"bad.csv, line 2: node 3 is unknown; it is not in .*f\.np"):
+        read_graph(write(tmp_path, bad="0,1\n3,1\n")["bad"], features=path)
+
+
+def test_undirected_adds_the_opposite_of_every_edge_but_a_loop(tmp_path: Path) -> None:
+    path = write(tmp_path, edges="source,target,weight\na,b,2\nb,b,1\nb,c,3\n")["edges"]
+    graph = read_graph(path, undirected=True)
+    assert named_edges(graph) == {("a", "b"), ("b", "a"), ("b", "b"), ("b", "c"), ("c", "b")}
+    assert graph.edge_weight is not None
+    assert sorted(graph.edge_weight.tolist()) == [1, 2, 2, 3, 3]
+
+
+def test_what_is_mended_is_reported(tmp_path: Path) -> None:
+    path = write(tmp_path, edges="source,target,weight\na,b,1\na,b,2\nb,b,1\n")["edges"]
+    graph = read_graph(path)
+    assert graph.num_edges == 2
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [3.0, 1.0]
+    assert "1 duplicate edge(s) merged" in graph.provenance.mended
+    assert "1 self-loop(s) in the data" in graph.provenance.mended
+
+
+def test_number_labels_keep_their_order_and_negative_ones_are_unknown(tmp_path: Path) -> None:
+    paths = write(tmp_path, edges="0,1\n1,2\n2,3\n", labels="node,class\n0,10\n1,9\n2,-1\n3,\n")
+    graph = read_graph(**paths)
+    assert graph.class_names == ("9", "10")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [1, 0, -1, -1]
+
+
+def test_nodes_of_labels_alone_are_isolated_nodes(tmp_path: Path) -> None:
+    graph = read_graph(**write(tmp_path, edges="0,1\n", labels="id,label\n7,x\n"))
+    assert graph.node_ids.tolist() == [0, 1, 7]
+
+
+BAD: list[tuple[dict[str, str], str]] = [
+    ({"edges": "source,target\na,b\nc\n"}, r"edges.csv, line 3: 1 cell\(s\), the first row has 2"),
+    ({"edges": "source,target\n\na,b\na,b,c\n"}, r"edges.csv, line 4: 3 cell\(s\)"),
+    (
+        {"edges": "source,target\na,b\n,b\n"},
+        r"edges.csv, line 3, column 1 \(source\): the node id is missing",
+    ),
+    (
+        {"edges": "source,target,weight\na,b,1\nb,a,heavy\n"},
+        r"line 3, column 3 \(weight\): 'heavy' is not a num",
+    ),
+    (
+        {"edges": "source,target,weight\na,b,1\nb,a,-1\n"},
+        "edges.csv, line 3: the edge weight -1 is not a pos",
+    ),
+    ({"edges": "source,target,weight\na,b,1\nb,a,\n"}, "edges.csv, line 3: the edge weight nan is not a pos"),
+    ({"edges": "source\na\n"}, "two columns"),
+    ({"edges": "source,target\n"}, "no row"),
+    ({"edges": ""}, "0 bytes"),
+    ({"edges": "\n\n"}, "has no row"),
+    ({"edges": 'source,target\na,"b\nb,c"\n'}, "line 2: a quotation mark is not closed"),
+    ({"edges": "source,target\na,b\0\n"}, "line 2: a zero byte"),
+    ({"edges": EDGES, "features": "id,f\nann,1\nbob,2\n"}, "edges.csv, line 4: node 'cid' is unknown"),
+    (
+        {"edges": EDGES, "features": "id,f\nann,1\nbob,2\nann,3\n"},
+        "line 4: node 'ann' stands already .* line 2",
+    ),
+    (
+        {"edges": EDGES, "features": "id,f\nann,1\nbob,x\ncid,1\n"},
+        r"line 3, column 2 \(f\): 'x' is not a number",
+    ),
+    (
+        {"edges": EDGES, "features": "id,f\nann,1\nbob,\ncid,1\n"},
+        r"line 3, column 2 \(f\): the value is empty",
+    ),
+    ({"edges": EDGES, "features": "id,f\nann,1\nbob,inf\ncid,1\n"}, "line 3, column 2 .*infinity"),
+    (
+        {"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"},
+        "line 3, column 1: 1e.60, beyond float32",
+    ),
+    ({"edges": EDGES, "features": "id\nann\n"}, "no column of features"),
+    (
+        {"edges": EDGES, "features": FEATURES, "labels": "id,label\nann,1\nzoe,2\n"},
+        "line 3: node 'zoe' is unknown",
+    ),
+    ({"edges": EDGES, "labels": "id,label\nann,1\nann,2\n"}, "line 3: node 'ann' stands already in"),
+    (
+        {"edges": EDGES, "labels": "id,split\nann,train\nbob,maybe\n"},
+        "line 3, column 2 .*'maybe' is not one of",
+    ),
+    ({"edges": EDGES, "labels": "id\nann\n"}, "no column of labels"),
+    ({"edges": EDGES, "labels": "who,what\nann,x\nbob,y\n"}, "labels.csv, line 1: 'who' may name a column"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), BAD)
+def test_what_cannot_be_mended_names_file_line_and_column(
+    tmp_path: Path, texts: dict[str, str], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
+        read_graph(**write(tmp_path, **texts))
+
+
+def test_files_that_are_no_files(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="is a directory"):
+        read_graph(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(GraphError, match="is a directory"):
+        read_graph(tmp_path / "folder.csv")
+    with pytest.raises(GraphError, match="does not exist"):
+        read_graph(tmp_path / "none.csv")
+    with pytest.raises(GraphError, match="ends in one of"):
+        read_graph(tmp_path / "edges.xlsx")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("source,target\nzoë,b\n".encode("latin-1"), "line 2: not UTF-8"),
+        ("source,target\na,b\n".encode("utf-16"), "UTF-16"),
+    ],
+)
+def test_wrong_encodings(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "e.csv").write_bytes(content)
+    with pytest.raises(GraphError, match=message):
+        read_graph(tmp_path / "e.csv")
+
+
+def test_parquet_types_that_are_no_ids_or_numbers(tmp_path: Path) -> None:
+    edges = write(tmp_path, edges="0,1\n")["edges"]
+    pd.DataFrame({"id": [0.5, 1.5], "f": [1, 2]}).to_parquet(tmp_path / "f.parquet")
+    with pytest.raises(GraphError, match=r"f.parquet, column 1 \(id\): double is no kind of id"):
+        read_graph(edges, features=tmp_path / "f.parquet")
+    pd.DataFrame({"id": [0, 1], "f": ["x", "y"]}).to_parquet(tmp_path / "f.parquet")
+    with pytest.raises(GraphError, match=r"column 2 \(f\): .*string is not a column of numbers"):
+        read_graph(edges, features=tmp_path / "f.parquet")
+    pd.DataFrame({"id": [0, 1], "f": [1.0, None]}).to_parquet(tmp_path / "f.parquet")
+    with pytest.raises(GraphError, match=r"row 2, column 2 \(f\): the value is empty"):
+        read_graph(edges, features=tmp_path / "f.parquet")
+    pd.DataFrame({"id": [0, 1], "f": [1.0, 2.0]}).head(0).to_parquet(tmp_path / "f.parquet")
+    with pytest.raises(GraphError, match="has no row"):
+        read_graph(edges, features=tmp_path / "f.parquet")

@@ -1,0 +1,283 @@
+"""Random damage thrown at every reader: a sentence or a correct graph, never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from h3gnn.errors import InputError
+from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.files import read_graph
+from h3gnn.graphs.formats import read_graph_file
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.pyg import import_pyg
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+NAMES = ["ann", "bob", "cid", "dan"]
+FEATURE_VALUES = np.array([[1.0, 0.0], [0.5, 2.0], [0.0, 0.0], [3.0, 1.0]])
+
+
+def assert_trustworthy(graph: Graph) -> None:
+    """Everything that the rest of the package takes for granted."""
+    nodes, edges = graph.num_nodes, graph.edge_index
+    assert nodes > 0
+    assert graph.features.dtype == torch.float32
+    assert torch.isfinite(graph.dense_features()).all()
+    assert edges.dtype == torch.int64
+    assert ((edges >= 0) & (edges < nodes)).all()
+    keys = edges[1] * nodes + edges[0]
+    assert (keys.diff() > 0).all()  # sorted by target, and no edge twice
+    if graph.edge_weight is not None:
+        assert graph.edge_weight.shape == (graph.num_edges,)
+        assert torch.isfinite(graph.edge_weight).all()
+        assert (graph.edge_weight > 0).all()
+    if graph.labels is not None:
+        assert graph.labels.shape == (nodes,)
+        assert int(graph.labels.max()) < graph.num_classes
+    if graph.train_mask is not None:
+        assert graph.val_mask is not None
+        assert graph.test_mask is not None
+        assert graph.train_mask.shape[0] == nodes
+        parts = graph.train_mask.int() + graph.val_mask.int() + graph.test_mask.int()
+        assert int(parts.max()) <= 1
+    assert len(set(graph.node_ids.tolist())) == nodes
+
+
+def csv_edges() -> bytes:
+    return b"source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\ndan,ann,1\n"
+
+
+def csv_features() -> bytes:
+    return b"id,f0,f1\nann,1,0\nbob,0.5,2\ncid,0,0\ndan,3,1\n"
+
+
+def csv_labels() -> bytes:
+    return b"id,label,split\nann,red,train\nbob,blue,val\ncid,red,test\n"
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def parquet_edges() -> bytes:
+    return parquet(pd.read_csv(io.BytesIO(csv_edges())))
+
+
+def parquet_features() -> bytes:
+    return parquet(pd.read_csv(io.BytesIO(csv_features())))
+
+
+def saved(save: Callable[[Any], None]) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer)
+    return buffer.getvalue()
+
+
+def network() -> nx.Graph:
+    graph = nx.Graph([("ann", "bob"), ("bob", "cid")])
+    for name, row in zip(graph.nodes, FEATURE_VALUES, strict=False):
+        graph.nodes[name].update(x0=float(row[0]), x1=float(row[1]), y="red")
+    return graph
+
+
+def pt_file() -> bytes:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data = import_pyg().data.Data(
+        x=torch.from_numpy(FEATURE_VALUES), edge_index=edges, y=torch.tensor([0, 1, 0, 1])
+    )
+    return saved(lambda file: torch.save(data, file))
+
+
+def npz_graph() -> bytes:
+    masks = np.array([[True, False, False, False]])
+    parts: dict[str, Any] = {"edges": np.array([[0, 1], [2, 3]]), "node_features": FEATURE_VALUES}
+    parts |= {"node_labels": np.array([0, 1, 1, 0]), "train_masks": masks}
+    parts |= {"val_masks": np.roll(masks, 1), "test_masks": np.roll(masks, 2)}
+    return saved(lambda file: np.savez(file, **parts))
+
+
+Reader = Callable[[Path], Graph]
+
+
+def with_fixed(part: str) -> Reader:
+    """Read a damaged part together with sound others."""
+
+    def read(path: Path) -> Graph:
+        numbered = path.suffix in (".npy", ".npz")
+        edges = path.parent / "sound_edges.csv"
+        edges.write_bytes(b"0,1\n1,2\n3,0\n" if numbered else csv_edges())
+        features = path.parent / "sound_features.csv"
+        features.write_bytes(csv_features())
+        if part == "edges":
+            return read_graph(path, features=features)
+        if part == "lone edges":
+            return read_graph(path)
+        if part == "features":
+            return read_graph(edges, features=path)
+        return read_graph(edges, features=features, labels=path)
+
+    return read
+
+
+SOUND: dict[str, tuple[str, Callable[[], bytes], Reader]] = {
+    "csv edges": ("e.csv", csv_edges, with_fixed("edges")),
+    "lone csv edges": ("e.csv", csv_edges, with_fixed("lone edges")),
+    "csv features": ("f.csv", csv_features, with_fixed("features")),
+    "csv labels": ("y.csv", csv_labels, with_fixed("labels")),
+    "parquet edges": ("e.parquet", parquet_edges, with_fixed("lone edges")),
+    "parquet features": ("f.parquet", parquet_features, with_fixed("features")),
+    "npy": ("f.npy", lambda: saved(lambda file: np.save(file, FEATURE_VALUES)), with_fixed("features")),
+    "npz": ("f.npz", lambda: saved(lambda file: np.savez(file, x=FEATURE_VALUES)), with_fixed("features")),
+    "sparse npz": (
+        "f.npz",
+        lambda: saved(lambda file: sp.save_npz(file, sp.csr_matrix(FEATURE_VALUES), compressed=False)),
+        with_fixed("features"),
+    ),
+    "graphml": ("g.graphml", lambda: saved(lambda file: nx.write_graphml(network(), file)), read_graph_file),
+    "gml": ("g.gml", lambda: saved(lambda file: nx.write_gml(network(), file)), read_graph_file),
+    "pt": ("g.pt", pt_file, read_graph_file),
+    "npz graph": ("g.npz", npz_graph, read_graph_file),
+}
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """Return a function that flips, cuts, doubles or inserts bytes at places drawn at random."""
+    kinds = draw(
+        st.lists(st.sampled_from(["flip", "cut", "double", "insert", "drop"]), min_size=1, max_size=3)
+    )
+    places = [draw(st.floats(0, 1, exclude_max=True)) for _ in kinds]
+    bits = draw(st.integers(1, 255))
+    insert = draw(
+        st.sampled_from([b"\xff\xfe", b"nan", b'"', b"\0", b",", b"\n", b"\r", b"99999999999999999999", b"-"])
+    )
+
+    def damage(content: bytes) -> bytes:
+        for kind, place in zip(kinds, places, strict=True):
+            at = int(place * len(content))
+            if kind == "flip" and content:
+                content = content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :]
+            elif kind == "cut":
+                content = content[:at]
+            elif kind == "double":
+                content = content[:at] + content[at : at + 12] + content[at:]
+            elif kind == "insert":
+                content = content[:at] + insert + content[at:]
+            else:
+                content = content[:at] + content[at + 5 :]
+        return content
+
+    return damage
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_sound_files_are_read(kind: str, tmp_path: Path) -> None:
+    name, content, read = SOUND[kind]
+    (tmp_path / name).write_bytes(content())
+    assert_trustworthy(read(tmp_path / name))
+
+
+@pytest.mark.parametrize("kind", SOUND)
+@QUICK
+@given(damage=damages())
+def test_damaged_files_end_in_a_sentence_or_a_sound_graph(
+    kind: str, damage: Callable[[bytes], bytes]
+) -> None:
+    name, content, read = SOUND[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(damage(content()))
+        try:
+            graph = read(path)
+        except InputError:
+            return
+        assert_trustworthy(graph)
+
+
+@settings(max_examples=200, deadline=None)
+@given(damage=damages())
+def test_damaged_edges_are_never_misread(damage: Callable[[bytes], bytes]) -> None:
+    """What comes out of a damaged table is what Python's own csv module sees in it."""
+    content = damage(csv_edges())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "e.csv"
+        path.write_bytes(content)
+        try:
+            graph = read_graph(path, source_column=1, target_column=2, header=True, delimiter=",")
+        except InputError:
+            return
+    text = content.decode("utf-8-sig")
+    rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    expected = {(row[0].strip(), row[1].strip()) for row in rows[1:]}
+    ends = graph.edge_index.numpy()
+    ids = [str(one) for one in graph.node_ids.tolist()]
+    assert {(ids[start], ids[end]) for start, end in ends.T} == expected
+
+
+NODE = st.text(
+    st.characters(codec="utf-8", exclude_characters='",;\t\r\n\0#', exclude_categories=["Z", "C"]), min_size=1
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ids=st.one_of(
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=6, unique=True),
+        st.lists(NODE, min_size=2, max_size=6, unique=True),
+    ),
+    chosen=st.data(),
+    delimiter=st.sampled_from([",", "\t", ";"]),
+    parquet_too=st.booleans(),
+)
+def test_any_sound_table_comes_back_whole(
+    ids: list[Any], chosen: st.DataObject, delimiter: str, parquet_too: bool
+) -> None:
+    pick = st.integers(0, len(ids) - 1)
+    pairs = chosen.draw(st.lists(st.tuples(pick, pick), min_size=1, max_size=8))
+    values = chosen.draw(st.lists(st.floats(-1e6, 1e6, width=32), min_size=len(ids), max_size=len(ids)))
+    edges = pd.DataFrame([(ids[start], ids[end]) for start, end in pairs], columns=["source", "target"])
+    features = pd.DataFrame({"id": ids, "value": values})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        edges.to_csv(folder / "e.csv", index=False, sep=delimiter)
+        features_path = folder / ("f.parquet" if parquet_too else "f.csv")
+        if parquet_too:
+            features.to_parquet(features_path)
+        else:
+            features.to_csv(features_path, index=False, sep=delimiter)
+        graph = read_graph(folder / "e.csv", features=features_path)
+    assert [str(one) for one in graph.node_ids.tolist()] == [str(one) for one in ids]
+    assert {(int(start), int(end)) for start, end in graph.edge_index.t()} == set(pairs)
+    np.testing.assert_array_equal(graph.features[:, 0], np.array(values, dtype=np.float32))
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.text(max_size=5),
+    st.lists(st.one_of(st.integers(-5, 5), st.floats(), st.text(max_size=2), st.none()), max_size=4),
+    st.lists(st.lists(st.floats(), max_size=3), max_size=4),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(features=ANYTHING, edges=ANYTHING)
+def test_objects_that_make_no_graph_end_in_a_sentence(features: Any, edges: Any) -> None:
+    with contextlib.suppress(InputError):
+        assert_trustworthy(as_graph(features, edges))
