@@ -67,12 +67,12 @@ def test_the_synthetic_graph_and_a_graph_file(tmp_path: Path) -> None:
 def test_every_column_option_reaches_the_reader(tmp_path: Path) -> None:
     (tmp_path / "e.txt").write_text("9|a|b|2\n8|b|c|3\n")
     (tmp_path / "f.csv").write_text("x|a|1|7\ny|b|2|8\nz|c|3|9\n")
-    (tmp_path / "y.csv").write_text("r|a|train\ns|b|val\nr|c|test\n")
+    (tmp_path / "y.csv").write_text("u|r|a|train\nv|s|b|val\nw|r|c|test\n")
     result = run(
         *("--edges", tmp_path / "e.txt", "--features", tmp_path / "f.csv", "--labels", tmp_path / "y.csv"),
         *("--delimiter", "|", "--no-header", "--source-column", "2", "--target-column", "3"),
         *("--weight-column", "4", "--id-column", "2", "--feature-columns", "3,4"),
-        *("--label-id-column", "2", "--label-column", "1", "--split-columns", "3", "--json"),
+        *("--label-id-column", "3", "--label-column", "2", "--split-columns", "4", "--json"),
     )
     assert result.exit_code == 0, result.exception
     told = json.loads(result.stdout)

@@ -152,6 +152,12 @@ def test_processed_pickles_of_pyg_are_never_kept_or_read(
     assert graph.num_splits == 10  # it has labels and no splits
     kept = tmp_path / "pyg" / "Toy" / "Toy"
     assert [path.name for path in kept.rglob("*") if path.is_file()] == ["edges.txt"]
+    shared = tmp_path / "shared"
+    shutil.copytree(kept, shared / "pyg" / "Toy" / "Toy")
+    monkeypatch.setenv("H3GNN_DATA", str(shared))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "untouched"))
+    assert load("pyg:Toy").provenance.sha256 == graph.provenance.sha256
+    assert not (tmp_path / "untouched").exists()
     (kept / "processed").mkdir()
     (kept / "processed" / "data.pt").write_bytes(b"a planted pickle")
     assert load("pyg:Toy", tmp_path).provenance.sha256 == graph.provenance.sha256

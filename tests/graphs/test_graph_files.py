@@ -183,3 +183,18 @@ def test_pt_files_without_a_graph(tmp_path: Path) -> None:
     torch.save(Data(x=torch.ones(2, 2), edge_index=torch.tensor([[0], [5]])), tmp_path / "g.pt")
     with pytest.raises(GraphError, match=r"g.pt: .*node 5 is unknown"):
         read_graph_file(tmp_path / "g.pt")
+
+
+def test_faults_inside_a_graph_file_name_the_file(tmp_path: Path) -> None:
+    network = nx.path_graph(["a", "b"])
+    network.nodes["a"]["x0"] = 1.0
+    nx.write_graphml(network, tmp_path / "g.graphml")
+    with pytest.raises(GraphError, match=r"g\.graphml: node 'b' has no attribute 'x'"):
+        read_graph_file(tmp_path / "g.graphml")
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 5]]), node_labels=np.array([0, 1]))
+    with pytest.raises(GraphError, match=r"g\.npz: .*node 5 is unknown"):
+        read_graph_file(tmp_path / "g.npz")
+    (tmp_path / "e.csv").write_text("0,1\n")
+    np.save(tmp_path / "f.npy", np.empty((0, 3)))
+    with pytest.raises(GraphError, match=r"f\.npy holds no features"):
+        read_graph(tmp_path / "e.csv", features=tmp_path / "f.npy")

@@ -228,6 +228,7 @@ BAD: list[tuple[dict[str, str], str]] = [
         "line 3, column 2 .*'maybe' is not one of",
     ),
     ({"edges": EDGES, "labels": "id\nann\n"}, "no column of labels"),
+    ({"edges": "# note\n\nsource,target\n\n\na,b\n\n,b\n"}, r"edges.csv, line 8, column 1 \(source\)"),
     ({"edges": EDGES, "labels": "who,what\nann,x\nbob,y\n"}, "labels.csv, line 1: 'who' may name a column"),
 ]
 

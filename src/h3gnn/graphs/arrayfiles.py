@@ -55,16 +55,20 @@ def graph_from_npz(path: str | Path, *, source: str | None = None) -> Graph:
     `train_masks`, `val_masks`, `test_masks [splits, nodes]` where there are any.
     """
     file = check_file(path, (".npz",), role="graph file")
-    arrays = read_npz(file)
+    with reading(file, "a graph"):
+        return _graph_of(read_npz(file), file, source or file.name)
+
+
+def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> Graph:
     if "edges" not in arrays:
-        raise GraphError(f"{file}: a graph needs an array called edges; there are {', '.join(arrays)}")
+        raise GraphError(f"a graph needs an array called edges; there are {', '.join(arrays)}")
     edges = arrays["edges"]
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
-        raise GraphError(f"{file}: edges must be whole numbers of the shape [pairs, 2]")
+        raise GraphError("edges must be whole numbers of the shape [pairs, 2]")
     features, labels = arrays.get("node_features"), arrays.get("node_labels")
     masks = [arrays.get(f"{name}_masks") for name in ("train", "val", "test")]
     if any(mask is not None and mask.ndim != 2 for mask in masks):
-        raise GraphError(f"{file}: train_masks, val_masks and test_masks must have the shape [splits, nodes]")
+        raise GraphError("train_masks, val_masks and test_masks must have the shape [splits, nodes]")
     nodes = next((len(one) for one in (features, labels) if one is not None and one.ndim), _last(edges))
     complete = [mask.T for mask in masks if mask is not None]
     return build_graph(
@@ -73,8 +77,7 @@ def graph_from_npz(path: str | Path, *, source: str | None = None) -> Graph:
         nodes=nodes,
         labels=None if labels is None else as_labels(labels),
         masks=(complete[0], complete[1], complete[2]) if len(complete) == 3 else None,
-        source=source or file.name,
-        locate=lambda part, index: f"{file}, {part}, position {index % max(1, len(edges))}",
+        source=source,
     )
 
 

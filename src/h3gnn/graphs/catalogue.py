@@ -16,7 +16,7 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.download import PinnedFile, cache_folder, find_files, is_complete
+from h3gnn.graphs.download import PinnedFile, data_folders, find_files, is_complete
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.opening import reading
 from h3gnn.graphs.pyg import import_pyg, load_pyg
@@ -85,7 +85,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
             sentence says which files to put where.
     """
     if name.startswith("pyg:"):
-        return with_splits(load_pyg(name, cache_folder(data_dir)))
+        return with_splits(load_pyg(name, data_folders(data_dir)))
     found = benchmarks().get(name.lower())
     if found is None:
         raise InputError(

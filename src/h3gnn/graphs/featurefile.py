@@ -62,6 +62,8 @@ def _from_array(path: Path) -> FeatureFile:
     values = read_array_features(path)
     if len(values.shape) != 2:
         raise GraphError(f"{path}: features need the shape [nodes, features], not {list(values.shape)}")
+    if 0 in values.shape:
+        raise GraphError(f"{path} holds no features: its shape is {list(values.shape)}")
     ids = np.arange(values.shape[0], dtype=np.int64)
     return FeatureFile(values, ids, False, lambda row: f"{path}, row {row} (counted from 0)", path)
 

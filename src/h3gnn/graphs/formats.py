@@ -100,10 +100,7 @@ def _read_pt(path: Path) -> Graph:
         raise GraphError(f"{path} holds no tensor called edge_index, so it is not a graph")
     data = _plain_data(parts)
     with reading(path, "a graph"):
-        try:
-            return as_graph(data, source=path.name)
-        except GraphError as error:
-            raise GraphError(f"{path}: {error}") from None
+        return as_graph(data, source=path.name)
 
 
 def _pyg_containers() -> list[Any]:

@@ -36,14 +36,16 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
     Parsers of foreign formats fail in any way at all (`KeyError`, `struct.error`, `MemoryError`, ...), so
     every exception is caught here, and only here. Their warnings about a damaged file are held back: the
-    checks that follow decide.
+    checks that follow decide. A sentence of ours that does not name the file yet gets its name.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except InputError:
-        raise
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from None
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
         reason = f"{type(error).__name__}: {detail}" if detail else type(error).__name__

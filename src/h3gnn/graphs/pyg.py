@@ -8,6 +8,7 @@ import io
 import shutil
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,16 @@ def import_pyg() -> Any:
     return torch_geometric
 
 
-def load_pyg(name: str, cache: Path) -> Graph:
+def load_pyg(name: str, folders: Sequence[Path]) -> Graph:
     """Load `pyg:Class/Name` or `pyg:Class` through PyG, which downloads it where it is not cached.
 
-    Raw files are kept under `cache/pyg/Class/Name`. PyG's processed pickle is made anew each time in a
-    folder of its own, for a pickle that lies in a cache could have come from anywhere.
+    PyG's processed pickle is made anew each time in a folder of its own, for a pickle that lies in a cache
+    could have come from anywhere.
+
+    Args:
+        name: the name with its prefix.
+        folders: data folders, in which raw files lie under `pyg/Class/Name`; what is downloaded is kept in
+            the last of them, and the others are never written.
 
     Raises:
         InputError: when there is no such class or graph, or it cannot be fetched.
@@ -38,18 +44,19 @@ def load_pyg(name: str, cache: Path) -> Graph:
     from h3gnn.graphs.convert import as_graph
 
     class_name, _, graph_name = name.removeprefix("pyg:").partition("/")
-    arguments = _arguments(name, class_name, graph_name)
-    kept = cache / "pyg" / class_name / (graph_name or class_name)
-    if not kept.resolve().is_relative_to((cache / "pyg").resolve()):
+    if not all(part.replace("-", "").replace("_", "").isalnum() for part in (class_name, graph_name or "x")):
         raise InputError(f"{name!r} is not the name of a graph")
+    arguments = _arguments(name, class_name, graph_name)
+    places = [folder / "pyg" / class_name / (graph_name or class_name) for folder in folders]
+    raw_only = shutil.ignore_patterns("processed")
+    found = next((place for place in places if place.is_dir()), None)
     with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:
-        if kept.is_dir():
-            shutil.copytree(kept, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processed"))
-        data = _single_graph(
-            name, class_name, {**arguments, **({"root": root} if "root" in arguments else {})}, kept
-        )
-        if any(Path(root).rglob("raw")):
-            shutil.copytree(root, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processed"))
+        if found is not None:
+            shutil.copytree(found, root, dirs_exist_ok=True, ignore=raw_only)
+        given = {**arguments, "root": root} if "root" in arguments else arguments
+        data = _single_graph(name, class_name, given, places[-1])
+        if found is None and any(Path(root).rglob("raw")):
+            shutil.copytree(root, places[-1], dirs_exist_ok=True, ignore=raw_only)
     return as_graph(data, source=name).with_notes("the raw files of this graph are not pinned by a sum")
 
 
