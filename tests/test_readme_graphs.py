@@ -1,0 +1,47 @@
+"""The commands of the README's section "Your own graph" run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+HEADING = "## Your own graph"
+PRELUDE = """
+h3gnn() { "$PYTHON" -c 'from h3gnn.cli import main; main()' "$@"; }
+python() { "$PYTHON" "$@"; }
+"""
+"""The program under test is the one of this Python, whether or not it is installed as a command."""
+
+
+def commands_of(text: str) -> list[str]:
+    """Return the shell blocks of the section, in order."""
+    section = text.split(f"{HEADING}\n", 1)[1]
+    section = re.split(r"^## ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the commands are written for a shell")
+@pytest.mark.skipif(not README.exists(), reason="the README is not there yet")
+def test_the_commands_for_your_own_graph_run_as_they_stand(tmp_path: Path) -> None:
+    blocks = commands_of(README.read_text(encoding="utf-8"))
+    assert any("h3gnn fit --edges" in block for block in blocks)
+    source = str(Path(__file__).parents[1] / "src")
+    path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+    run = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", PRELUDE + "\n".join(blocks)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    rows = (tmp_path / "embeddings.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["ann", "bob", "cid", "dan", "eve"]
