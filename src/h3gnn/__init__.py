@@ -1,10 +1,37 @@
 """h3gnn: node embeddings without labels, for graphs that mix homophily and heterophily."""
 
-from h3gnn.errors import GraphError, InputError, ModelFolderError
-from h3gnn.estimator import H3GNN
-from h3gnn.graphs.graph import Graph
-from h3gnn.training.collapse import CollapseWarning
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from h3gnn.errors import GraphError, InputError, ModelFolderError
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.graph import Graph
+    from h3gnn.training.collapse import CollapseWarning
 
 __version__ = "0.1.0"
 
 __all__ = ["H3GNN", "CollapseWarning", "Graph", "GraphError", "InputError", "ModelFolderError", "__version__"]
+
+_HOMES = {
+    "H3GNN": "h3gnn.estimator",
+    "CollapseWarning": "h3gnn.training.collapse",
+    "Graph": "h3gnn.graphs.graph",
+    "GraphError": "h3gnn.errors",
+    "InputError": "h3gnn.errors",
+    "ModelFolderError": "h3gnn.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: torch takes seconds, and `--help` should not."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'h3gnn' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

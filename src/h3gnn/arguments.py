@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Collection
 from typing import Any
@@ -18,10 +19,10 @@ def check_whole(name: str, value: Any, least: int) -> int:
 
 def check_number(name: str, value: Any, least: float, below: float, *, closed: bool = False) -> float:
     """Return a number in [least, below), or [least, below] when `closed`."""
-    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= value <= below
-    if not fits or (value == below and not closed):
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not least <= number <= below or (number == below and not closed):
         raise InputError(f"{name} must lie in [{least:g}, {below:g}{']' if closed else ')'}, not {value!r}")
-    return float(value)
+    return number
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
@@ -33,8 +34,8 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
 
 def check_arguments(given: dict[str, Any]) -> None:
     """Check every argument of the estimator on its own, then those that must fit together."""
-    for name, least in _WHOLE.items():
-        check_whole(name, given[name], least)
+    for name, smallest in _WHOLE.items():
+        check_whole(name, given[name], smallest)
     for name, (least, below, closed) in _NUMBERS.items():
         check_number(name, given[name], least, below, closed=closed)
     for name, choices in _CHOICES.items():

@@ -30,13 +30,16 @@ from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.presets import PRESETS
 from h3gnn.training.collapse import CollapseWarning, collapse_epochs
-from h3gnn.training.history import History
-from h3gnn.training.loop import MaskStrategy, train
+from h3gnn.training.loop import train
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.progress import progress_bar
 from h3gnn.training.schedules import constant, warmup_cosine
+from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
+
+CHUNK = {"cpu": 1024, "cuda": 65536}
+"""How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -45,8 +48,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     A student encoder sees a masked graph and predicts what its teacher, a moving average of itself, makes of
     the whole graph; the nodes that are hard to predict are masked more often. See docs/method.md.
 
-    The defaults are for a graph that nobody has tuned for; `H3GNN.from_preset("paper")` is the paper's equations
-    as printed.
+    The defaults are for a graph that nobody has tuned for; `H3GNN.from_preset("paper")` is the paper's
+    equations as printed.
 
     Args:
         channels: width C of a token.
@@ -75,7 +78,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         schedule: "cosine" or "constant" after the warm-up.
         lr_warmup: epochs over which the learning rate rises.
         n_models: how many independent models to train; their embeddings stand side by side.
-        scale_features: "rows" (length 1), "columns" (mean 0, variance 1), "none", or "auto".
+        scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
         random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
         device: "auto", "cpu", "cuda" or any torch device.
@@ -92,7 +95,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def __init__(
         self,
         *,
-        channels: int = 256,
+        channels: int = 128,
         hops: int = 2,
         hidden_channels: int | None = None,
         heads: int = 4,
@@ -102,18 +105,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         edge_start: float | str = "normalized",
         self_loops: bool = False,
         normalize: bool = False,
-        batch_norm: bool = True,
+        batch_norm: bool = False,
         undirected: bool = True,
-        token_dropout: float = 0.1,
+        token_dropout: float = 0.0,
         attention_dropout: float = 0.1,
         objective: str = "teacher",
         teacher_mode: str = "eval",
         momentum: float = 0.9,
         mask: str = "probability",
-        mask_ratio: float = 0.8,
+        mask_ratio: float = 0.7,
         exploit_ratio: float = 0.5,
         mask_warmup: int = 10,
-        mask_token: str = "normal",
+        mask_token: str = "zero",
         epochs: int = 100,
         learning_rate: float = 0.001,
         weight_decay: float = 0.0,
@@ -171,8 +174,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Learn from a graph; labels, if there are any, are never looked at.
 
         Args:
-            X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph`; or features (dense or
-                scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
+            X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph`; or features (dense
+                or scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
             y: ignored.
             edge_index: `[2, edges]` or a scipy sparse adjacency, when X holds features.
         """
@@ -190,10 +193,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
 
-        The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that was
-        fitted keeps its learned weight and every other edge takes its start value. Nodes are the same when
-        their ids are, or, where the user gave no ids, when position and features are. A new row of a table
-        hears its nearest fitted rows.
+        The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that
+        was fitted keeps its learned weight and every other edge takes its start value. Nodes are the same
+        when their ids are, or, where the user gave no ids, when position and features are. A new row of a
+        table hears its nearest fitted rows.
         """
         check_is_fitted(self)
         if self.is_table_ and edge_index is None and not _is_graph(X):
@@ -230,7 +233,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return listened
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted model as safetensors and JSON; atomic, so a kill leaves the old model or the new."""
+        """Write the fitted model as safetensors and JSON; a kill leaves the old model or the new one."""
         check_is_fitted(self)
         storage.save_model(Path(folder), self._state())
 
@@ -267,9 +270,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         params = self.get_params()
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
-        return storage.ModelState(
-            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind
-        )
+        return storage.ModelState(params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind)
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         if edge_index is not None or _is_graph(X):
@@ -324,23 +325,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.encoder_ = student.to(device)
         objective = self._objective(student, features, drawing)
         trained = [student, objective] if isinstance(objective, FeatureReconstruction) else [student]
-        shape = warmup_cosine if self.schedule == "cosine" else constant
         optimizer = StackedAdam(
-            trained,
-            [self.learning_rate] * self.n_models,
-            [self.weight_decay] * self.n_models,
-            partial(shape, steps=self.epochs, warmup=self.lr_warmup),
+            trained, [self.learning_rate] * self.n_models, [self.weight_decay] * self.n_models
         )
+        generators = [torch.Generator(device).manual_seed(seed) for seed in self.seeds_]
+        step = Step(student, objective, optimizer, features, support, generators, CHUNK[device.type])
+        schedule = warmup_cosine if self.schedule == "cosine" else constant
         with progress_bar(self.epochs, "training", show=self.verbose) as watch:
             self.history_ = train(
-                student,
-                objective,
-                optimizer,
-                features,
-                support,
-                mask_of=self._mask_of,
-                generators=[torch.Generator(device).manual_seed(seed) for seed in self.seeds_],
+                step,
                 epochs=self.epochs,
+                mask_of=self._mask_of,
+                learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
                 watch=watch,
             )
         self._warn_of_collapse()
@@ -385,7 +381,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         weights = None if edge_weights is None else edge_weights.to(device)
         matrix = FeatureMatrix(features.to(device))
         tokens = encoder.tokens(encoder.project(matrix), support.to(device), edge_weights=weights)
-        pieces = [encoder.fuse(piece) for piece in tokens.split(4096, dim=1)]
+        pieces = [encoder.fuse(piece) for piece in torch.split(tokens, 4096, dim=1)]
         joined = torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
         embedding: npt.NDArray[np.float32] = joined.contiguous().cpu().numpy()
         return embedding
@@ -394,7 +390,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
         rows = as_graph(table, np.empty((2, 0), dtype=np.int64)).features
         known = match_rows(self.graph_.features, rows)
-        embedding = self.embedding_[np.maximum(known, 0)]
+        embedding: npt.NDArray[np.float32] = self.embedding_[np.maximum(known, 0)]
         new = np.flatnonzero(known < 0)
         if new.size:
             embedding[new] = self._attach(self.scaler_(rows).to_dense()[new])

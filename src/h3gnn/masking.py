@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -77,12 +78,14 @@ class DifficultyMask:
 
 @dataclass(frozen=True)
 class ProbabilityMask:
-    r"""Each node masked with its own probability, :math:`p_v = (1-r)R + rR\,\mathrm{Diffi}(v)/\mathrm{Diffi}_{max}`.
+    r"""Each node is masked with its own probability.
+
+    .. math:: p_v = (1-r) R + r R \cdot \mathrm{Diffi}(v) / \mathrm{Diffi}_{max}
 
     A node is given the waiting time :math:`\tau_v = \log u_v / \log(1 - p_v)`, so that
-    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. Fewer than ⌈M/2⌉: the draws
-    go on, round after round, until that many are masked. More than ⌈5M/4⌉: they stop early, there. Either
-    way the nodes with the shortest times are the ones masked.
+    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. Fewer than ⌈M/2⌉: the
+    draws go on, round after round, until that many are masked. More than ⌈5M/4⌉: they stop early, there.
+    Either way the nodes with the shortest times are the ones masked.
     """
 
     ratios: Sequence[float]
@@ -94,15 +97,12 @@ class ProbabilityMask:
         times = waiting_times(self.probabilities(difficulty), draw(generators, nodes, difficulty.device))
         fewest, most = zip(*(mask_bounds(nodes, ratio) for ratio in self.ratios), strict=True)
         arrived = (times <= 1).sum(dim=1, keepdim=True)
-        counts = torch.minimum(
-            torch.maximum(arrived, _column(fewest, difficulty)), _column(most, difficulty)
-        )
+        counts = torch.minimum(torch.maximum(arrived, _column(fewest, difficulty)), _column(most, difficulty))
         return _first(times, counts)
 
     def probabilities(self, difficulty: Tensor) -> Tensor:
         """Return p_v for every node, `[models, nodes]`."""
-        ratio = torch.tensor(self.ratios, dtype=difficulty.dtype, device=difficulty.device)[:, None]
-        exploit = torch.tensor(self.exploit_ratios, dtype=difficulty.dtype, device=difficulty.device)[:, None]
+        ratio, exploit = _column(self.ratios, difficulty), _column(self.exploit_ratios, difficulty)
         largest = difficulty.amax(dim=1, keepdim=True).clamp_min(torch.finfo(difficulty.dtype).tiny)
         return (1 - exploit) * ratio + exploit * ratio * (difficulty / largest)
 
@@ -126,5 +126,11 @@ def _counts(nodes: int, ratios: Sequence[float], like: Tensor) -> Tensor:
     return _column([masked_count(nodes, ratio) for ratio in ratios], like)
 
 
-def _column(values: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(list(values), device=like.device)[:, None]
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return _column_on(tuple(values), like.device)
+
+
+@lru_cache(maxsize=256)
+def _column_on(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return one value per model, `[models, 1]`; kept, since a copy to a device stops it for a moment."""
+    return torch.tensor(values, device=device)[:, None]

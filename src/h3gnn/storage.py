@@ -45,10 +45,7 @@ class ModelState:
 
 def save_model(folder: Path, state: ModelState) -> None:
     """Write a model into a folder, in place of the one that may be there."""
-    if folder.exists() and not folder.is_dir():
-        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists():
-        raise ModelFolderError(f"{folder} is not empty and holds no model; choose another folder")
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         "weights": _write_tensors(folder, "weights", state.tensors),
@@ -70,6 +67,14 @@ def save_model(folder: Path, state: ModelState) -> None:
     for stale in folder.glob("*.safetensors"):
         if stale.name not in files.values():
             stale.unlink()
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a place where a model must not be written: a file, or a folder with something else in it."""
+    if folder.exists() and not folder.is_dir():
+        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists():
+        raise ModelFolderError(f"{folder} is not empty and holds no model; choose another folder")
 
 
 def load_model(folder: Path) -> ModelState:
@@ -201,8 +206,8 @@ def _graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, clas
     rows, columns = (int(size) for size in tensors["shape"])
     features = tensors.get("features")
     if features is None:
-        parts = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
-        features = csr_tensor(*parts, size=(rows, columns))
+        crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
+        features = csr_tensor(crow, col, values, (rows, columns))
     has_ids = "node_ids" in tensors
     return Graph(
         features=features,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,8 @@ OUTPUTS = ("flatten", "first")
 class JointEncoder(nn.Module):
     r"""Joint structural node encoding: S = 2 + K tokens per node, fused by attention.
 
-    .. math:: \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
+    .. math::
+        \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
 
     followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw features,
     once), `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
@@ -80,9 +82,7 @@ class JointEncoder(nn.Module):
         )
         self.fusion: TokenAttention | TokenMLP
         if fusion == "attention":
-            self.fusion = TokenAttention(
-                models, channels, heads, norm, per_model(attention_dropout, models)
-            )
+            self.fusion = TokenAttention(models, channels, heads, norm, per_model(attention_dropout, models))
         else:
             self.fusion = TokenMLP(models, channels, 2 + hops)
 
@@ -99,7 +99,7 @@ class JointEncoder(nn.Module):
         uniform_(self.linear_bias, in_channels**-0.5, generators)
         self.mlp.reset_parameters(generators, in_channels)
         for token in self.hop_tokens:
-            token.reset_parameters(generators)
+            cast(WeightedGCN, token).reset_parameters(generators)
         self.fusion.reset_parameters(generators)
 
     def project(self, features: FeatureMatrix) -> Tensor:
@@ -126,7 +126,7 @@ class JointEncoder(nn.Module):
         """
         if mask is not None:
             projected = self.input.hide(projected, mask)
-        linear, hidden, *by_hop = projected.split(self.input.widths, dim=-1)
+        linear, hidden, *by_hop = torch.split(projected, self.input.widths, dim=-1)
         weights = self.edges(support) if edge_weights is None else edge_weights
         hops = [
             token(part, support, weights, self.token_dropout, dropout)
@@ -155,9 +155,7 @@ class JointEncoder(nn.Module):
         weights: Tensor | None = self.fusion(tokens)[1]
         return weights
 
-    def forward(
-        self, features: FeatureMatrix, support: Support, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, features: FeatureMatrix, support: Support, mask: Tensor | None = None) -> Tensor:
         """Encode all nodes: `[models, nodes, D]`."""
         return self.fuse(self.tokens(self.project(features), support, mask))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -122,5 +123,11 @@ def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
     """Zero what is not kept and scale the rest up, so that the expected value stays."""
     if kept is None:
         return x
-    scale = torch.tensor([1 / (1 - rate) for rate in rates], dtype=x.dtype, device=x.device)
+    scale = _scales(tuple(rates), x.dtype, x.device)
     return x * (kept * scale.view(-1, *[1] * (x.dim() - 1)))
+
+
+@lru_cache(maxsize=256)
+def _scales(rates: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return 1 / (1 − rate) per model; kept, since a copy to a device stops it for a moment."""
+    return torch.tensor([1 / (1 - rate) for rate in rates], dtype=dtype, device=device)

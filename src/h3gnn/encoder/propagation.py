@@ -42,8 +42,10 @@ class Pattern:
 
     def to(self, device: torch.device) -> Pattern:
         """Return the pattern on another device."""
-        return self if self.rows.device == device else Pattern(
-            self.rows.to(device), self.cols.to(device), self.nodes
+        return (
+            self
+            if self.rows.device == device
+            else Pattern(self.rows.to(device), self.cols.to(device), self.nodes)
         )
 
     def matrix(self, values: Tensor) -> Tensor:

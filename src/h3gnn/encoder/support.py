@@ -85,7 +85,9 @@ def _entries(
     return keys, strongest
 
 
-def attach_nodes(support: Support, neighbours: Tensor, *, self_loops: bool, start: float | str, normalize: bool) -> Support:
+def attach_nodes(
+    support: Support, neighbours: Tensor, *, self_loops: bool, start: float | str, normalize: bool
+) -> Support:
     """Return the support with new nodes that hear known ones and are heard by nobody.
 
     The known nodes keep their degrees, so each new node's tokens depend on that node alone.

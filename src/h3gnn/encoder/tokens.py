@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -97,14 +98,11 @@ class WeightedGCN(nn.Module):
     The first product :math:`H^{(0)} W^{(0)}` is made before, with those of the other tokens.
     """
 
-    def __init__(
-        self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool
-    ) -> None:
+    def __init__(self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool) -> None:
         super().__init__()
         widths = [hidden_channels] * (hops - 1) + [channels]
         self.linears = nn.ModuleList(
-            Linear(models, width_in, width_out, bias=False)
-            for width_in, width_out in zip(widths, widths[1:], strict=False)
+            Linear(models, width_in, width_out, bias=False) for width_in, width_out in pairwise(widths)
         )
         self.norms = nn.ModuleList(BatchNorm(models, width) for width in widths[:-1] if batch_norm)
 

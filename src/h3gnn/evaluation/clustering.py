@@ -18,7 +18,7 @@ def kmeans_clusters(
 
 
 def clustering_accuracy(clusters: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
-    """Return the share of nodes whose cluster is matched to their class, under the best one-to-one matching."""
+    """Return the share of nodes whose cluster is matched to their class, under the best matching."""
     size = int(max(clusters.max(), labels.max())) + 1
     counts = np.zeros((size, size), dtype=np.int64)
     np.add.at(counts, (clusters, labels), 1)

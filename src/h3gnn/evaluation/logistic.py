@@ -10,7 +10,13 @@ MEMORY = 10
 
 
 def fit_logistic(
-    rows: Tensor, targets: Tensor, used: Tensor, strength: Tensor, *, iterations: int = 200, tolerance: float = 1e-4
+    rows: Tensor,
+    targets: Tensor,
+    used: Tensor,
+    strength: Tensor,
+    *,
+    iterations: int = 200,
+    tolerance: float = 1e-4,
 ) -> Tensor:
     r"""Solve a batch of L2-regularised softmax regressions.
 
@@ -102,11 +108,12 @@ def _line_search(
     uphill = slope >= 0
     direction = torch.where(uphill[..., None, None], -gradient, direction)
     slope = torch.where(uphill, -_dot(gradient, gradient), slope)
+    slack = 4 * torch.finfo(loss.dtype).eps * loss.abs()  # rounding must not forbid the last steps
     length = torch.ones_like(loss)
     for _ in range(12):
         moved = weights + length[..., None, None] * direction
         new_loss, new_gradient = problem(moved)
-        good = new_loss <= loss + 1e-4 * length * slope + 1e-7 * loss.abs()
+        good = new_loss <= loss + 1e-4 * length * slope + slack
         if good.all():
             return moved, new_loss, new_gradient
         length = torch.where(good, length, 0.5 * length)

@@ -58,7 +58,9 @@ def linear_probe(
     """
     rows = torch.as_tensor(np.asarray(embedding) if not isinstance(embedding, Tensor) else embedding)
     known = (labels >= 0).to(rows.device)
-    train, val, test = ((mask.to(rows.device) & known[:, None]).t() for mask in (train_mask, val_mask, test_mask))
+    train, val, test = (
+        (mask.to(rows.device) & known[:, None]).t() for mask in (train_mask, val_mask, test_mask)
+    )
     scores = probe_scores(rows[None], labels.to(rows.device), train, strengths)[0]
     val_accuracy, val_loss = _accuracy(scores, labels, val), _loss(scores, labels, val)
     chosen = _best(val_accuracy, val_loss)  # [splits]
@@ -71,9 +73,7 @@ def linear_probe(
     )
 
 
-def probe_scores(
-    embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...]
-) -> Tensor:
+def probe_scores(embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...]) -> Tensor:
     """Return class log-probabilities `[models, splits, strengths, nodes, classes]`, all solved at once.
 
     Args:
@@ -90,7 +90,8 @@ def probe_scores(
     strength = torch.tensor(strengths, dtype=rows.dtype, device=rows.device).repeat(train.shape[0])
     weights = fit_logistic(rows[:, needed], targets, used, strength)
     logits = torch.einsum("mnd,mpdk->mpnk", rows, weights[:, :, :-1]) + weights[:, :, -1:]
-    return logits.log_softmax(dim=-1).unflatten(1, (train.shape[0], len(strengths)))
+    scores = logits.log_softmax(dim=-1)
+    return scores.view(scores.shape[0], train.shape[0], len(strengths), *scores.shape[2:])
 
 
 def standardise(embeddings: Tensor) -> Tensor:
@@ -103,13 +104,13 @@ def standardise(embeddings: Tensor) -> Tensor:
 def _span(rows: Tensor, needed: Tensor) -> Tensor:
     """Express all rows in a basis of the training rows' span, where that is smaller.
 
-    An L2-regularised linear classifier lies in the span of its training rows, so this changes no prediction; it
-    turns a wide problem into one with as many columns as training rows.
+    An L2-regularised linear classifier lies in the span of its training rows, so this changes no prediction;
+    it turns a wide problem into one with as many columns as training rows.
     """
     training = rows[:, needed]
     if training.shape[1] >= training.shape[2]:
         return rows
-    basis = torch.linalg.qr(training.mT).Q  # [models, D, n]
+    basis: Tensor = torch.linalg.qr(training.mT).Q  # [models, D, n]
     return rows @ basis
 
 

@@ -13,8 +13,8 @@ from h3gnn.graphs.graph import Graph
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> Graph:
     """Return the graph of a table: edges run from each row's nearest rows to it.
 
-    Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its own
-    neighbour. Ties are broken by position, so the graph is the same every time.
+    Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its
+    own neighbour.
 
     Args:
         table: the rows as the user gave them; they become the features.

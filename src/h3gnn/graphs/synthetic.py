@@ -22,18 +22,18 @@ def mixed_graph(
     degree: float = 5.0,
     words: int = 500,
     words_per_node: float = 12.0,
-    topic_share: float = 0.3,
+    topic_share: float = 0.45,
     noise: float = 0.15,
     splits: int = 10,
     seed: int = 0,
 ) -> Graph:
     """Return an undirected graph whose classes differ in homophily, with bag-of-words features and splits.
 
-    A class with homophily h sends that share of its edges to itself. The rest goes to one partner class: classes
-    are paired from the last to the first, so with the defaults the two heterophilic classes point at each
-    other. Every node's words come partly (`topic_share`) from its class's topic and partly from a common
-    vocabulary; the topics of neighbouring classes overlap by half. So the words alone are too few, and smoothing
-    alone blurs the classes that point at each other: both are needed.
+    A class with homophily h sends that share of its edges to itself. The rest goes to one partner class:
+    classes are paired from the last to the first, so with the defaults the two heterophilic classes point at
+    each other. Every node's words come partly (`topic_share`) from its class's topic and partly from a common
+    vocabulary; the topics of neighbouring classes overlap by half. So the words alone are too few, and
+    smoothing alone blurs the classes that point at each other: both are needed.
 
     Args:
         nodes: number of nodes; classes are equally large.
@@ -50,8 +50,15 @@ def mixed_graph(
     _check(nodes, shares, degree, words, topic_share, noise)
     random = np.random.Generator(np.random.PCG64(seed))
     labels = np.sort(np.arange(nodes) % len(shares))
-    edges = _edges(labels, np.array(shares), degree, noise, random)
-    features = _bags_of_words(labels, len(shares), words, words_per_node, topic_share, random)
+    edges = _edges(labels, np.array(shares), degree=degree, noise=noise, random=random)
+    features = _bags_of_words(
+        labels,
+        len(shares),
+        words=words,
+        words_per_node=words_per_node,
+        topic_share=topic_share,
+        random=random,
+    )
     return check_graph(
         features,
         np.concatenate([edges, edges[::-1]], axis=1),
@@ -77,6 +84,7 @@ def _check(
 def _edges(
     labels: npt.NDArray[np.int64],
     homophily: npt.NDArray[np.float64],
+    *,
     degree: float,
     noise: float,
     random: np.random.Generator,
@@ -99,6 +107,7 @@ def _edges(
 def _bags_of_words(
     labels: npt.NDArray[np.int64],
     classes: int,
+    *,
     words: int,
     words_per_node: float,
     topic_share: float,

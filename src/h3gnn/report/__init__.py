@@ -1,0 +1,1 @@
+"""Results and embeddings in; tables and pictures out."""

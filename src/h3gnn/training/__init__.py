@@ -1,0 +1,1 @@
+"""Training: objective, teacher, schedules, the one loop."""

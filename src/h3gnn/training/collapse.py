@@ -41,7 +41,7 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 def sample_rows(nodes: int) -> Tensor:
     """Return which nodes the rank is measured on."""
-    return torch.linspace(0, nodes - 1, min(nodes, SAMPLE)).round().long().unique()
+    return torch.linspace(0, nodes - 1, min(nodes, SAMPLE)).round().long()
 
 
 def collapse_epochs(history: History) -> dict[int, int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-
-Schedule = Callable[[int], float]
-"""From step to the factor of the learning rate."""
 
 
 class StackedAdam:
@@ -23,10 +20,8 @@ class StackedAdam:
         modules: Sequence[nn.Module],
         learning_rates: Sequence[float],
         weight_decays: Sequence[float],
-        schedule: Schedule,
     ) -> None:
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
-        self.schedule = schedule
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
@@ -43,12 +38,15 @@ class StackedAdam:
         models = self.parameters[0].shape[0]
         return [[_slice(parameter, model) for parameter in self.parameters] for model in range(models)]
 
-    def step(self, step: int) -> None:
-        """Make one step with the schedule's learning rate, and forget the gradients."""
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every model's learning rate to this share of its own."""
         for group, base in zip(self.adam.param_groups, self.base, strict=True):
-            group["lr"] = base * self.schedule(step)
+            group["lr"] = base * factor
+
+    def step(self) -> None:
+        """Make one step, and forget the gradients."""
         self.adam.step()
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
+        torch._foreach_zero_([parameter.grad for parameter in self.parameters if parameter.grad is not None])
 
 
 def _slice(parameter: Tensor, model: int) -> Tensor:

@@ -18,11 +18,12 @@ class Teacher(nn.Module):
 
     .. math:: \Psi_i = \alpha \Psi_{i-1} + (1 - \alpha) \Phi_i, \qquad \Psi_0 = \Phi_0
 
-    It guards itself: its parameters take no gradient, and it stays in evaluation mode whatever `.train()` says
-    (`live=True` keeps it in training mode, as the released code does).
+    It guards itself: its parameters take no gradient, and it stays in evaluation mode whatever `.train()`
+    says (`live=True` keeps it in training mode, as the released code does).
 
-    The moving average reaches through the first linear map, :math:`X\,\mathrm{EMA}(W) = \mathrm{EMA}(XW)`, so the
-    teacher averages the student's products instead of multiplying with the features itself.
+    The moving average reaches through the first linear map,
+    :math:`X\,\mathrm{EMA}(W) = \mathrm{EMA}(XW)`, so the teacher averages the student's products instead of
+    multiplying with the features itself.
 
     Args:
         student: the encoder to follow.

@@ -1,0 +1,1 @@
+"""Speed and memory, measured against a plain reference in the same run."""

@@ -1,0 +1,66 @@
+"""The commands, and what happens when one cannot go on."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from h3gnn import __version__
+from h3gnn.cli.datasets import datasets
+from h3gnn.cli.demo import demo
+from h3gnn.cli.embed import embed
+from h3gnn.cli.fit import fit
+from h3gnn.cli.inspect import inspect
+from h3gnn.errors import InputError
+
+app = typer.Typer(
+    name="h3gnn",
+    help="Node embeddings without labels, for graphs that mix homophily and heterophily.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
+)
+app.command()(demo)
+app.command()(fit)
+app.command()(embed)
+app.command()(inspect)
+app.command()(datasets)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"h3gnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; bad input ends with exit code 2 and one sentence, Ctrl-C with 130."""
+    warnings.showwarning = _say_warning
+    try:
+        app()
+    except InputError as error:
+        print(f"h3gnn: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("h3gnn: stopped; nothing was written", file=sys.stderr)
+        sys.exit(130)
+
+
+def _say_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Show our own warnings as a sentence, without the line of code that raised them."""
+    if issubclass(category, UserWarning):
+        print(f"h3gnn: note: {message}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""`h3gnn embed`: embeddings from a saved model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from h3gnn.cli import settings, source
+from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+
+
+def embed(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")],
+    graph: source.GraphArgument = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="File for the embeddings: .parquet, .csv or .npy.")
+    ] = Path("embeddings.parquet"),
+    edges: source.EdgesOption = None,
+    features: source.FeaturesOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
+    data_dir: source.DataDirOption = None,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Write the embeddings of a saved model's graph, or of a new graph with the same feature columns.
+
+    `h3gnn embed run/ --out embeddings.parquet`
+
+    `h3gnn embed run/ --edges new-edges.csv --features new-features.csv --out new.parquet`
+
+    In a new graph, edges that the model was fitted on keep their learned weights; all others take their
+    start value.
+    """
+    from h3gnn.estimator import H3GNN, pick_device
+
+    settings.check_output(out, EMBEDDING_ENDINGS)
+    pick_device(device)
+    model = H3GNN.load(run).set_params(device=device)
+    asked = model.graph_
+    if graph is not None or edges is not None:
+        asked = source.load_source(
+            graph,
+            edges=edges,
+            features=features,
+            source_column=source_column,
+            target_column=target_column,
+            weight_column=weight_column,
+            id_column=id_column,
+            feature_columns=feature_columns,
+            header=header,
+            delimiter=delimiter,
+            undirected=undirected,
+            data_dir=data_dir,
+        )
+        for note in asked.provenance.mended:
+            say(f"note: {note}")
+    embedding = model.transform(asked)
+    write_embedding(out, embedding, asked)
+    nodes, dimensions = embedding.shape
+    if as_json:
+        result = {"nodes": nodes, "dimensions": dimensions, "embeddings": str(out)}
+        typer.echo(json.dumps(result | {"provenance": asked.provenance.as_dict()}, indent=2))
+    else:
+        typer.echo(f"wrote {out}: {nodes:,} nodes, {dimensions:,} dimensions")

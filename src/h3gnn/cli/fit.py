@@ -1,0 +1,138 @@
+"""`h3gnn fit`: learn embeddings of a graph and save the model."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h3gnn.cli import settings, source
+from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+from h3gnn.errors import InputError
+
+
+def fit(
+    graph: source.GraphArgument = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the fitted model.", show_default=False)
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="Also write the embeddings: .parquet, .csv or .npy.", show_default=False),
+    ] = None,
+    preset: settings.PresetOption = None,
+    epochs: settings.EpochsOption = None,
+    channels: settings.ChannelsOption = None,
+    hops: settings.HopsOption = None,
+    models: settings.ModelsOption = None,
+    mask: settings.MaskOption = None,
+    learning_rate: settings.LearningRateOption = None,
+    set_: settings.SetOption = None,
+    edges: source.EdgesOption = None,
+    features: source.FeaturesOption = None,
+    labels: source.LabelsOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    label_id_column: source.LabelIdColumnOption = None,
+    label_column: source.LabelColumnOption = None,
+    split_columns: source.SplitColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
+    data_dir: source.DataDirOption = None,
+    seed: settings.SeedOption = 0,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Learn embeddings of a graph, without labels, and save the model.
+
+    The graph is a benchmark, a file, or edges and features of your own:
+
+    `h3gnn fit --edges edges.csv --features features.csv --out run/`
+
+    Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
+    read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
+    """
+    if out is None and embeddings is None:
+        raise InputError("say where the result goes: --out FOLDER for the model, --embeddings FILE, or both")
+    if embeddings is not None:
+        settings.check_output(embeddings, EMBEDDING_ENDINGS)
+    if out is not None:
+        from h3gnn.storage import check_folder
+
+        check_folder(out)
+    named = {
+        "epochs": epochs,
+        "channels": channels,
+        "hops": hops,
+        "n_models": models,
+        "mask": mask,
+        "learning_rate": learning_rate,
+    }
+    model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
+    model.set_params(verbose=True)
+    loaded = source.load_source(
+        graph,
+        edges=edges,
+        features=features,
+        labels=labels,
+        source_column=source_column,
+        target_column=target_column,
+        weight_column=weight_column,
+        id_column=id_column,
+        feature_columns=feature_columns,
+        label_id_column=label_id_column,
+        label_column=label_column,
+        split_columns=split_columns,
+        header=header,
+        delimiter=delimiter,
+        undirected=undirected,
+        data_dir=data_dir,
+    )
+    for note in loaded.provenance.mended:
+        say(f"note: {note}")
+    started = time.perf_counter()
+    model.fit(loaded)
+    seconds = time.perf_counter() - started
+    if out is not None:
+        model.save(out)
+    if embeddings is not None:
+        write_embedding(embeddings, model.embedding_, loaded)
+    summary = _summary(model, seconds, out, embeddings)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    typer.echo(
+        f"{loaded.provenance.source}: {loaded.num_nodes:,} nodes, {loaded.num_edges:,} edges -> "
+        f"{model.embedding_.shape[1]:,} dimensions in {seconds:.1f} s "
+        f"(loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f})"
+    )
+    for written in (out, embeddings):
+        if written is not None:
+            typer.echo(f"wrote {written}")
+
+
+def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
+    from h3gnn.storage import versions
+
+    trained = len(model.history_) > 0
+    return {
+        "nodes": model.graph_.num_nodes,
+        "edges": model.graph_.num_edges,
+        "dimensions": int(model.embedding_.shape[1]),
+        "seconds": round(seconds, 3),
+        "loss": float(model.history_.last("loss").mean()) if trained else float("nan"),
+        "effective_rank": float(model.history_.last("effective_rank").mean()) if trained else float("nan"),
+        "model": None if out is None else str(out),
+        "embeddings": None if embeddings is None else str(embeddings),
+        "provenance": model.graph_.provenance.as_dict(),
+        "params": {name: value for name, value in model.get_params().items() if name != "verbose"},
+        "seeds": model.seeds_,
+        "versions": versions(),
+    }

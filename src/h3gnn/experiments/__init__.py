@@ -1,0 +1,1 @@
+"""Whole experiments: a graph and settings in, results with their origin out."""

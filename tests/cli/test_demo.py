@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from h3gnn.cli.app import app
+
+
+@pytest.mark.filterwarnings("error::h3gnn.CollapseWarning")
+def test_the_demo_ends_with_h3gnn_ahead_in_both_columns(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.png"
+    done = CliRunner().invoke(app, ["demo", "--json", "--out", str(picture)])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    rows = {row["method"]: row for row in result["rows"]}
+    assert list(rows) == ["raw features", "untrained encoder", "H3GNN"]
+    for column in ("probe_accuracy", "kmeans_accuracy"):
+        others = [rows["raw features"][column], rows["untrained encoder"][column]]
+        assert rows["H3GNN"][column] > max(others) + 0.03, column
+    assert result["protocol"] == "validation"
+    with Image.open(picture) as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 100  # not blank
+
+
+def test_the_picture_must_have_a_known_ending(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo.gif")])
+    assert done.exit_code != 0

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+QUICK = ("--epochs", "3", "--channels", "8")
+
+
+def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a person does, in a process of its own."""
+    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Six people in a ring, with names, features and groups."""
+    names = ["ann", "bob", "cy", "dee", "eve", "fay"]
+    edges = [f"{name},{names[(i + 1) % 6]}" for i, name in enumerate(names)]
+    (tmp_path / "e.csv").write_text("source,target\n" + "\n".join(edges) + "\n")
+    rows = [f"{name},{i},{i * i},{6 - i}" for i, name in enumerate(names)]
+    (tmp_path / "f.csv").write_text("id,a,b,c\n" + "\n".join(rows) + "\n")
+    (tmp_path / "y.csv").write_text("id,group\n" + "\n".join(f"{n},{i % 2}" for i, n in enumerate(names)))
+    return tmp_path
+
+
+def test_fit_then_embed_gives_the_rows_back_under_their_ids(files: Path) -> None:
+    fitted = run("fit", "--edges", "e.csv", "--features", "f.csv", "--out", "run", *QUICK, cwd=files)
+    assert fitted.returncode == 0, fitted.stderr
+    assert "6 nodes" in fitted.stdout
+    for name in ("out.parquet", "out.csv", "out.npy"):
+        embedded = run("embed", "run", "--out", name, cwd=files)
+        assert embedded.returncode == 0, embedded.stderr
+    table = pd.read_parquet(files / "out.parquet")
+    assert table["node"].tolist() == ["ann", "bob", "cy", "dee", "eve", "fay"]
+    numbers = table.drop(columns="node").to_numpy()
+    assert numbers.shape == (6, 32)
+    np.testing.assert_allclose(pd.read_csv(files / "out.csv").drop(columns="node"), numbers, atol=1e-6)
+    np.testing.assert_array_equal(np.load(files / "out.npy"), numbers)
+    assert pd.read_csv(files / "out.ids.csv")["node"].tolist() == table["node"].tolist()
+
+
+def test_fit_as_json_says_where_everything_came_from(files: Path) -> None:
+    arguments = ("fit", "--edges", "e.csv", "--features", "f.csv", "--labels", "y.csv", "--json")
+    done = run(
+        *arguments, "--embeddings", "out.csv", "--seed", "7", *QUICK, "--set", "mask_ratio=0.5", cwd=files
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["nodes"] == 6
+    assert summary["params"]["mask_ratio"] == 0.5
+    assert summary["params"]["random_state"] == 7
+    assert len(summary["provenance"]["sha256"]) == 64
+    assert set(summary["versions"]) == {"h3gnn", "torch", "python"}
+    assert not (files / "run").exists()
+
+
+def test_embed_a_new_graph_with_the_same_columns(files: Path) -> None:
+    run("fit", "--edges", "e.csv", "--features", "f.csv", "--out", "run", *QUICK, cwd=files)
+    (files / "new.csv").write_text("source,target\nann,cy\ncy,gus\n")
+    (files / "newf.csv").write_text("id,a,b,c\nann,0,0,6\ncy,2,4,4\ngus,9,9,9\n")
+    done = run("embed", "run", "--edges", "new.csv", "--features", "newf.csv", "--out", "n.csv", cwd=files)
+    assert done.returncode == 0, done.stderr
+    assert pd.read_csv(files / "n.csv")["node"].tolist() == ["ann", "cy", "gus"]
+
+
+BAD = {
+    "unknown node": (("--edges", "stranger.csv", "--features", "f.csv"), "stranger.csv"),
+    "NaN feature": (("--edges", "e.csv", "--features", "nan.csv"), "nan.csv"),
+    "empty graph": (("--edges", "empty.csv"), "empty.csv"),
+    "no such path": (("--edges", "nowhere.csv"), "nowhere.csv"),
+    "no graph": ((), "no graph given"),
+    "unknown name": (("karate-club",), "karate-club"),
+    "unknown setting": (("synthetic", "--set", "colour=red"), "colour"),
+    "bad setting": (("synthetic", "--set", "mask_ratio=2"), "mask_ratio"),
+    "bad device": (("synthetic", "--device", "abacus"), "abacus"),
+    "bad preset": (("synthetic", "--preset", "best"), "best"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_exit_code_2_and_one_sentence_and_no_file(files: Path, case: str) -> None:
+    (files / "stranger.csv").write_text("source,target\nann,bob\nbob,zoe\n")
+    (files / "nan.csv").write_text("id,a\nann,1\nbob,nan\ncy,1\ndee,1\neve,1\nfay,1\n")
+    (files / "empty.csv").write_text("source,target\n")
+    before = sorted(files.rglob("*"))
+    arguments, place = BAD[case]
+    done = run("fit", *arguments, "--out", "run", "--embeddings", "out.csv", *QUICK, cwd=files)
+    assert done.returncode == 2, done.stderr
+    assert place in done.stderr
+    assert done.stderr.startswith("h3gnn: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["out.txt", "missing/out.csv", "."])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(files: Path, name: str) -> None:
+    arguments = ("fit", "--edges", "e.csv", "--features", "f.csv", "--epochs", "1000000")
+    done = run(*arguments, "--embeddings", name, cwd=files)
+    assert done.returncode == 2
+    assert name.split("/", maxsplit=1)[0] in done.stderr
+
+
+def test_nowhere_to_write_is_said(files: Path) -> None:
+    assert "say where the result goes" in run("fit", "synthetic", cwd=files).stderr
+    (files / "full").mkdir()
+    (files / "full" / "thesis.txt").write_text("x")
+    refused = run("fit", "synthetic", "--out", "full", cwd=files)
+    assert refused.returncode == 2
+    assert "holds no model" in refused.stderr
+
+
+def test_ctrl_c_leaves_nothing_half_written(files: Path) -> None:
+    command = [sys.executable, "-m", "h3gnn", "fit", "synthetic", "--out", "run", "--epochs", "100000"]
+    process = subprocess.Popen(command, cwd=files, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 130, words
+    assert "Traceback" not in words
+    assert not (files / "run").exists()
+
+
+def test_help_teaches(files: Path) -> None:
+    for command in ("demo", "fit", "embed", "inspect", "datasets"):
+        text = run(command, "--help", cwd=files).stdout
+        assert "Usage" in text
+        assert len(text) > 500
+    assert "h3gnn fit --edges" in run("fit", "--help", cwd=files).stdout
+    assert run("--version", cwd=files).stdout.startswith("h3gnn ")

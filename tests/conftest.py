@@ -1,0 +1,25 @@
+"""Small graphs that fit in the head, shared by all tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.synthetic import mixed_graph
+
+torch.set_num_threads(1)  # the graphs are small, and the tests run in several processes
+
+
+@pytest.fixture
+def path_graph() -> Graph:
+    """0 – 1 – 2 – 3 – 4, each node with a feature of its own."""
+    edge_index = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4], [1, 0, 2, 1, 3, 2, 4, 3]])
+    return check_graph(torch.eye(5), edge_index, labels=[0, 0, 0, 1, 1])
+
+
+@pytest.fixture(scope="session")
+def small_mixed() -> Graph:
+    """A hundred nodes of mixed homophily: large enough to train on, small enough to be quick."""
+    return mixed_graph(100, words=60, splits=3)

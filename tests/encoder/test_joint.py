@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
+from h3gnn.graphs.graph import Graph
+
+
+def make(graph: Graph, **options: Any) -> tuple[JointEncoder, FeatureMatrix, Support]:
+    support = build_support(graph.edge_index, graph.num_nodes)
+    options = {"hops": 2, "heads": 2, **options}
+    encoder = JointEncoder(graph.num_features, 8, support.pattern.entries, **options)
+    models = options.get("models", 1)
+    encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
+    return encoder.eval(), FeatureMatrix(graph.dense_features()), support
+
+
+def reach(token: int, graph: Graph, encoder: JointEncoder, support: Support) -> list[list[int]]:
+    """Which nodes' features does this token of each node depend on?"""
+    features = graph.dense_features().clone()
+    base = encoder.tokens(encoder.project(FeatureMatrix(features)), support)[0, :, token]
+    heard: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    for node in range(graph.num_nodes):
+        changed = features.clone()
+        changed[node] += 100.0
+        tokens = encoder.tokens(encoder.project(FeatureMatrix(changed)), support)[0, :, token]
+        for listener in torch.nonzero((tokens - base).abs().amax(dim=1) > 1e-6).flatten().tolist():
+            heard[listener].append(node)
+    return heard
+
+
+def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
+    encoder, _, support = make(path_graph, hops=3)
+    alone = [[0], [1], [2], [3], [4]]
+    assert reach(0, path_graph, encoder, support) == alone
+    assert reach(1, path_graph, encoder, support) == alone
+    assert reach(2, path_graph, encoder, support) == [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4]]
+    assert reach(3, path_graph, encoder, support)[0] == [0, 1, 2]
+    assert reach(4, path_graph, encoder, support)[0] == [0, 1, 2, 3]
+
+
+def test_the_gradient_reaches_every_edge_weight_and_equals_finite_differences(path_graph: Graph) -> None:
+    encoder, _, support = make(path_graph)
+    encoder.double()
+    support = Support(support.pattern, support.start.double(), support.factor.double())
+    features = FeatureMatrix(path_graph.dense_features().double())
+    target = torch.randn(1, 5, encoder.out_channels, dtype=torch.double)
+
+    def loss() -> Tensor:
+        embedding: Tensor = encoder(features, support)
+        return (embedding - target).square().sum()
+
+    (gradient,) = torch.autograd.grad(loss(), encoder.edges.logit)
+    assert (gradient != 0).all()
+    logit, step = encoder.edges.logit.data[0], 1e-6
+    for edge in range(support.pattern.entries):
+        start = logit[edge].item()
+        logit[edge] = start + step
+        above = loss().item()
+        logit[edge] = start - step
+        below = loss().item()
+        logit[edge] = start
+        assert gradient[0, edge].item() == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+def test_masking_behind_the_first_maps_equals_masking_the_features(path_graph: Graph) -> None:
+    encoder, features, support = make(path_graph)
+    mask = torch.tensor([[True, False, False, True, False]])
+    by_hand = path_graph.dense_features().clone()
+    by_hand[mask[0]] = encoder.input.mask_token.detach()[0]
+    torch.testing.assert_close(encoder(features, support, mask), encoder(FeatureMatrix(by_hand), support))
+
+
+@pytest.mark.parametrize("norm", ["residual-post", "post", "pre"])
+@pytest.mark.parametrize("fusion", ["attention", "mlp"])
+@pytest.mark.parametrize("output", ["flatten", "first"])
+def test_shapes(path_graph: Graph, norm: str, fusion: str, output: str) -> None:
+    encoder, features, support = make(path_graph, norm=norm, fusion=fusion, output=output, models=3, hops=3)
+    embedding = encoder(features, support)
+    assert embedding.shape == (3, 5, 40 if output == "flatten" else 8)
+    assert encoder.out_channels == embedding.shape[-1]
+
+
+def test_attention_is_a_distribution_over_tokens(path_graph: Graph) -> None:
+    encoder, features, support = make(path_graph)
+    attention = encoder.attention(encoder.tokens(encoder.project(features), support))
+    assert attention is not None
+    assert attention.shape == (1, 5, 2, 4, 4)
+    torch.testing.assert_close(attention.sum(dim=-1), torch.ones(1, 5, 2, 4))
+    without, features, support = make(path_graph, fusion="mlp")
+    assert without.attention(without.tokens(without.project(features), support)) is None
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_model_in_a_stack_is_what_it_is_alone(path_graph: Graph, batch_norm: bool) -> None:
+    stacked, features, support = make(path_graph, models=3, batch_norm=batch_norm)
+    alone, _, _ = make(path_graph, batch_norm=batch_norm)  # seed 0, as the first of the stack
+    stacked.train()
+    alone.train()
+    torch.testing.assert_close(stacked(features, support)[:1], alone(features, support))
+
+
+def test_a_mask_token_can_start_at_zero(path_graph: Graph) -> None:
+    assert make(path_graph, mask_token="zero")[0].input.mask_token.abs().sum() == 0
+    assert make(path_graph)[0].input.mask_token.abs().sum() > 0

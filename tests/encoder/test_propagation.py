@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from h3gnn.encoder.propagation import FeatureMatrix, Pattern, propagate
+
+
+def dense_of(pattern: Pattern, values: Tensor) -> Tensor:
+    matrix = torch.zeros(values.shape[0], pattern.nodes, pattern.nodes, dtype=values.dtype)
+    matrix[:, pattern.rows, pattern.cols] = values
+    return matrix
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> Pattern:
+    nodes = draw(st.integers(1, 8))
+    places = draw(st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1))))
+    ordered = sorted(places)
+    rows = torch.tensor([row for row, _ in ordered], dtype=torch.long)
+    cols = torch.tensor([col for _, col in ordered], dtype=torch.long)
+    return Pattern(rows, cols, nodes)
+
+
+@settings(deadline=None, max_examples=60)
+@given(patterns(), st.integers(1, 3), st.integers(1, 4))
+def test_propagation_and_its_gradients_equal_the_dense_product(
+    pattern: Pattern, models: int, channels: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(models, pattern.entries, generator=generator, dtype=torch.double, requires_grad=True)
+    messages = torch.rand(
+        models, pattern.nodes, channels, generator=generator, dtype=torch.double, requires_grad=True
+    )
+    weight = torch.rand(models, pattern.nodes, channels, generator=generator, dtype=torch.double)
+
+    fast = propagate(pattern, values, messages)
+    plain = dense_of(pattern, values) @ messages
+    torch.testing.assert_close(fast, plain)
+
+    wanted = torch.autograd.grad((plain * weight).sum(), (values, messages), retain_graph=True)
+    for mine, theirs in zip(
+        torch.autograd.grad((fast * weight).sum(), (values, messages)), wanted, strict=True
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_gradcheck() -> None:
+    pattern = Pattern(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 2, 0, 1]), 3)
+    values = torch.rand(2, 4, dtype=torch.double, requires_grad=True)
+    messages = torch.rand(2, 3, 2, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v, m: propagate(pattern, v, m), (values, messages))
+
+
+@pytest.mark.parametrize("storage", ["csr", "dense"])
+@pytest.mark.parametrize("sparse_input", [False, True])
+def test_features_times_weights(storage: str, sparse_input: bool) -> None:
+    features = torch.rand(6, 5).masked_fill(torch.rand(6, 5) < 0.6, 0.0)
+    given_features = features
+    if sparse_input:
+        from h3gnn.sparse import to_csr
+
+        given_features = to_csr(features)
+    weight = torch.rand(5, 3, requires_grad=True)
+    matrix = FeatureMatrix(given_features, storage=storage)
+    product = matrix @ weight
+    torch.testing.assert_close(product, features @ weight)
+    (gradient,) = torch.autograd.grad(product.square().sum(), weight)
+    torch.testing.assert_close(gradient, 2 * features.t() @ (features @ weight))
+    assert matrix.storage == storage
+
+
+def test_storage_is_chosen_by_density() -> None:
+    sparse = torch.zeros(100, 100)
+    sparse[0, 0] = 1.0
+    assert FeatureMatrix(sparse).storage == "csr"
+    assert FeatureMatrix(torch.ones(10, 10)).storage == "dense"
+    with pytest.raises(ValueError, match="storage must be"):
+        FeatureMatrix(sparse, storage="coo")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from h3gnn.encoder.support import START_BOUNDS, Support, attach_nodes, build_support, find_entries
+
+PATH = torch.tensor([[0, 1], [1, 2]])  # 0 → 1 → 2
+
+
+def entries(support: Support) -> dict[tuple[int, int], float]:
+    """(receiver, sender) -> start value."""
+    pairs = zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True)
+    return dict(zip(pairs, support.start.tolist(), strict=True))
+
+
+def test_start_values_are_the_entries_of_the_normalised_adjacency() -> None:
+    # With self-loops the degrees are 2, 3, 2.
+    start = entries(build_support(PATH, 3))
+    assert set(start) == {(0, 0), (1, 1), (2, 2), (0, 1), (1, 0), (1, 2), (2, 1)}
+    assert abs(start[0, 0] - 1 / 2) < 1e-6
+    assert abs(start[1, 1] - 1 / 3) < 1e-6
+    assert abs(start[0, 1] - 1 / 6**0.5) < 1e-6
+
+
+def test_directed_messages_flow_along_the_edge_only() -> None:
+    start = entries(build_support(PATH, 3, undirected=False, self_loops=False))
+    assert set(start) == {(1, 0), (2, 1)}
+
+
+def test_self_loops_of_the_data_are_left_out_with_the_others() -> None:
+    loops = torch.tensor([[0, 0, 2], [0, 1, 2]])
+    assert set(entries(build_support(loops, 3, self_loops=False))) == {(0, 1), (1, 0)}
+
+
+def test_constant_start_and_normalisation() -> None:
+    support = build_support(PATH, 3, start=0.7, normalize=True)
+    assert set(support.start.tolist()) == {torch.tensor(0.7).item()}
+    torch.testing.assert_close(support.factor, build_support(PATH, 3).start)
+
+
+def test_start_stays_where_the_sigmoid_can_learn() -> None:
+    # Two nodes that have only each other: Ã is 1 there, and logit(1) is infinite.
+    support = build_support(torch.tensor([[0], [1]]), 2, self_loops=False)
+    assert support.start.tolist() == pytest.approx([START_BOUNDS[1]] * 2)
+
+
+def test_edge_weights_of_the_data_shape_the_start() -> None:
+    star = torch.tensor([[1, 2], [0, 0]])
+    start = entries(build_support(star, 3, edge_weight=torch.tensor([3.0, 1.0]), self_loops=False))
+    assert abs(start[0, 1] - 3 / (4 * 3) ** 0.5) < 1e-6
+    assert abs(start[0, 2] - 1 / (4 * 1) ** 0.5) < 1e-6
+
+
+def test_find_entries_maps_edges_by_node() -> None:
+    known = build_support(PATH, 3, self_loops=False).pattern
+    # The new graph holds node 2, node 1 and a stranger, in this order; 2 – 1 is known, 1 – stranger is not.
+    wanted = build_support(torch.tensor([[0, 1], [1, 2]]), 3, self_loops=False).pattern
+    position, found = find_entries(known, wanted, torch.tensor([2, 1, -1]))
+    pairs = list(zip(wanted.rows.tolist(), wanted.cols.tolist(), strict=True))
+    assert dict(zip(pairs, found.tolist(), strict=True)) == {
+        (0, 1): True,
+        (1, 0): True,
+        (1, 2): False,
+        (2, 1): False,
+    }
+    at = position[pairs.index((0, 1))]
+    assert (int(known.rows[at]), int(known.cols[at])) == (2, 1)
+
+
+def test_attached_nodes_hear_and_are_not_heard() -> None:
+    support = build_support(PATH, 3)
+    larger = attach_nodes(
+        support, torch.tensor([[0, 1]]), self_loops=True, start="normalized", normalize=False
+    )
+    start = entries(larger)
+    assert {pair for pair in start if 3 in pair} == {(3, 0), (3, 1), (3, 3)}
+    assert abs(start[3, 0] - 1 / (2 * 3) ** 0.5) < 1e-6
+    assert {pair: start[pair] for pair in entries(support)} == entries(support)

@@ -1,0 +1,140 @@
+"""The engine against the plain reference, in float64, to the last digits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.reference import ReferenceEncoder, ReferenceTrainer
+from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
+from h3gnn.encoder.layers import Dropout
+from h3gnn.graphs.graph import Graph
+from h3gnn.masking import RandomMask
+from h3gnn.training.objective import LatentPrediction, backward_by_chunks
+from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.schedules import warmup_cosine
+from h3gnn.training.teacher import Teacher
+
+CHANNELS, HOPS, EPOCHS = 8, 3, 50
+
+
+def copy_into_reference(encoder: JointEncoder, reference: ReferenceEncoder) -> None:
+    """Give the reference the first model's weights; ours are stored input first, torch's output first."""
+    linear, hidden, *hops = torch.split(encoder.input.weight[0], encoder.input.widths, dim=-1)
+    block, fusion = reference.block, encoder.fusion
+    pairs: list[tuple[Tensor, Tensor]] = [
+        (reference.edge_logit, encoder.edges.logit[0]),
+        (reference.mask_token, encoder.input.mask_token[0, 0]),
+        (reference.linear.weight, linear.t()),
+        (reference.linear.bias, encoder.linear_bias[0, 0]),
+        (reference.mlp[0].weight, hidden.t()),
+        (reference.mlp[0].bias, encoder.mlp.bias[0, 0]),
+        (reference.mlp[2].weight, encoder.mlp.output.weight[0].t()),
+        (reference.mlp[2].bias, encoder.mlp.output.bias[0, 0]),
+        (block.attention.in_proj_weight, fusion.qkv.weight[0].t()),
+        (block.attention.in_proj_bias, fusion.qkv.bias[0, 0]),
+        (block.attention.out_proj.weight, fusion.projection.weight[0].t()),
+        (block.attention.out_proj.bias, fusion.projection.bias[0, 0]),
+        (block.norm1.weight, fusion.attention_norm.weight[0]),
+        (block.norm1.bias, fusion.attention_norm.bias[0]),
+        (block.norm2.weight, fusion.mlp_norm.weight[0]),
+        (block.norm2.bias, fusion.mlp_norm.bias[0]),
+        (block.mlp[0].weight, fusion.mlp.input.weight[0].t()),
+        (block.mlp[0].bias, fusion.mlp.input.bias[0, 0]),
+        (block.mlp[2].weight, fusion.mlp.output.weight[0].t()),
+        (block.mlp[2].bias, fusion.mlp.output.bias[0, 0]),
+    ]
+    for convs, first, token in zip(reference.hops, hops, encoder.hop_tokens, strict=True):
+        pairs.append((convs[0].linear.weight, first.t()))
+        pairs += [
+            (conv.linear.weight, layer.weight[0].t())
+            for conv, layer in zip(list(convs)[1:], token.linears, strict=True)
+        ]
+    for norms, token in zip(reference.norms, encoder.hop_tokens, strict=True):
+        for norm, mine in zip(norms, token.norms, strict=False):
+            pairs += [(norm.weight, mine.weight[0, 0]), (norm.bias, mine.bias[0, 0])]
+            pairs += [
+                (norm.running_mean, mine.running_mean[0, 0]),
+                (norm.running_var, mine.running_var[0, 0]),
+            ]
+    with torch.no_grad():
+        for theirs, ours in pairs:
+            theirs.copy_(ours)
+
+
+def build(
+    graph: Graph, norm: str, output: str, batch_norm: bool
+) -> tuple[JointEncoder, ReferenceEncoder, FeatureMatrix, Support]:
+    support = build_support(graph.edge_index, graph.num_nodes)
+    support = Support(support.pattern, support.start.double(), support.factor.double())
+    encoder = JointEncoder(
+        graph.num_features,
+        CHANNELS,
+        support.pattern.entries,
+        hops=HOPS,
+        heads=2,
+        norm=norm,
+        output=output,
+        batch_norm=batch_norm,
+    ).double()
+    encoder.reset_parameters([torch.Generator().manual_seed(0)], support.start)
+    edge_index = torch.stack([support.pattern.cols, support.pattern.rows])
+    reference = ReferenceEncoder(
+        graph.num_features,
+        CHANNELS,
+        edge_index,
+        support.start,
+        hops=HOPS,
+        heads=2,
+        norm=norm,
+        output=output,
+        batch_norm=batch_norm,
+    ).double()
+    copy_into_reference(encoder, reference)
+    return encoder, reference, FeatureMatrix(graph.dense_features().double(), storage="csr"), support
+
+
+@pytest.mark.parametrize("norm", ["residual-post", "post", "pre"])
+@pytest.mark.parametrize("output", ["flatten", "first"])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_fifty_epochs_give_the_same_parameters(
+    small_mixed: Graph, norm: str, output: str, batch_norm: bool
+) -> None:
+    graph = small_mixed
+    encoder, reference, features, support = build(graph, norm, output, batch_norm)
+    schedule = partial(warmup_cosine, steps=EPOCHS, warmup=5)
+    plain = ReferenceTrainer(
+        reference,
+        graph.dense_features().double(),
+        learning_rate=0.001,
+        momentum=0.9,
+        weight_decay=1e-4,
+        schedule=schedule,
+    )
+    objective = LatentPrediction(Teacher(encoder, [0.9]))
+    optimizer = StackedAdam([encoder], [0.001], [1e-4])
+    generators = [torch.Generator().manual_seed(1)]
+    encoder.train()
+    for epoch in range(EPOCHS):
+        mask = RandomMask([0.5])(torch.zeros(1, graph.num_nodes), generators)
+        projected = encoder.project(features)
+        tokens = encoder.tokens(projected, support, mask, dropout=Dropout(generators))
+        distance = objective.distance(projected, support, None)
+        difficulty = backward_by_chunks(encoder.fuse, distance, tokens, None, chunk=33)
+        optimizer.set_learning_rate(schedule(epoch))
+        optimizer.step()
+        objective.update(encoder)
+        theirs = plain.step(mask[0])
+        torch.testing.assert_close(difficulty[0], theirs, rtol=1e-8, atol=1e-10)
+
+    copied = build(graph, norm, output, batch_norm)[1]
+    copy_into_reference(encoder, copied)
+    for name, ours in copied.named_parameters():
+        assert (ours - reference.get_parameter(name)).abs().max() < 1e-10, name
+    teacher = build(graph, norm, output, batch_norm)[1]
+    copy_into_reference(objective.teacher.encoder, teacher)
+    for name, ours in teacher.named_parameters():
+        assert (ours - plain.teacher.get_parameter(name)).abs().max() < 1e-10, name

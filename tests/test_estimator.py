@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch_geometric.data import Data
+
+from h3gnn import H3GNN, CollapseWarning, Graph, GraphError, InputError
+from h3gnn.graphs.checks import check_graph
+
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu"}
+
+
+@parametrize_with_checks([H3GNN(epochs=2)])
+def test_scikit_learn_contract(estimator: H3GNN, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)  # some checks fit noise of three rows
+        check(estimator)
+
+
+def data_of(graph: Graph) -> Data:
+    return Data(x=graph.dense_features(), edge_index=graph.edge_index)
+
+
+def test_every_way_of_giving_the_graph_gives_the_same_embedding(small_mixed: Graph) -> None:
+    features, edges = small_mixed.dense_features().numpy(), small_mixed.edge_index.numpy()
+    adjacency = sp.coo_matrix((np.ones(edges.shape[1]), edges), shape=(100, 100))
+    network = nx.Graph()
+    network.add_nodes_from((i, {"x": features[i].tolist()}) for i in range(100))
+    network.add_edges_from(edges.T.tolist())
+    wanted = H3GNN(**QUICK).fit_transform(data_of(small_mixed))
+    assert wanted.shape == (100, 32)
+    for x, more in [
+        (features, {"edge_index": edges}),
+        (sp.csr_matrix(features), {"edge_index": torch.from_numpy(edges)}),
+        (features, {"edge_index": adjacency.tocsr()}),
+        (network, {}),
+        (small_mixed, {}),
+    ]:
+        np.testing.assert_allclose(H3GNN(**QUICK).fit_transform(x, **more), wanted, atol=1e-5)
+    assert H3GNN(**QUICK).fit_transform(adjacency).shape == (100, 32)  # structural features
+
+
+def test_the_same_seed_gives_the_same_bits(small_mixed: Graph) -> None:
+    options = {**QUICK, "token_dropout": 0.3, "attention_dropout": 0.3, "n_models": 2}
+    first, second = (H3GNN(**options).fit_transform(small_mixed) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    other = H3GNN(**options, random_state=1).fit_transform(small_mixed)
+    assert not np.array_equal(first, other)
+
+
+def test_several_models_stand_side_by_side_and_the_first_is_the_one_alone(small_mixed: Graph) -> None:
+    options = {**QUICK, "token_dropout": 0.3, "attention_dropout": 0.3, "epochs": 10}
+    one = H3GNN(**options).fit_transform(small_mixed)
+    three = H3GNN(**options, n_models=3).fit_transform(small_mixed)
+    assert three.shape[1] == 3 * one.shape[1]
+    np.testing.assert_allclose(three[:, : one.shape[1]], one, atol=1e-4)
+    assert not np.allclose(three[:, : one.shape[1]], three[:, one.shape[1] : 2 * one.shape[1]])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"mask": "random"},
+        {"mask": "difficulty"},
+        {"objective": "decoder", "mask": "random"},
+        {"objective": "decoder", "mask": "random", "fusion": "mlp"},
+        {"teacher_mode": "train", "token_dropout": 0.8, "attention_dropout": 0.8},
+        {"self_loops": True, "undirected": False, "normalize": True, "edge_start": 0.73},
+        {"norm": "pre", "output": "first", "hops": 3, "batch_norm": True},
+        {"schedule": "constant", "weight_decay": 0.008, "hidden_channels": 16, "momentum": 0.999},
+        {"mask_ratio": 0.9, "exploit_ratio": 0.9, "channels": 128},
+    ],
+    ids=str,
+)
+def test_every_setting_trains(small_mixed: Graph, setting: dict[str, Any]) -> None:
+    model = H3GNN(**{**QUICK, "mask_warmup": 1, **setting}).fit(small_mixed)
+    assert np.isfinite(model.embedding_).all()
+    assert len(model.history_) == 3
+    assert np.isfinite(model.history_["loss"]).all()
+
+
+def test_training_lowers_the_loss_and_the_history_tells(small_mixed: Graph) -> None:
+    model = H3GNN(channels=16, epochs=60, device="cpu").fit(small_mixed)
+    history = model.history_
+    assert history["loss"][-10:].mean() < history["loss"][:10].mean()
+    assert (history["difficulty_q0"] <= history["difficulty_q50"]).all()
+    assert (history["difficulty_q50"] <= history["difficulty_q100"]).all()
+    masked = int(100 * model.mask_ratio)
+    assert history["masked"][0] == masked  # warm-up: exactly M
+    assert history.last("teacher_distance") > 0
+    assert 1 < history.last("effective_rank") <= 100
+
+
+def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
+    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
+    learned = torch.sigmoid(model.encoder_.edges.logit).detach()
+    assert not torch.allclose(learned, model.support_.start, atol=1e-3)
+
+    # A new edge 0 – 4 beside the known ones: what the new graph uses for each edge is found by hand.
+    edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
+    ring = check_graph(path_graph.features, edges)
+    support = model._support(ring)
+    known = {
+        pair: float(weight)
+        for pair, weight in zip(
+            zip(model.support_.pattern.rows.tolist(), model.support_.pattern.cols.tolist(), strict=True),
+            learned[0],
+            strict=True,
+        )
+    }
+    pairs = list(zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True))
+    by_hand = [known.get(pair, float(start)) for pair, start in zip(pairs, support.start, strict=True)]
+    wanted = model._encode(model.scaler_(ring.features), support, torch.tensor([by_hand]))
+    np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-6)
+    assert not np.allclose(model.transform(ring), model.embedding_)
+
+
+def test_strangers_at_the_same_position_share_no_edge_weight(path_graph: Graph) -> None:
+    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
+    others = check_graph(path_graph.features.flip(0) * 2, path_graph.edge_index)
+    support = model._support(others)
+    wanted = model._encode(model.scaler_(others.features), support, (support.start * support.factor)[None])
+    np.testing.assert_allclose(model.transform(others), wanted, atol=1e-6)
+
+
+def test_nodes_are_known_by_their_ids(path_graph: Graph) -> None:
+    names = np.array(["a", "b", "c", "d", "e"], dtype=object)
+    named = check_graph(path_graph.features, path_graph.edge_index, node_ids=names)
+    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(named)
+    order = torch.tensor([4, 2, 0, 1, 3])  # the same graph, its nodes in another order
+    place = torch.argsort(order)
+    shuffled = check_graph(
+        path_graph.features[order], place[path_graph.edge_index], node_ids=names[order.numpy()]
+    )
+    np.testing.assert_allclose(model.transform(shuffled), model.embedding_[order.numpy()], atol=1e-5)
+
+
+def test_a_table_gets_neighbours_and_new_rows_hear_the_fitted_ones() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 5))
+    model = H3GNN(**QUICK, n_neighbors=3).fit(rows)
+    assert model.graph_.num_edges == 40 * 3
+    assert "nearest" in model.graph_.provenance.mended[0]
+    np.testing.assert_array_equal(model.transform(rows[10:20]), model.embedding_[10:20])
+    new = np.random.default_rng(1).normal(size=(4, 5))
+    together = model.transform(new)
+    np.testing.assert_allclose(together[2:3], model.transform(new[2:3]), atol=1e-6)
+    mixed = model.transform(np.concatenate([rows[:2], new[:1]]))
+    np.testing.assert_array_equal(mixed[:2], model.embedding_[:2])
+    np.testing.assert_allclose(mixed[2], together[0], atol=1e-6)
+
+
+def test_other_feature_columns_are_refused(small_mixed: Graph, path_graph: Graph) -> None:
+    model = H3GNN(**QUICK).fit(small_mixed)
+    with pytest.raises(GraphError, match="X has 5 features, but H3GNN is expecting 60"):
+        model.transform(path_graph)
+
+
+def test_a_second_fit_forgets_the_first(small_mixed: Graph, path_graph: Graph) -> None:
+    model = H3GNN(**QUICK).fit(small_mixed).fit(path_graph)
+    np.testing.assert_array_equal(model.embedding_, H3GNN(**QUICK).fit_transform(path_graph))
+
+
+def test_the_callers_graph_is_left_alone(small_mixed: Graph) -> None:
+    data = data_of(small_mixed)
+    before = {name: value.clone() for name, value in data.to_dict().items()}
+    H3GNN(**QUICK).fit(data).embedding_[:] = 0
+    for name, value in before.items():
+        assert torch.equal(value, data[name])
+
+
+def test_attention_can_be_read(path_graph: Graph) -> None:
+    attention = H3GNN(**QUICK).fit(path_graph).attention()
+    assert attention.shape == (1, 5, 4, 4)
+    np.testing.assert_allclose(attention.sum(axis=-1), 1, atol=1e-5)
+    with pytest.raises(InputError, match="no attention"):
+        H3GNN(**QUICK, fusion="mlp").fit(path_graph).attention()
+
+
+def test_collapse_is_named(small_mixed: Graph) -> None:
+    # A weight decay that outweighs the loss shrinks every map to nothing: all nodes end on one line.
+    model = H3GNN(**{**QUICK, "epochs": 150, "learning_rate": 0.05, "weight_decay": 5.0, "norm": "pre"})
+    with pytest.warns(CollapseWarning, match=r"at epoch \d+ its effective rank fell to"):
+        model.fit(small_mixed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"channels": 10, "heads": 4}, "channels \\(10\\) must be a multiple of heads"),
+        ({"mask_ratio": 1.0}, "mask_ratio must lie in \\[0, 1\\)"),
+        ({"momentum": -0.1}, "momentum must lie in"),
+        ({"mask": "hard"}, "mask must be one of 'random', 'difficulty', 'probability'"),
+        ({"hops": 0}, "hops must be a whole number of at least 1"),
+        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"edge_start": "constant"}, "edge_start must be 'normalized' or a number"),
+        ({"device": "abacus"}, "not known to torch"),
+        ({"hidden_channels": 0}, "hidden_channels"),
+    ],
+)
+def test_bad_arguments_are_named(path_graph: Graph, setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        H3GNN(**{**QUICK, **setting}).fit(path_graph)
+
+
+def test_presets() -> None:
+    paper = H3GNN.from_preset("paper", epochs=7)
+    assert (paper.norm, paper.mask_token, paper.self_loops, paper.epochs) == (
+        "residual-post",
+        "normal",
+        True,
+        7,
+    )
+    with pytest.raises(InputError, match="there is no preset"):
+        H3GNN.from_preset("best")
+    assert clone(paper).get_params() == paper.get_params()
+
+
+def test_no_edges_and_one_node_are_graphs_too() -> None:
+    lonely = check_graph(torch.rand(4, 3), torch.empty(2, 0, dtype=torch.long))
+    assert H3GNN(**QUICK).fit_transform(lonely).shape == (4, 32)
+    single = check_graph(torch.rand(1, 3), torch.empty(2, 0, dtype=torch.long))
+    assert np.isfinite(H3GNN(**QUICK).fit_transform(single)).all()
+
+
+def test_zero_epochs_is_the_untrained_encoder(path_graph: Graph) -> None:
+    model = H3GNN(**{**QUICK, "epochs": 0}).fit(path_graph)
+    assert len(model.history_) == 0
+    assert model.embedding_.shape == (5, 32)
