@@ -5,17 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from h3gnn.errors import GraphError, InputError, ModelFolderError
+    from h3gnn.errors import CheckpointError, GraphError, InputError, ModelFolderError
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning
     from h3gnn.training.collapse import CollapseWarning
 
 __version__ = "0.1.0"
 
-__all__ = ["H3GNN", "CollapseWarning", "Graph", "GraphError", "InputError", "ModelFolderError", "__version__"]
+__all__ = [
+    "H3GNN",
+    "CheckpointError",
+    "CheckpointWarning",
+    "Checkpoints",
+    "CollapseWarning",
+    "Graph",
+    "GraphError",
+    "InputError",
+    "ModelFolderError",
+    "__version__",
+]
 
 _HOMES = {
     "H3GNN": "h3gnn.estimator",
+    "CheckpointError": "h3gnn.errors",
+    "CheckpointWarning": "h3gnn.training.checkpoints",
+    "Checkpoints": "h3gnn.training.checkpoints",
     "CollapseWarning": "h3gnn.training.collapse",
     "Graph": "h3gnn.graphs.graph",
     "GraphError": "h3gnn.errors",

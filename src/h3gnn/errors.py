@@ -11,3 +11,7 @@ class GraphError(InputError):
 
 class ModelFolderError(InputError):
     """A saved model is missing, damaged, or was not written by h3gnn."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint is missing, damaged, or was not written by this version of h3gnn."""

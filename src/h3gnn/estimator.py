@@ -29,6 +29,8 @@ from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.presets import PRESETS
+from h3gnn.training.checkpointfiles import clear
+from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.collapse import CollapseWarning, collapse_epochs
 from h3gnn.training.loop import train
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
@@ -170,7 +172,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             raise InputError(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
         return cls(**{**PRESETS[name], **overrides})
 
-    def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        *,
+        edge_index: Any = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
         Args:
@@ -178,16 +187,22 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 or scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
             y: ignored.
             edge_index: `[2, edges]` or a scipy sparse adjacency, when X holds features.
+            checkpoints: where to write down the state of the training, and how often. If the folder holds a
+                run with the same settings on the same graph, the fit goes on from there; when it ends, the
+                checkpoints are removed.
         """
         check_arguments(self.get_params())
+        self._check_checkpoints(checkpoints)
         self.graph_ = self._read(X, edge_index)
         self.n_features_in_ = self.graph_.num_features
         self.is_table_ = self.graph_.provenance.source == "table"
         self.scaler_ = fit_scaler(self.graph_.features, self.scale_features)
         self.support_ = self._support(self.graph_)
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
-        self._train()
+        self._train(checkpoints)
         self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+        if checkpoints is not None and not checkpoints.keep_finished:
+            clear(Path(checkpoints.folder))
         return self
 
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
@@ -212,9 +227,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         weights = torch.where(found, learned, support.start) * support.factor
         return self._encode(self.scaler_(graph.features), support, weights)
 
-    def fit_transform(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Any:  # noqa: N803
+    def fit_transform(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        *,
+        edge_index: Any = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> Any:
         """Fit, and return the embedding of the fitted graph."""
-        return self.fit(X, y, edge_index=edge_index).embedding_.copy()
+        return self.fit(X, y, edge_index=edge_index, checkpoints=checkpoints).embedding_.copy()
 
     def attention(self) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
@@ -315,7 +337,20 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             models=self.n_models,
         )
 
-    def _train(self) -> None:
+    def _check_checkpoints(self, checkpoints: Checkpoints | None) -> None:
+        if checkpoints is None:
+            return
+        checkpoints.check()
+        if not isinstance(self.random_state, numbers.Integral):
+            raise InputError("checkpoints need random_state to be a whole number, so that the run can go on")
+
+    def _fingerprint(self, device: torch.device) -> dict[str, Any]:
+        """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
+        settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
+        graph = self.graph_.provenance.sha256
+        return {**settings, "device": device.type, "seeds": self.seeds_, "graph": graph}
+
+    def _train(self, checkpoints: Checkpoints | None) -> None:
         device = pick_device(self.device)
         features = FeatureMatrix(self.scaler_(self.graph_.features).to(device))
         support = self.support_.to(device)
@@ -331,13 +366,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         generators = [torch.Generator(device).manual_seed(seed) for seed in self.seeds_]
         step = Step(student, objective, optimizer, features, support, generators, CHUNK[device.type])
         schedule = warmup_cosine if self.schedule == "cosine" else constant
-        with progress_bar(self.epochs, "training", show=self.verbose) as watch:
+        fingerprint = self._fingerprint(device)
+        with (
+            progress_bar(self.epochs, "training", show=self.verbose) as bar,
+            checkpointing(checkpoints, step, fingerprint, self.epochs, bar) as (recorder, watch),
+        ):
             self.history_ = train(
                 step,
                 epochs=self.epochs,
                 mask_of=self._mask_of,
                 learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
                 watch=watch,
+                recorder=recorder,
             )
         self._warn_of_collapse()
 

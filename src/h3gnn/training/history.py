@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,14 @@ class Recorder:
     def __init__(self) -> None:
         self._rows: list[dict[str, Tensor]] = []
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def names(self) -> list[str]:
+        """What was recorded so far, in the order in which it first came."""
+        return list(dict.fromkeys(name for row in self._rows for name in row))
+
     def add(self, **values: Tensor) -> None:
         """Add an epoch's values, each `[models]`."""
         self._rows.append(values)
@@ -79,8 +88,27 @@ class Recorder:
 
     def history(self) -> History:
         """Return what was collected."""
-        names = list(dict.fromkeys(name for row in self._rows for name in row))
-        return History({name: self._column(name) for name in names})
+        return History({name: self._column(name) for name in self.names})
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the rows as tensors: of each name its values, and the epochs at which it was measured."""
+        state = {}
+        for name in self.names:
+            at = [epoch for epoch, row in enumerate(self._rows) if name in row]
+            state[name] = torch.stack([self._rows[epoch][name].double() for epoch in at]).cpu()
+            state[f"{name}.epochs"] = torch.tensor(at)
+        return state
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor], names: Sequence[str]) -> Recorder:
+        """Read what `state` returned; `names` gives the order."""
+        recorder = cls()
+        for name in names:
+            for epoch, values in zip(state[f"{name}.epochs"].tolist(), state[name], strict=True):
+                while len(recorder._rows) <= epoch:
+                    recorder._rows.append({})
+                recorder._rows[epoch][name] = values
+        return recorder
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         models = next(row[name] for row in self._rows if name in row).shape[0]

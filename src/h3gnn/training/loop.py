@@ -25,6 +25,7 @@ def train(
     learning_rate_of: Callable[[int], float],
     measurements: int = 20,
     watch: Watch | None = None,
+    recorder: Recorder | None = None,
 ) -> History:
     """Train the student(s) of a step in place and return the history.
 
@@ -35,12 +36,15 @@ def train(
         learning_rate_of: from epoch to the factor of the learning rate.
         measurements: how many times the rank and the teacher's distance are measured.
         watch: called after each epoch.
+        recorder: the epochs that the step has already made, if it goes on from a checkpoint.
     """
-    recorder = Recorder()
+    recorder = Recorder() if recorder is None else recorder
     every = max(1, epochs // measurements)
-    at_start = measure(step.student, step.objective, step.features, step.support)
+    at_start: dict[str, Tensor] = {}
+    if not len(recorder):
+        at_start = measure(step.student, step.objective, step.features, step.support)
     step.student.train()
-    for epoch in range(epochs):
+    for epoch in range(len(recorder), epochs):
         step.optimizer.set_learning_rate(learning_rate_of(epoch))
         recorded = step(mask_of(epoch))
         if epoch == 0:

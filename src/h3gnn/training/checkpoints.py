@@ -1,0 +1,187 @@
+"""Checkpoints: a run that is killed goes on where it was, bit for bit on CPU. See docs/checkpoints.md."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from h3gnn.arguments import check_number, check_whole
+from h3gnn.errors import CheckpointError, InputError
+from h3gnn.storage import versions
+from h3gnn.tensorfiles import remove_parts
+from h3gnn.training.checkpointfiles import LOCK, CheckpointFolder, one_process_only
+from h3gnn.training.history import Recorder
+from h3gnn.training.interruption import StopRequest, TrainingStopped, signals_wait
+from h3gnn.training.loop import Watch
+from h3gnn.training.snapshot import put_back, take
+from h3gnn.training.step import Step
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written or read; the training goes on without it."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often a training writes down its state.
+
+    Besides these times, one is written when the last epoch is done, and one when Ctrl-C or SIGTERM ends the
+    training.
+
+    Attributes:
+        folder: where they lie; a fit with the same settings, graph and folder goes on from the newest.
+        every: write one after every so many epochs; None does not count epochs.
+        minutes: write one when so many minutes have passed; None does not look at the clock.
+        keep: how many of the newest to keep.
+        keep_finished: leave them when the fit ends, for a caller who has yet to save the model.
+    """
+
+    folder: str | Path
+    every: int | None = None
+    minutes: float | None = 10.0
+    keep: int = 2
+    keep_finished: bool = False
+
+    def check(self) -> None:
+        """Refuse values that mean nothing."""
+        if self.every is not None:
+            check_whole("every", self.every, 1)
+        if self.minutes is not None:
+            check_number("minutes", self.minutes, 0, 1e6)
+        check_whole("keep", self.keep, 1)
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise InputError(f"{self.folder} is a file; checkpoints lie in a folder")
+
+
+@contextmanager
+def checkpointing(
+    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int, watch: Watch | None
+) -> Iterator[tuple[Recorder, Watch | None]]:
+    """Bring a step to where its checkpoints end, and write new ones while the block runs.
+
+    Args:
+        policy: where and how often; None does nothing.
+        step: as it is before its first epoch.
+        fingerprint: what the result depends on, by name.
+        epochs: how many there will be in all.
+        watch: what else to call after each epoch.
+
+    Yields:
+        The history so far, and what the loop has to call after each epoch.
+    """
+    if policy is None:
+        yield Recorder(), watch
+        return
+    folder = make_folder(Path(policy.folder))
+    with one_process_only(folder), signals_wait() as request:
+        remove_parts(folder, "epoch-")
+        writer = CheckpointWriter(policy, step, CheckpointFolder(folder, fingerprint, policy.keep), epochs)
+        recorder = writer.resume()
+
+        def after_epoch(epoch: int, recorder: Recorder) -> None:
+            if watch is not None:
+                watch(epoch, recorder)
+            writer.after_epoch(recorder, request)
+
+        yield recorder, after_epoch
+
+
+def make_folder(folder: Path) -> Path:
+    """Return a folder that can be written to, or say before the work that there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    return folder
+
+
+class CheckpointWriter:
+    """Decides when to write, and does not let a full disk end the training."""
+
+    def __init__(self, policy: Checkpoints, step: Step, files: CheckpointFolder, epochs: int) -> None:
+        self.policy, self.step, self.files, self.epochs = policy, step, files, epochs
+        self.last_try = time.monotonic()
+        self.written = 0
+
+    def resume(self) -> Recorder:
+        """Put the newest good checkpoint into the step and return its history; empty where there is none."""
+        faults: list[CheckpointError] = []
+        for path in self.files.found():
+            try:
+                tensors, description = self.files.read(path)
+                try:
+                    recorder = put_back(self.step, tensors, description["columns"])
+                except (CheckpointError, KeyError) as error:
+                    raise CheckpointError(f"{path} does not fit its own settings: {error}") from None
+            except CheckpointError as fault:
+                faults.append(fault)
+                continue
+            self.files.trust(path)
+            self.written = len(recorder)
+            self._tell(description, faults)
+            return recorder
+        if faults:
+            raise CheckpointError(
+                f"{faults[0]}, and {self.files.folder} holds no other checkpoint that can be used; "
+                "move the folder away to start anew"
+            )
+        return Recorder()
+
+    def _tell(self, description: dict[str, Any], faults: list[CheckpointError]) -> None:
+        if faults:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            message = f"{faults[0]}{more}; going on from the one before it, of epoch {self.written}"
+            warnings.warn(message, CheckpointWarning, stacklevel=6)
+        there, here = description["versions"], versions()
+        other = [
+            f"{name} {there.get(name)}, here {here[name]}" for name in here if there.get(name) != here[name]
+        ]
+        if other:
+            message = (
+                f"the checkpoint was written with {'; '.join(other)}: the last digits may come out otherwise"
+            )
+            warnings.warn(message, CheckpointWarning, stacklevel=6)
+
+    def after_epoch(self, recorder: Recorder, request: StopRequest) -> None:
+        """Write a checkpoint if it is time for one; end the training if a signal asked for it."""
+        if request.signal_number is not None:
+            fault = self._write(recorder)
+            raise TrainingStopped(self._last_words(recorder, fault), request.signal_number)
+        if self._due(len(recorder)):
+            fault = self._write(recorder)
+            if fault is not None:
+                message = f"no checkpoint after epoch {len(recorder)}: {fault}; the training goes on, and "
+                kept = (
+                    f"the last checkpoint is of epoch {self.written}" if self.written else "there is none yet"
+                )
+                warnings.warn(message + kept, CheckpointWarning, stacklevel=5)
+
+    def _due(self, epoch: int) -> bool:
+        every, minutes = self.policy.every, self.policy.minutes
+        by_count = every is not None and epoch % every == 0
+        by_clock = minutes is not None and time.monotonic() - self.last_try >= 60 * minutes
+        return by_count or by_clock or epoch == self.epochs
+
+    def _write(self, recorder: Recorder) -> str | None:
+        """Write a checkpoint, or return why that was not possible."""
+        self.last_try = time.monotonic()
+        try:
+            self.files.write(len(recorder), take(self.step, recorder), recorder.names)
+        except OSError as error:
+            return f"{self.files.folder} cannot be written ({error.strerror or error})"
+        self.written = len(recorder)
+        return None
+
+    def _last_words(self, recorder: Recorder, fault: str | None) -> str:
+        done = f"stopped after epoch {len(recorder)} of {self.epochs}"
+        if fault is None:
+            return f"{done}, with a checkpoint in {self.files.folder}"
+        if self.written:
+            return f"{done}, but {fault}: the last checkpoint is of epoch {self.written}"
+        return f"{done}, but {fault}, and there is no checkpoint"
