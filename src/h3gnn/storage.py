@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,12 @@ from h3gnn.training.history import History
 FORMAT = "h3gnn-model"
 FORMAT_VERSION = 1
 DESCRIPTION = "model.json"
+CHECKPOINTS = "checkpoints"
+"""The folder inside a model's folder in which an unfinished run has its checkpoints."""
+UNFINISHED = re.compile(
+    rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|\.(weights-|graph-|model\.json\.).*"
+)
+"""What a run that was killed leaves in a folder that has no model yet."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ def save_model(folder: Path, state: ModelState) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         "weights": _write_tensors(folder, "weights", state.tensors),
-        "graph": _write_tensors(folder, "graph", _graph_tensors(state.graph)),
+        "graph": _write_tensors(folder, "graph", graph_tensors(state.graph)),
     }
     description = {
         "format": FORMAT,
@@ -73,7 +80,9 @@ def check_folder(folder: Path) -> None:
     """Refuse a place where a model must not be written: a file, or a folder with something else in it."""
     if folder.exists() and not folder.is_dir():
         raise ModelFolderError(f"{folder} is a file; a model is saved as a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists():
+    if not folder.is_dir() or (folder / DESCRIPTION).exists():
+        return
+    if not all(UNFINISHED.fullmatch(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} is not empty and holds no model; choose another folder")
 
 
@@ -87,7 +96,7 @@ def load_model(folder: Path) -> ModelState:
             description["provenance"]["sha256"],
             tuple(description["provenance"]["mended"]),
         )
-        graph = _graph_from_tensors(
+        graph = graph_from_tensors(
             _read_tensors(folder, description["files"]["graph"]), provenance, description["class_names"]
         )
         return ModelState(
@@ -182,7 +191,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _graph_tensors(graph: Graph) -> dict[str, Tensor]:
+def graph_tensors(graph: Graph) -> dict[str, Tensor]:
+    """Return all of a graph but its provenance and the names of its classes as tensors."""
     tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}
     if graph.features.layout == torch.sparse_csr:
         tensors |= {
@@ -202,7 +212,8 @@ def _graph_tensors(graph: Graph) -> dict[str, Tensor]:
     return tensors
 
 
-def _graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, class_names: list[str]) -> Graph:
+def graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, class_names: list[str]) -> Graph:
+    """Read what `graph_tensors` returned."""
     rows, columns = (int(size) for size in tensors["shape"])
     features = tensors.get("features")
     if features is None:

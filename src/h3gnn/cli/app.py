@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -14,6 +14,7 @@ from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
+from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_sigterm
 from h3gnn.errors import InputError
 
 app = typer.Typer(
@@ -48,16 +49,31 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; bad input ends with exit code 2 and one sentence, Ctrl-C with 130."""
+    """Run a command; what the person can mend ends with exit code 2 and one sentence, a signal with its own.
+
+    Ctrl-C is 130 and SIGTERM 143, as for any program that a signal ends.
+    """
     warnings.showwarning = _say_warning
+    end_on_sigterm()
     try:
         app()
     except InputError as error:
-        print(f"h3gnn: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error), 2)
+    except Stopped:
+        raise
+    except SystemExit as end:
+        if end.code in (INTERRUPTED, TERMINATED):
+            _end("stopped; nothing is half-written", int(end.code))
+        raise
     except KeyboardInterrupt:
-        print("h3gnn: stopped; nothing was written", file=sys.stderr)
-        sys.exit(130)
+        _end("stopped; nothing is half-written", INTERRUPTED)
+    except OSError as error:
+        _end(f"a file could not be read or written: {error}", 2)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    print(f"h3gnn: {sentence}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _say_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import checkpointing, settings, source
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+from h3gnn.cli.stopping import resumable
 from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.graph import Graph
+    from h3gnn.training.checkpoints import Checkpoints
 
 
 def fit(
+    context: typer.Context,
     graph: source.GraphArgument = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the fitted model.", show_default=False)
@@ -48,6 +55,10 @@ def fit(
     data_dir: source.DataDirOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
+    checkpoint_every: checkpointing.EveryOption = None,
+    checkpoint_minutes: checkpointing.MinutesOption = None,
+    keep: checkpointing.KeepOption = None,
+    resume: checkpointing.ResumeOption = None,
     as_json: settings.JsonOption = False,
 ) -> None:
     """Learn embeddings of a graph, without labels, and save the model.
@@ -58,7 +69,13 @@ def fit(
 
     Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
     read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
+
+    A long run can write checkpoints with `--checkpoint-minutes 10`; after a kill,
+    `h3gnn fit --resume run/` goes on where it was.
     """
+    if resume is not None:
+        _go_on(context, resume, as_json)
+        return
     if out is None and embeddings is None:
         raise InputError("say where the result goes: --out FOLDER for the model, --embeddings FILE, or both")
     if embeddings is not None:
@@ -67,6 +84,7 @@ def fit(
         from h3gnn.storage import check_folder
 
         check_folder(out)
+    checkpoints = checkpointing.policy(out, checkpoint_every, checkpoint_minutes, keep)
     named = {
         "epochs": epochs,
         "channels": channels,
@@ -97,19 +115,51 @@ def fit(
     )
     for note in loaded.provenance.mended:
         say(f"note: {note}")
+    if checkpoints is not None and out is not None:
+        from h3gnn.estimator import pick_device
+        from h3gnn.runs import Run, begin_run
+
+        pick_device(device)
+        begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
+    _train_and_write(model, loaded, out, embeddings, checkpoints, as_json)
+
+
+def _go_on(context: typer.Context, folder: Path, as_json: bool) -> None:
+    """Take up an unfinished run with all that its first command said."""
+    from h3gnn.estimator import H3GNN
+
+    run = checkpointing.read_unfinished(context, folder)
+    if run.embeddings is not None:
+        settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
+    _train_and_write(H3GNN(**run.params), run.graph, folder, run.embeddings, run.checkpoints, as_json)
+
+
+def _train_and_write(
+    model: H3GNN,
+    graph: Graph,
+    out: Path | None,
+    embeddings: Path | None,
+    checkpoints: Checkpoints | None,
+    as_json: bool,
+) -> None:
     started = time.perf_counter()
-    model.fit(loaded)
-    seconds = time.perf_counter() - started
-    if out is not None:
-        model.save(out)
-    if embeddings is not None:
-        write_embedding(embeddings, model.embedding_, loaded)
+    with resumable(out if checkpoints is not None else None):
+        model.fit(graph, checkpoints=checkpoints)
+        seconds = time.perf_counter() - started
+        if out is not None:
+            model.save(out)
+        if embeddings is not None:
+            write_embedding(embeddings, model.embedding_, graph)
+        if checkpoints is not None and out is not None:
+            from h3gnn.runs import finish_run
+
+            finish_run(out)
     summary = _summary(model, seconds, out, embeddings)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return
     typer.echo(
-        f"{loaded.provenance.source}: {loaded.num_nodes:,} nodes, {loaded.num_edges:,} edges -> "
+        f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
         f"{model.embedding_.shape[1]:,} dimensions in {seconds:.1f} s "
         f"(loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f})"
     )
