@@ -15,3 +15,7 @@ class ModelFolderError(InputError):
 
 class CheckpointError(InputError):
     """A checkpoint is missing, damaged, or was not written by this version of h3gnn."""
+
+
+class RankLostError(RuntimeError):
+    """Another process of a distributed job is gone; empty where a survivor has already said so."""

@@ -1,0 +1,172 @@
+"""One epoch in mini-batches: the six lines of full-graph training, for one batch of nodes after another.
+
+The mask is drawn once per epoch over all nodes, from the difficulty that every node had when it was last a
+seed: the same function on the same kind of array as in full-graph training. The loss is the seeds' alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.encoder import JointEncoder
+from h3gnn.encoder.blocks import Part, part_attention_keep, part_tokens
+from h3gnn.encoder.noise import NodeNoise
+from h3gnn.training.collapse import effective_rank, sample_rows
+from h3gnn.training.distributed import Ranks
+from h3gnn.training.edges import SparseEdges
+from h3gnn.training.history import History, Recorder, difficulty_quantiles
+from h3gnn.training.loop import Watch
+from h3gnn.training.objective import backward_by_chunks
+from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.parts import Parts, Piece
+from h3gnn.training.step import MaskStrategy
+from h3gnn.training.targets import Target
+
+EDGE_LOGIT = "edges.logit"
+
+
+def dense_parameters(student: JointEncoder) -> nn.ParameterList:
+    """Return all parameters but the edge weights, which are stepped sparsely."""
+    return nn.ParameterList([value for name, value in student.named_parameters() if name != EDGE_LOGIT])
+
+
+class BatchStep:
+    """An epoch of mini-batches over all nodes.
+
+    Args:
+        student: a stack of one or more models.
+        target: what the student is asked for; it holds the teacher.
+        optimizer: over the dense parameters.
+        edges: the edge weights and their steps.
+        parts: batches of nodes and what they hear.
+        generators: one per model, for the masks.
+        order: for the order of nodes, what is sampled, and dropout; the same in every process.
+        chunk: how many nodes the fusion block sees at a time.
+        ranks: the processes that share the work.
+
+    Attributes:
+        difficulty: `[models, nodes]`, of each node when it was last a seed.
+    """
+
+    def __init__(
+        self,
+        student: JointEncoder,
+        target: Target,
+        optimizer: StackedAdam,
+        edges: SparseEdges,
+        parts: Parts,
+        generators: Sequence[torch.Generator],
+        order: torch.Generator,
+        chunk: int,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.student, self.target, self.optimizer, self.edges = student, target, optimizer, edges
+        self.parts, self.generators, self.order, self.chunk = parts, generators, order, chunk
+        self.ranks = ranks or Ranks()
+        self.difficulty = torch.zeros(student.models, parts.nodes, device=parts.device)
+        self.steps = 0
+
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every learning rate to this share of its own."""
+        self.optimizer.set_learning_rate(factor)
+        self.edges.factor = factor
+
+    def __call__(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
+        """Train on every node once and return what the history keeps of it, each `[models]`."""
+        mask = mask_strategy(self.difficulty, self.generators)
+        for piece in self.parts.epoch(self.order, self.ranks):
+            self._train_on(piece, mask)
+        return {
+            "loss": self.difficulty.mean(dim=1),
+            "masked": mask.sum(dim=1),
+            **difficulty_quantiles(self.difficulty),
+        }
+
+    def _train_on(self, piece: Piece, mask: Tensor) -> None:
+        noise = NodeNoise(_draw(self.student.models, self.order))
+        logit = self.edges.student(piece.entries).to(self.parts.device).requires_grad_()
+        difficulty = self._backward(piece, torch.sigmoid(logit) * piece.factor, mask, noise)
+        gradient = torch.zeros_like(logit) if logit.grad is None else logit.grad
+        self.ranks.add([one.grad for one in self.optimizer.parameters if one.grad is not None])
+        entries, gradient = self.ranks.merge(piece.entries.to(gradient.device), gradient)
+        self.optimizer.step()
+        self.edges.step(entries.to(self.edges.logit.device), gradient.to(self.edges.logit.device))
+        self._share_statistics()
+        self.target.follow(self.student)
+        batch = torch.from_numpy(piece.batch).to(self.difficulty.device)
+        self.difficulty[:, batch] = self.ranks.join(difficulty, piece.batch)
+        self.steps += 1
+
+    def _backward(self, piece: Piece, weights: Tensor, mask: Tensor, noise: NodeNoise) -> Tensor:
+        """Run forward and backward on this process's seeds; return their difficulty `[models, seeds]`."""
+        part = piece.part
+        share = part.counts[0] / len(piece.batch)  # of the batch's mean loss, this much is ours
+        if share == 0:
+            return self.difficulty[:, :0]
+        tokens = part_tokens(self.student, part, weights, mask[:, part.nodes], noise)
+        kept = part_attention_keep(self.student, part, noise)
+        distance = self.target.distance(part, piece.entries, piece.factor, noise)
+        scaled = backward_by_chunks(
+            self.student.fuse, lambda found, rows: share * distance(found, rows), tokens, kept, self.chunk
+        )
+        return scaled / share
+
+    def _share_statistics(self) -> None:
+        """Let batch norm's running statistics be the mean over processes."""
+        buffers = list(self.student.buffers())
+        if buffers and self.ranks.size > 1:
+            self.ranks.add(buffers)
+            torch._foreach_div_(buffers, self.ranks.size)
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, Tensor]:
+        """Measure the rank of the student's embedding of some nodes, and the teacher's distance."""
+        training = self.student.training
+        self.student.eval()
+        piece = self.parts.piece_of(sample_rows(self.parts.nodes).numpy())
+        weights = torch.sigmoid(self.edges.student(piece.entries).to(self.parts.device)) * piece.factor
+        measured = {"effective_rank": effective_rank(_embed(self.student, piece.part, weights))}
+        measured |= self.target.measure(self.student)
+        self.student.train(training)
+        return measured
+
+
+def _embed(encoder: JointEncoder, part: Part, weights: Tensor) -> Tensor:
+    return encoder.fuse(part_tokens(encoder, part, weights))
+
+
+def _draw(count: int, generator: torch.Generator) -> list[int]:
+    drawn: list[int] = torch.randint(2**62, (count,), generator=generator).tolist()
+    return drawn
+
+
+def train_in_batches(
+    step: BatchStep,
+    *,
+    epochs: int,
+    mask_of: Callable[[int], MaskStrategy],
+    learning_rate_of: Callable[[int], float],
+    measurements: int = 20,
+    watch: Watch | None = None,
+    recorder: Recorder | None = None,
+) -> History:
+    """Train the student(s) of a step in place and return the history; the arguments are those of `train`."""
+    recorder = Recorder() if recorder is None else recorder
+    every = max(1, epochs // measurements)
+    at_start = {} if len(recorder) else step.measure()
+    step.student.train()
+    for epoch in range(len(recorder), epochs):
+        step.set_learning_rate(learning_rate_of(epoch))
+        recorded = step(mask_of(epoch))
+        if epoch == 0:
+            recorded |= at_start
+        elif epoch % every == 0 or epoch == epochs - 1:
+            recorded |= step.measure()
+        recorder.add(**recorded)
+        if watch is not None:
+            watch(epoch, recorder)
+    step.student.eval()
+    return recorder.history()

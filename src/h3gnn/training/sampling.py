@@ -1,0 +1,151 @@
+"""Which part of the graph a step sees: neighbours drawn at random, hop by hop, from compressed sparse rows.
+
+Only NumPy arrays are touched, so the rows may lie in memory-mapped files. What a node hears is a function of
+(seed, hop, node) alone, not of the batch that it happens to stand in: one round draws one thinned graph, and
+any split of its nodes over batches or processes sees the same thinned graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.encoder.noise import node_below
+
+Whole = npt.NDArray[np.int64]
+ALL = -1
+"""As a fan-out: every neighbour."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """The messages of one hop: of each target its sources, by their position in the part, and their entries.
+
+    Attributes:
+        crow: `[targets + 1]`.
+        cols: position of the sending node among the part's nodes `[messages]`.
+        entries: position of each edge in the support of the whole graph, PyG's `e_id` `[messages]`.
+    """
+
+    crow: Whole
+    cols: Whole
+    entries: Whole
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Nodes within K hops of the seeds (seeds first), how many within each, and the messages of each hop."""
+
+    nodes: Whole
+    counts: list[int]
+    hops: list[Hop]
+
+
+class Sampler(Protocol):
+    """Finds what some seeds hear."""
+
+    def begin(self, seed: int, allowed: Whole | None = None) -> None:
+        """Start a round: a new thinned graph."""
+
+    def sample(self, seeds: Whole) -> Sample:
+        """Return what the seeds hear in this round."""
+
+
+class NeighbourSampler:
+    """Draws at most `fan_out[h]` neighbours, without replacement, of every node within h hops of the seeds.
+
+    Args:
+        crow: where each node's entries of the support begin `[nodes + 1]`.
+        cols: the sending node of each entry `[entries]`, any whole-number type.
+        fan_out: neighbours per hop; -1 takes all.
+    """
+
+    def __init__(self, crow: npt.NDArray[Any], cols: npt.NDArray[Any], fan_out: Sequence[int]) -> None:
+        self.crow, self.cols, self.fan_out = crow, cols, list(fan_out)
+        self._position = np.full(len(crow) - 1, -1, dtype=np.int32)
+        self.seed = 0
+
+    def begin(self, seed: int, allowed: Whole | None = None) -> None:
+        """Start a round; `allowed` is not looked at, every neighbour may be drawn."""
+        self.seed = seed
+
+    def sample(self, seeds: Whole) -> Sample:
+        """Return the seeds, which must differ, and what they hear."""
+        position = self._position
+        position[seeds] = np.arange(len(seeds))
+        nodes, counts, hops = seeds, [len(seeds)], []
+        for hop in range(len(self.fan_out)):
+            crow, entries = self._expand(nodes, hop)
+            sources = np.asarray(self.cols[entries], dtype=np.int64)
+            new = np.unique(sources[position[sources] < 0])
+            position[new] = np.arange(len(nodes), len(nodes) + len(new))
+            nodes = np.concatenate([nodes, new])
+            hops.append(Hop(crow, position[sources].astype(np.int64), entries))
+            counts.append(len(nodes))
+        position[nodes] = -1
+        return Sample(nodes, counts, hops)
+
+    def _expand(self, nodes: Whole, hop: int) -> tuple[Whole, Whole]:
+        """Return row pointers and entries of what these nodes hear at this hop."""
+        begin = np.asarray(self.crow[nodes], dtype=np.int64)
+        degree = np.asarray(self.crow[nodes + 1], dtype=np.int64) - begin
+        fan = self.fan_out[hop]
+        taken = degree if fan == ALL else np.minimum(degree, fan)
+        crow = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
+        entries = np.repeat(begin - crow[:-1], taken) + np.arange(crow[-1])
+        many = np.flatnonzero(degree > taken)
+        if len(many):
+            picked = _choose(self.seed + hop, nodes[many], degree[many], fan)
+            entries[crow[many][:, None] + np.arange(fan)] = begin[many][:, None] + picked
+        return crow, entries
+
+
+class ClusterSampler(NeighbourSampler):
+    """All neighbours that belong to the batch themselves: the subgraph that its nodes induce.
+
+    Args:
+        crow, cols: as in `NeighbourSampler`.
+        hops: how many hops.
+    """
+
+    def __init__(self, crow: npt.NDArray[Any], cols: npt.NDArray[Any], hops: int) -> None:
+        super().__init__(crow, cols, [ALL] * hops)
+        self._inside = np.ones(len(crow) - 1, dtype=bool)
+
+    def begin(self, seed: int, allowed: Whole | None = None) -> None:
+        """Start a batch whose nodes are `allowed`; None allows all."""
+        self._inside[:] = allowed is None
+        if allowed is not None:
+            self._inside[allowed] = True
+
+    def _expand(self, nodes: Whole, hop: int) -> tuple[Whole, Whole]:
+        crow, entries = super()._expand(nodes, hop)
+        inside = self._inside[np.asarray(self.cols[entries])]
+        before = np.concatenate([[0], np.cumsum(inside)]).astype(np.int64)
+        return before[crow], entries[inside]
+
+
+def _choose(seed: int, nodes: Whole, degree: Whole, count: int) -> Whole:
+    """Choose `count` of `degree` for each node, ascending, all subsets equally likely.
+
+    Floyd's algorithm, one column at a time for all nodes: the i-th number is drawn from 0 … degree-count+i;
+    one that was drawn before is replaced by the largest of that range, which cannot have been.
+    """
+    last = degree[:, None] - count + np.arange(count)
+    drawn = node_below(seed, torch.from_numpy(nodes), torch.from_numpy(last + 1)).numpy()
+    for column in range(1, count):
+        again = (drawn[:, :column] == drawn[:, column : column + 1]).any(axis=1)
+        drawn[again, column] = last[again, column]
+    return np.sort(drawn, axis=1)
+
+
+def fan_out_for(hops: int, given: int | Sequence[int] | None) -> list[int]:
+    """Return one fan-out per hop: 10 and then 5 where nothing is given, one number for all, or a list."""
+    if given is None:
+        return [10] + [5] * (hops - 1)
+    return [given] * hops if isinstance(given, int) else [int(one) for one in given]

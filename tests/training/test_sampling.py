@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h3gnn.encoder import build_support
+from h3gnn.errors import InputError
+from h3gnn.training.clusters import cluster_batches, find_clusters, node_batches
+from h3gnn.training.loaders import node_loader, samples, to_sample
+from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, Sample, fan_out_for
+
+# 0 hears 1, 2, 3, 4; 1 hears 0; 2 hears 3; 3 hears nobody; 4 hears 0, 2
+CROW = np.array([0, 4, 5, 6, 6, 8])
+COLS = np.array([1, 2, 3, 4, 0, 3, 0, 2])
+
+
+def edges_of(sample: Sample, hop: int) -> list[tuple[int, int, int]]:
+    """(target, source, entry) in the numbers of the whole graph."""
+    found = sample.hops[hop]
+    targets = np.repeat(np.arange(len(found.crow) - 1), np.diff(found.crow))
+    return sorted(
+        zip(
+            sample.nodes[targets].tolist(),
+            sample.nodes[found.cols].tolist(),
+            found.entries.tolist(),
+            strict=True,
+        )
+    )
+
+
+def test_all_neighbours_of_a_graph_held_in_the_head() -> None:
+    sampler = NeighbourSampler(CROW, COLS, [-1, -1])
+    sample = sampler.sample(np.array([2, 1]))
+    assert sample.nodes.tolist() == [2, 1, 0, 3, 4]
+    assert sample.counts == [2, 4, 5]
+    assert edges_of(sample, 0) == [(1, 0, 4), (2, 3, 5)]
+    assert edges_of(sample, 1) == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 0, 4), (2, 3, 5)]
+    assert sampler.sample(np.array([3])).counts == [1, 1, 1]  # nothing is left over from the batch before
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> None:
+    nodes = data.draw(st.integers(1, 12))
+    pairs = data.draw(st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=60))
+    ordered = sorted(pairs)
+    rows, cols = np.array([p[0] for p in ordered], int), np.array([p[1] for p in ordered], np.int32)
+    crow = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
+    fan_out = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    seeds = np.array(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])
+    sampler = NeighbourSampler(crow, cols, fan_out)
+    sampler.begin(data.draw(st.integers(0, 2**62)))
+    sample = sampler.sample(seeds)
+    assert len(set(sample.nodes.tolist())) == len(sample.nodes) == sample.counts[-1]
+    for hop, fan in enumerate(fan_out):
+        found = edges_of(sample, hop)
+        assert all(ordered[entry] == (target, source) for target, source, entry in found)
+        assert len(set(found)) == len(found)
+        heard = Counter(target for target, _, _ in found)
+        reached = sample.nodes[: sample.counts[hop]]
+        assert all(heard[v] == min(fan, int(crow[v + 1] - crow[v])) for v in reached.tolist())
+        assert sample.hops[hop].cols.max(initial=-1) < sample.counts[hop + 1]
+    alone = sampler.sample(seeds[:1])  # the first seed hears the same by itself
+    assert edges_of(alone, 0) == [edge for edge in edges_of(sample, 0) if edge[0] == seeds[0]]
+    last = len(fan_out) - 1
+    assert set(edges_of(alone, last)) <= set(edges_of(sample, last))
+
+
+def test_every_subset_of_neighbours_is_equally_likely() -> None:
+    sampler = NeighbourSampler(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, 3, 4, 5]), [2])
+    drawn: Counter[tuple[int, ...]] = Counter()
+    for seed in range(4000):
+        sampler.begin(seed)
+        drawn[tuple(sampler.sample(np.array([0])).hops[0].entries.tolist())] += 1
+    assert len(drawn) == 10
+    assert sum((count - 400) ** 2 / 400 for count in drawn.values()) < 27.9  # χ², 9 degrees, p = 0.001
+
+
+def test_pyg_loader_gives_the_same_batches() -> None:
+    sampler = NeighbourSampler(CROW, COLS, [2, 1])
+    sampler.begin(5)
+    batches = [[2, 0], [4, 1], [3]]
+    loader = node_loader(sampler, batches)
+    data = next(iter(loader))
+    assert data.batch_size == 2
+    assert data.n_id[:2].tolist() == [2, 0]
+    assert torch.equal(torch.from_numpy(COLS)[data.e_id], data.n_id[data.edge_index[0]])
+    for seeds, theirs in zip(batches, samples(loader, 2), strict=True):
+        ours = sampler.sample(np.array(seeds))
+        assert ours.nodes.tolist() == theirs.nodes.tolist()
+        assert ours.counts == theirs.counts
+        assert [edges_of(ours, hop) for hop in range(2)] == [edges_of(theirs, hop) for hop in range(2)]
+
+
+def test_batches_of_pygs_own_samplers_are_understood() -> None:
+    """PyG draws for a node once, when it is first met, and may not say which hop an edge belongs to."""
+    from torch_geometric.data import Data
+
+    data = Data(  # seeds 7 and 5; 7 hears 5 and 9, 5 hears 8; then 9 hears 7 and 3
+        edge_index=torch.tensor([[1, 2, 3, 0, 4], [0, 0, 1, 2, 2]]),
+        n_id=torch.tensor([7, 5, 9, 8, 3]),
+        e_id=torch.tensor([10, 11, 12, 13, 14]),
+        batch_size=2,
+    )
+    sample = to_sample(data, 2, once=True)
+    assert sample.counts == [2, 4, 5]
+    assert edges_of(sample, 0) == [(5, 8, 12), (7, 5, 10), (7, 9, 11)]
+    assert edges_of(sample, 1) == [(5, 8, 12), (7, 5, 10), (7, 9, 11), (9, 3, 14), (9, 7, 13)]
+
+
+def test_a_cluster_batch_is_the_induced_subgraph() -> None:
+    sampler = ClusterSampler(CROW, COLS, 2)
+    sampler.begin(0, np.array([4, 0, 2]))
+    sample = sampler.sample(np.array([4, 0, 2]))
+    assert sample.counts == [3, 3, 3]
+    assert edges_of(sample, 1) == [(0, 2, 1), (0, 4, 3), (4, 0, 6), (4, 2, 7)]
+    share = sampler.sample(np.array([2]))  # one process's share still hears within the batch alone
+    assert edges_of(share, 0) == []
+
+
+def test_clusters_cut_few_edges_and_batches_cover_every_node_once() -> None:
+    pytest.importorskip("pymetis")
+    side, blocks = 10, 6
+    ends = [(b * side + i, b * side + j) for b in range(blocks) for i in range(side) for j in range(i)] + [
+        (b * side, b * side - 1) for b in range(1, blocks)
+    ]
+    support = build_support(torch.tensor(ends).T, side * blocks, self_loops=True)
+    clusters = find_clusters(support.pattern.crow.numpy(), support.pattern.cols.numpy(), side)
+    assert sorted(np.concatenate(clusters).tolist()) == list(range(side * blocks))
+    of = np.empty(side * blocks, int)
+    for number, cluster in enumerate(clusters):
+        of[cluster] = number
+    assert sum(of[u] != of[v] for u, v in ends) <= 2 * blocks
+    generator = torch.Generator().manual_seed(0)
+    first, second = cluster_batches(clusters, generator), cluster_batches(clusters, generator)
+    assert sorted(np.concatenate(first).tolist()) == list(range(side * blocks))
+    assert [b.tolist() for b in first] != [b.tolist() for b in second]
+
+
+def test_without_pymetis_the_person_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
+    with pytest.raises(InputError, match="pip install"):
+        find_clusters(CROW, COLS, 2)
+
+
+def test_batches_are_even_and_fan_outs_have_one_number_per_hop() -> None:
+    batches = node_batches(10, 4, torch.Generator().manual_seed(0))
+    assert [len(batch) for batch in batches] == [4, 3, 3]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(10))
+    assert fan_out_for(3, None) == [10, 5, 5]
+    assert fan_out_for(2, 7) == [7, 7]
+    assert fan_out_for(2, (4, -1)) == [4, -1]
