@@ -117,7 +117,7 @@ class CheckpointWriter:
                 tensors, description = self.files.read(path)
                 try:
                     recorder = put_back(self.step, tensors, description["columns"])
-                except (CheckpointError, KeyError) as error:
+                except CheckpointError as error:
                     raise CheckpointError(f"{path} does not fit its own settings: {error}") from None
             except CheckpointError as fault:
                 faults.append(fault)

@@ -49,19 +49,16 @@ def put_back(step: Step, state: dict[str, Tensor], columns: Sequence[str]) -> Re
     """
     places = _in_place(step)
     _check_fit(step, places, state)
+    projected = _with_strides(state, "projected", step.features.device)
+    recorder = _put_back_history(state, columns, step.features.device)
     _put_back_adam(step, state)
     for name, place in places.items():
         place.copy_(state[name])
     for model, generator in enumerate(step.generators):
         generator.set_state(state[f"generator.{model}"].cpu().clone())
     if isinstance(step.objective, LatentPrediction):
-        step.objective.teacher.projected = _with_strides(state, "projected", step.features.device)
-    history = {
-        name.removeprefix("history."): values.to(step.features.device)
-        for name, values in state.items()
-        if name.startswith("history.")
-    }
-    return Recorder.from_state(history, columns)
+        step.objective.teacher.projected = projected
+    return recorder
 
 
 def _in_place(step: Step) -> dict[str, Tensor]:
@@ -82,6 +79,8 @@ def _check_fit(step: Step, places: dict[str, Tensor], state: dict[str, Tensor]) 
     for index, parameter in enumerate(parameters):
         wanted |= {f"adam.{index}.{name}": parameter.shape for name in MOMENTS[:2]}
         wanted[f"adam.{index}.step"] = torch.Size()
+    if "projected" in state:
+        wanted["projected.strides"] = torch.Size([state["projected"].dim()])
     for name, shape in wanted.items():
         if name not in state:
             raise CheckpointError(f"{name} is missing")
@@ -103,6 +102,18 @@ def _put_back_adam(step: Step, state: dict[str, Tensor]) -> None:
         for index, parameter in enumerate(_adam_parameters(step))
     }
     adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
+
+
+def _put_back_history(state: dict[str, Tensor], columns: Sequence[str], device: torch.device) -> Recorder:
+    rows = {
+        name.removeprefix("history."): values.to(device)
+        for name, values in state.items()
+        if name.startswith("history.")
+    }
+    try:
+        return Recorder.from_state(rows, columns)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"its history is not complete: {error}") from None
 
 
 def _with_strides(state: dict[str, Tensor], name: str, device: torch.device) -> Tensor | None:

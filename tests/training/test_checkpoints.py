@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from h3gnn import H3GNN, CheckpointError, Checkpoints, CheckpointWarning, Graph, InputError
+from h3gnn.storage import versions
+from h3gnn.tensorfiles import read_tensor_file, write_tensor_file
+from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, one_process_only
+from h3gnn.training.checkpoints import CheckpointWriter
+from h3gnn.training.history import Recorder
+from h3gnn.training.interruption import StopRequest, TrainingStopped
+
+QUICK: dict[str, Any] = {"epochs": 8, "channels": 4, "heads": 2, "mask_warmup": 2, "device": "cpu"}
+
+
+class KilledError(Exception):
+    """Stands for the end of a process; tests/training/test_killed.py kills real ones."""
+
+
+@pytest.fixture
+def killed_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """End a training in the middle, after the checkpoint of that epoch if there is one; None ends nothing."""
+    unharmed = CheckpointWriter.after_epoch
+
+    def arrange(epoch: int | None) -> None:
+        def after_epoch(self: CheckpointWriter, recorder: Recorder, request: StopRequest) -> None:
+            unharmed(self, recorder, request)
+            if len(recorder) == epoch:
+                raise KilledError
+
+        monkeypatch.setattr(CheckpointWriter, "after_epoch", after_epoch)
+
+    return arrange
+
+
+def assert_same_bits(model: H3GNN, wanted: H3GNN) -> None:
+    assert model.embedding_.tobytes() == wanted.embedding_.tobytes()
+    assert model.history_.names == wanted.history_.names
+    for name in wanted.history_.names:
+        assert model.history_[name].tobytes() == wanted.history_[name].tobytes(), name
+    for (name, mine), theirs in zip(
+        model.encoder_.state_dict().items(), wanted.encoder_.state_dict().values(), strict=True
+    ):
+        assert torch.equal(mine, theirs), name
+
+
+def before_each_epoch(model: H3GNN, act: Callable[[int], object]) -> H3GNN:
+    """Do something as each epoch of a model begins."""
+    unharmed = model._mask_of
+
+    def mask_of(epoch: int) -> Any:
+        act(epoch)
+        return unharmed(epoch)
+
+    model._mask_of = mask_of  # type: ignore[method-assign]
+    return model
+
+
+def epochs_in(folder: Path) -> list[int]:
+    return sorted(epoch_of(path) for path in checkpoints_in(folder))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"n_models": 2, "batch_norm": True, "token_dropout": 0.3, "hops": 3},
+        {"teacher_mode": "train", "batch_norm": True, "attention_dropout": 0.5, "token_dropout": 0.2},
+        {"objective": "decoder", "mask": "random", "weight_decay": 0.01},
+        {"mask": "difficulty", "schedule": "constant", "fusion": "mlp", "normalize": True},
+    ],
+    ids=str,
+)
+def test_a_run_that_goes_on_equals_the_uninterrupted_one_bit_for_bit(
+    small_mixed: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], setting: dict[str, Any]
+) -> None:
+    options = {**QUICK, **setting}
+    wanted = H3GNN(**options).fit(small_mixed)
+    for moment in (1, 3, 6, 7, 8):
+        killed_after(moment)
+        with pytest.raises(KilledError):
+            H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3))
+        killed_after(None)
+    assert epochs_in(tmp_path / "run") == [6, 8]
+    again = H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3))
+    assert_same_bits(again, wanted)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_it_does_not_matter_where_it_was_killed(
+    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], moment: int
+) -> None:
+    killed_after(moment)
+    checkpoints = Checkpoints(tmp_path, every=1, keep=1)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
+    assert epochs_in(tmp_path) == [moment]
+    killed_after(None)
+    steps: list[int] = []
+    model = before_each_epoch(H3GNN(**QUICK, n_models=3), steps.append)
+    assert_same_bits(
+        model.fit(path_graph, checkpoints=checkpoints), H3GNN(**QUICK, n_models=3).fit(path_graph)
+    )
+    assert steps == list(range(moment, 8))  # nothing was trained twice
+
+
+def test_training_draws_from_no_generator_that_a_checkpoint_does_not_hold(path_graph: Graph) -> None:
+    torch_state, numpy_state = torch.get_rng_state(), numpy_numbers()
+    H3GNN(**QUICK, token_dropout=0.3, teacher_mode="train").fit(path_graph)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.array_equal(numpy_numbers(), numpy_state)
+
+
+def numpy_numbers() -> Any:
+    return np.random.get_state(legacy=False)["state"]["key"]
+
+
+def test_the_last_k_are_kept_and_a_finished_fit_leaves_none(
+    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    killed_after(7)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2, keep=3))
+    assert epochs_in(tmp_path) == [2, 4, 6]
+    killed_after(None)
+    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, keep=2, keep_finished=True))
+    assert epochs_in(tmp_path) == [6, 8]
+    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_clock_decides_too(
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: Callable[[int], None]
+) -> None:
+    clock = iter(range(0, 100_000, 60))  # a minute passes whenever somebody looks
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    killed_after(7)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, minutes=2.5, keep=9))
+    assert epochs_in(tmp_path) == [3, 6]  # looking costs a minute, and so does writing
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "other settings": ({"learning_rate": 0.01}, "learning_rate is 0.001 there and 0.01 here"),
+    "more epochs": ({"epochs": 9}, "epochs is 8 there and 9 here"),
+    "other seed": ({"random_state": 1}, "random_state is 0 there and 1 here"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_settings_are_refused_and_nothing_is_touched(
+    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], case: str
+) -> None:
+    content = interrupted_run(path_graph, tmp_path, killed_after)
+    setting, words = REFUSED[case]
+    with pytest.raises(InputError, match=words):
+        H3GNN(**{**QUICK, **setting}).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+    assert contents(tmp_path) == content
+
+
+def test_another_graph_is_refused(
+    path_graph: Graph, small_mixed: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
+) -> None:
+    content = interrupted_run(path_graph, tmp_path, killed_after)
+    with pytest.raises(InputError, match="it was trained on another graph"):
+        H3GNN(**QUICK).fit(small_mixed, checkpoints=Checkpoints(tmp_path))
+    assert contents(tmp_path) == content
+
+
+def interrupted_run(
+    graph: Graph, folder: Path, killed_after: Callable[[int | None], None], epoch: int = 5
+) -> dict[str, bytes]:
+    killed_after(epoch)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(folder, every=1, keep=3))
+    killed_after(None)
+    return contents(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "every must be a whole number"),
+        ({"minutes": -1.0}, "minutes must lie in"),
+        ({"keep": 0}, "keep must be"),
+    ],
+)
+def test_bad_values_are_named(path_graph: Graph, tmp_path: Path, options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, **options))
+    with pytest.raises(InputError, match="random_state to be a whole number"):
+        H3GNN(**QUICK, random_state=None).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file"):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file"))
+    with pytest.raises(InputError, match="cannot be written"):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file" / "run"))
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Graph, H3GNN]:
+    """The checkpoints of epochs 3, 4 and 5 of a run of 8 epochs, its graph, and how it should end."""
+    from h3gnn.graphs.checks import check_graph
+
+    graph = check_graph(torch.eye(5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    folder = tmp_path_factory.mktemp("interrupted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointWriter, "_due", lambda _, epoch: 3 <= epoch <= 5)
+        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(folder, keep=3, keep_finished=True))
+    assert epochs_in(folder) == [3, 4, 5]
+    return folder, graph, H3GNN(**QUICK).fit(graph)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damage_anywhere_in_any_file_costs_epochs_but_never_the_run(
+    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN], data: st.DataObject
+) -> None:
+    folder, graph, wanted = interrupted
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    shutil.copytree(folder, tmp_path / "run")
+    files = sorted(checkpoints_in(tmp_path / "run"), key=epoch_of)
+    spoilt = data.draw(st.sets(st.sampled_from(files), min_size=1))
+    for path in sorted(spoilt):
+        path.write_bytes(damaged(path.read_bytes(), data))
+    before = {path: path.read_bytes() for path in spoilt}
+    fit = H3GNN(**QUICK).fit
+    if len(spoilt) == len(files):
+        with pytest.raises(CheckpointError, match=r"damaged.* holds no other checkpoint"):
+            fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1))
+        assert all(path.read_bytes() == content for path, content in before.items())
+    elif files[-1] in spoilt:
+        good = max(epoch_of(path) for path in files if path not in spoilt)
+        with pytest.warns(CheckpointWarning, match=rf"damaged.*; going on from .* of epoch {good}"):
+            assert_same_bits(fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1)), wanted)
+    else:
+        assert_same_bits(fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1)), wanted)
+
+
+def damaged(content: bytes, data: st.DataObject) -> bytes:
+    """Cut a file short, or change some of its bytes."""
+    if data.draw(st.booleans()):
+        return content[: data.draw(st.integers(0, len(content) - 1))]
+    changed = bytearray(content)
+    for place in data.draw(st.sets(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        changed[place] ^= data.draw(st.integers(1, 255))
+    return bytes(changed)
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """Put a sound file in a checkpoint's place that says something else."""
+    tensors, description = read_tensor_file(path)
+    lost = changes.pop("lost", None)
+    path.unlink()
+    kept = {name: tensor for name, tensor in tensors.items() if name != lost}
+    write_tensor_file(path.parent, path.name.rpartition("-")[0], kept, {**description, **changes})
+
+
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "newer format": ({"format_version": 99}, "has format version 99, but this h3gnn reads version 1"),
+    "other h3gnn": ({"versions": {"h3gnn": "9.9"}}, "was written by h3gnn 9.9, but this is h3gnn"),
+    "other file": ({"format": "diary"}, "was not written as h3gnn-checkpoint"),
+    "lost tensor": ({"lost": "difficulty"}, "does not fit its own settings: difficulty is missing"),
+    "lost history": ({"lost": "history.loss"}, "its history is not complete"),
+    "lost strides": ({"lost": "projected.strides"}, "projected.strides is missing"),
+    "lost moment": ({"lost": "adam.0.exp_avg"}, r"adam\.0\.exp_avg is missing"),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_strange_checkpoint_is_passed_over_and_said(
+    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN], case: str
+) -> None:
+    folder, graph, wanted = interrupted
+    change, words = STRANGE[case]
+    shutil.copytree(folder, tmp_path / "run")
+    rewritten(max(checkpoints_in(tmp_path / "run"), key=epoch_of), **change)
+    with pytest.warns(CheckpointWarning, match=rf"{words}.*going on from the one before it, of epoch 4"):
+        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+    shutil.copytree(folder, tmp_path / "all")
+    for path in checkpoints_in(tmp_path / "all"):
+        rewritten(path, **change)
+    before = contents(tmp_path / "all")
+    with pytest.raises(CheckpointError, match=words):
+        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "all", every=1))
+    assert contents(tmp_path / "all") == before
+
+
+def test_another_torch_is_said_but_not_refused(
+    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN]
+) -> None:
+    folder, graph, wanted = interrupted
+    shutil.copytree(folder, tmp_path / "run")
+    newest = max(checkpoints_in(tmp_path / "run"), key=epoch_of)
+    rewritten(newest, versions={**versions(), "torch": "1.0"})
+    with pytest.warns(CheckpointWarning, match=r"written with torch 1\.0, here .*: the last digits"):
+        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+
+
+def test_a_damaged_file_never_pushes_out_a_good_one(
+    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN], killed_after: Callable[[int | None], None]
+) -> None:
+    folder, graph, wanted = interrupted
+    shutil.copytree(folder, tmp_path / "run")
+    newest = max(checkpoints_in(tmp_path / "run"), key=epoch_of)
+    newest.write_bytes(b"")
+    far = newest.rename(newest.with_name(newest.name.replace("00000005", "00000007")))
+    killed_after(6)
+    with pytest.warns(CheckpointWarning, match="of epoch 4"), pytest.raises(KilledError):
+        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep=1))
+    assert epochs_in(tmp_path / "run") == [6, 7]
+    assert far.read_bytes() == b""
+    killed_after(None)
+    with pytest.warns(CheckpointWarning, match="of epoch 6"):
+        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+
+
+def test_a_full_disk_does_not_end_the_training(
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: Callable[[int], None]
+) -> None:
+    """Room for three checkpoints, then none."""
+    sync, calls = os.fsync, iter(range(100))
+
+    def full_later(handle: int) -> None:
+        if next(calls) >= 6:  # each file, and its folder
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full_later)
+    with pytest.warns(CheckpointWarning) as said:
+        model = H3GNN(**QUICK).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep_finished=True)
+        )
+    assert len(said) == 5
+    assert str(said[0].message) == (
+        f"no checkpoint after epoch 4: {tmp_path / 'run'} cannot be written (No space left on device); "
+        "the training goes on, and the last checkpoint is of epoch 3"
+    )
+    assert epochs_in(tmp_path / "run") == [2, 3]
+    assert not list((tmp_path / "run").glob(".*.part"))
+    monkeypatch.undo()
+    assert_same_bits(model, H3GNN(**QUICK).fit(path_graph))
+    again = H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "run"))
+    assert_same_bits(again, model)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_epoch_and_writes_a_checkpoint(
+    path_graph: Graph, tmp_path: Path, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    model = before_each_epoch(
+        H3GNN(**QUICK), lambda epoch: signal.raise_signal(number) if epoch == 4 else None
+    )
+    with pytest.raises(TrainingStopped, match="stopped after epoch 5 of 8, with a checkpoint in") as stopped:
+        model.fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    assert stopped.value.signal_number == number
+    assert signal.getsignal(number) is before
+    assert epochs_in(tmp_path) == [5]
+    assert_same_bits(
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)), H3GNN(**QUICK).fit(path_graph)
+    )
+
+
+def ctrl_c_twice() -> None:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_ctrl_c_does_not_wait(path_graph: Graph, tmp_path: Path) -> None:
+    model = before_each_epoch(H3GNN(**QUICK), lambda _: ctrl_c_twice())
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        model.fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    assert not isinstance(stopped.value, TrainingStopped)
+
+
+def test_a_signal_that_comes_after_the_last_epoch_is_not_swallowed(tmp_path: Path, path_graph: Graph) -> None:
+    from h3gnn.training.interruption import signals_wait
+
+    with pytest.raises(KeyboardInterrupt), signals_wait():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_full_disk_at_the_end_is_told(
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    model = before_each_epoch(H3GNN(**QUICK), lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(TrainingStopped, match=r"epoch 1 of 8, but .*No space left.* there is no checkpoint"):
+        model.fit(path_graph, checkpoints=Checkpoints(tmp_path))
+
+
+def test_outside_the_main_thread_signals_are_left_alone(path_graph: Graph, tmp_path: Path) -> None:
+    models: list[H3GNN] = []
+    worker = threading.Thread(
+        target=lambda: models.append(H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)))
+    )
+    worker.start()
+    worker.join()
+    assert_same_bits(models[0], H3GNN(**QUICK).fit(path_graph))
+
+
+def test_two_processes_cannot_train_one_run(path_graph: Graph, tmp_path: Path) -> None:
+    with one_process_only(tmp_path), pytest.raises(InputError, match="another process is training this run"):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+
+
+def test_a_checkpoint_holds_what_was_promised(interrupted: tuple[Path, Graph, H3GNN]) -> None:
+    folder, graph, _ = interrupted
+    tensors, description = read_tensor_file(max(checkpoints_in(folder), key=epoch_of))
+    parts = {name.split(".")[0] for name in tensors}
+    assert parts == {"student", "teacher", "projected", "adam", "generator", "difficulty", "history"}
+    assert description["epoch"] == 5
+    assert description["fingerprint"]["graph"] == graph.provenance.sha256
+    assert json.loads(json.dumps(description)) == description
