@@ -1,0 +1,185 @@
+"""A graph in memory-mapped files: opened in no time, read where it is touched, never loaded as a whole.
+
+A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows), the edges as
+compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`), and the ids of the nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.buckets import EdgeBuckets, index_type
+from h3gnn.graphs.graph import Provenance
+from h3gnn.graphs.moments import Moments, scaler_from_moments
+from h3gnn.graphs.scaling import FeatureScaler
+
+FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
+ROWS_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class MappedRows:
+    """Compressed sparse rows in files.
+
+    Attributes:
+        crow: where each target's edges begin `[nodes + 1]`.
+        cols: their sources `[edges]`.
+        weight: float32 `[edges]`, or None.
+    """
+
+    crow: npt.NDArray[np.int64]
+    cols: npt.NDArray[Any]
+    weight: npt.NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, eq=False)
+class MappedGraph:
+    """What `Graph` is in memory, in files; without labels."""
+
+    folder: Path
+    features: npt.NDArray[np.float32]
+    rows: MappedRows
+    provenance: Provenance
+    moments: Moments
+    id_kind: str
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.features.shape[0])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of directed edges."""
+        return len(self.rows.cols)
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
+        return int(self.features.shape[1])
+
+    def scaler(self, kind: str) -> FeatureScaler:
+        """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
+        return scaler_from_moments(self.moments, kind)
+
+    def node_ids(self) -> Iterator[Any]:
+        """Yield the ids, some at a time, as Arrow arrays."""
+        import pyarrow as pa
+
+        if self.id_kind == "position":
+            for start in range(0, self.num_nodes, ROWS_AT_A_TIME):
+                yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
+            return
+        with pa.memory_map(str(self.folder / "ids.arrow")) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number).column(0)
+
+
+def is_prepared(path: Path) -> bool:
+    """Tell whether `h3gnn prepare` wrote this folder."""
+    return (path / DESCRIPTION).is_file()
+
+
+def open_mapped(folder: str | Path) -> MappedGraph:
+    """Open a prepared folder; sizes are checked, values were checked when it was written."""
+    path = Path(folder)
+    if not is_prepared(path):
+        raise GraphError(f"{path} holds no prepared graph: {DESCRIPTION} is not there; see `h3gnn prepare`")
+    try:
+        about = json.loads((path / DESCRIPTION).read_bytes())
+        if about["format"] != FORMAT or about["format_version"] != FORMAT_VERSION:
+            raise GraphError(f"{path / DESCRIPTION} is not of a format that this h3gnn reads")
+        nodes, edges, columns = int(about["nodes"]), int(about["edges"]), int(about["features"])
+        provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
+        moments = Moments(**about["moments"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, GraphError):
+            raise
+        raise GraphError(f"{path / DESCRIPTION} is damaged: {error!r}") from None
+    features = _map(path / "features.bin", np.dtype(np.float32), (nodes, columns))
+    rows = _open_rows(path, nodes, edges, weighted=bool(about["weighted"]))
+    return MappedGraph(path, features, rows, provenance, moments, str(about["ids"]))
+
+
+def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
+    cols = _map(folder / "cols.bin", np.dtype(index_type(nodes)), (edges,))
+    weight = _map(folder / "weight.bin", np.dtype(np.float32), (edges,)) if weighted else None
+    return MappedRows(_map(folder / "crow.bin", np.dtype(np.int64), (nodes + 1,)), cols, weight)
+
+
+def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if not path.is_file() or path.stat().st_size != wanted:
+        found = path.stat().st_size if path.is_file() else "no"
+        raise GraphError(f"{path} is damaged: {found} bytes instead of {wanted}; prepare the graph again")
+    if wanted == 0:
+        return np.empty(shape, dtype=kind)
+    return np.memmap(path, dtype=kind, mode="r", shape=shape)
+
+
+def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> MappedRows:
+    """Return the rows that `build_support` would build, from a folder beside the edges that is made once.
+
+    It is written under another name and renamed when it is whole, so that several processes may make it.
+    """
+    name = f"support{'-undirected' * undirected}{'-loops' * self_loops}"
+    folder = graph.folder / name
+    if not (folder / "done").is_file():
+        made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=graph.folder))
+        try:
+            _build_support(graph, made, undirected=undirected, self_loops=self_loops)
+            os.replace(made, folder)  # noqa: PTH105
+        except OSError:
+            if not (folder / "done").is_file():
+                raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    edges = int((folder / "done").read_text())
+    return _open_rows(folder, graph.num_nodes, edges, weighted=graph.rows.weight is not None)
+
+
+def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_loops: bool) -> None:
+    rows, nodes = graph.rows, graph.num_nodes
+    total, kept = 0.0, 0
+    with EdgeBuckets(folder, nodes, weighted=rows.weight is not None) as buckets:
+        for start in range(0, nodes, ROWS_AT_A_TIME):
+            end = min(start + ROWS_AT_A_TIME, nodes)
+            span = slice(int(rows.crow[start]), int(rows.crow[end]))
+            target = np.repeat(np.arange(start, end), np.diff(rows.crow[start : end + 1]))
+            source = np.asarray(rows.cols[span], dtype=np.int64)
+            between = source != target
+            source, target = source[between], target[between]
+            weight = None if rows.weight is None else np.asarray(rows.weight[span])[between]
+            buckets.add(source, target, weight)
+            if undirected:
+                buckets.add(target, source, weight)
+            kept += len(source)
+            total += 0.0 if weight is None else float(weight.sum(dtype=np.float64))
+        typical = total / kept if rows.weight is not None and kept else 1.0
+        for start in range(0, nodes if self_loops else 0, ROWS_AT_A_TIME):
+            loop = np.arange(start, min(start + ROWS_AT_A_TIME, nodes))
+            buckets.add(loop, loop, np.full(len(loop), typical))
+        edges = buckets.write_rows(strongest=True)
+    (folder / "done").write_text(str(edges))
+
+
+def feature_rows(graph: MappedGraph, scaler: FeatureScaler) -> Any:
+    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`."""
+
+    def read(nodes: npt.NDArray[np.int64]) -> torch.Tensor:
+        return scaler(torch.from_numpy(np.ascontiguousarray(graph.features[nodes])))
+
+    return read

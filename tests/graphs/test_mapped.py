@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h3gnn.encoder import build_support
+from h3gnn.errors import GraphError
+from h3gnn.graphs import buckets, streams
+from h3gnn.graphs.files import read_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph, feature_rows, open_mapped, support_rows
+from h3gnn.graphs.moments import MomentSums, scaler_from_moments
+from h3gnn.graphs.prepare import prepare_graph
+from h3gnn.graphs.scaling import fit_scaler
+
+
+def write(folder: Path, ids: list[Any], edges: list[tuple[int, int]], weights: list[float] | None) -> None:
+    """The same small graph as CSV and as Parquet."""
+    random = np.random.default_rng(0)
+    features = pd.DataFrame({"id": ids, **{f"f{i}": random.normal(size=len(ids)) for i in range(3)}})
+    table = pd.DataFrame({"source": [ids[u] for u, _ in edges], "target": [ids[v] for _, v in edges]})
+    if weights is not None:
+        table["weight"] = weights
+    features.to_csv(folder / "f.csv", index=False)
+    table.to_csv(folder / "e.csv", index=False)
+    features.to_parquet(folder / "f.parquet")
+    table.to_parquet(folder / "e.parquet")
+    np.save(folder / "f.npy", features.drop(columns="id").to_numpy())
+
+
+def assert_same(mapped: MappedGraph, graph: Graph) -> None:
+    np.testing.assert_array_equal(mapped.features, graph.dense_features().numpy())
+    targets = np.repeat(np.arange(mapped.num_nodes), np.diff(mapped.rows.crow))
+    np.testing.assert_array_equal(np.stack([mapped.rows.cols, targets]), graph.edge_index.numpy())
+    if graph.edge_weight is None:
+        assert mapped.rows.weight is None
+    else:
+        np.testing.assert_allclose(mapped.rows.weight, graph.edge_weight.numpy())
+    assert np.concatenate([one.to_pylist() for one in mapped.node_ids()]).tolist() == graph.node_ids.tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5, 3.0, 1.0]])
+@pytest.mark.parametrize("ids", [[7, 3, 12, 5], ["ann", "bob", "cy", "7"]])
+def test_prepared_files_hold_what_reading_into_memory_gives(
+    tmp_path: Path, ids: list[Any], weights: list[float] | None, kind: str
+) -> None:
+    edges = [(0, 1), (2, 1), (0, 1), (3, 3), (1, 0)]  # one twice, one loop
+    write(tmp_path, ids, edges, weights)
+    parts = tmp_path / f"e.{kind}", tmp_path / f"f.{kind}"
+    shares: list[float] = []
+    mapped = prepare_graph(*parts, tmp_path / "out", edges_progress=shares.append)
+    assert_same(mapped, read_graph(parts[0], features=parts[1]))
+    assert_same(open_mapped(tmp_path / "out"), read_graph(parts[0], features=parts[1]))
+    assert mapped.provenance.mended == ("1 duplicate edge(s) merged",)
+    assert shares[-1] == 1.0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_many_blocks_and_buckets_make_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    edges = [(int(u), int(v)) for u, v in random.integers(0, 200, (900, 2))]
+    write(tmp_path, list(range(200)), edges, random.random(900).tolist())
+    graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv")
+    monkeypatch.setattr(buckets, "BUCKET_NODES", 7)
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(streams, "BLOCK_ROWS", 13)
+    for kind in ("csv", "parquet"):
+        mapped = prepare_graph(tmp_path / f"e.{kind}", tmp_path / f"f.{kind}", tmp_path / kind)
+        assert_same(mapped, graph)
+
+
+def test_an_array_of_features_is_called_by_position(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 2, 3], [(0, 1), (3, 2)], None)
+    mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "out")
+    assert_same(mapped, read_graph(tmp_path / "e.csv", features=tmp_path / "f.npy"))
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_support_in_files_is_the_support_in_memory(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("graph")
+    nodes = data.draw(st.integers(2, 9))
+    pairs = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1))
+    edges = data.draw(st.lists(pairs, min_size=1, max_size=25))
+    weighted = data.draw(st.booleans())
+    weights = [data.draw(st.floats(0.125, 9, width=32)) for _ in edges] if weighted else None
+    write(folder, list(range(nodes)), edges, weights)
+    graph = read_graph(folder / "e.csv", features=folder / "f.csv", header=True)
+    mapped = prepare_graph(folder / "e.csv", folder / "f.csv", folder / "out", header=True)
+    for undirected in (False, True):
+        for self_loops in (False, True):
+            ours = support_rows(mapped, undirected=undirected, self_loops=self_loops)
+            wanted = build_support(
+                graph.edge_index,
+                nodes,
+                edge_weight=graph.edge_weight,
+                undirected=undirected,
+                self_loops=self_loops,
+            )
+            np.testing.assert_array_equal(ours.crow, wanted.pattern.crow)
+            np.testing.assert_array_equal(ours.cols, wanted.pattern.cols)
+            again = support_rows(mapped, undirected=undirected, self_loops=self_loops)
+            np.testing.assert_array_equal(again.cols, ours.cols)
+
+
+FEATURES = {
+    "words": (torch.rand(40, 5, generator=torch.Generator().manual_seed(0)) < 0.2).float(),
+    "counts": torch.rand(40, 5, generator=torch.Generator().manual_seed(0)).sub(0.7).clamp_min(0),
+    "measured": torch.randn(40, 5, generator=torch.Generator().manual_seed(0)) * 3 + 1000,
+    "constant": torch.full((40, 5), 2.5),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_scaling_learned_in_blocks_is_the_one_learned_at_once(name: str) -> None:
+    sums = MomentSums(5)
+    for block in torch.split(FEATURES[name], 7):
+        sums.add(block)
+    ours, wanted = scaler_from_moments(sums.moments()), fit_scaler(FEATURES[name])
+    assert ours.kind == wanted.kind
+    torch.testing.assert_close(ours(FEATURES[name]), wanted(FEATURES[name]), atol=2e-3, rtol=2e-3)
+
+
+def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
+    mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
+    scaler = mapped.scaler("columns")
+    whole = scaler(torch.from_numpy(np.array(mapped.features)))
+    torch.testing.assert_close(feature_rows(mapped, scaler)(np.array([3, 1])), whole[[3, 1]])
+
+
+BAD = {
+    "stranger": ("e.csv", "source,target\n1,2\n2,99\n", "line 3: node 99 is unknown"),
+    "gap": ("f.csv", "id,a\n0,1\n1,\n", "line 3: a feature is missing"),
+    "twice": ("f.csv", "id,a\n1,1\n1,2\n", "stands there already"),
+    "word": ("f.csv", "id,a\n1,1\n2,x\n", "cannot be read"),
+    "negative weight": ("e.csv", "source,target,weight\n0,1,-2\n", "not a positive number"),
+    "no row": ("e.csv", "", "0 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+    write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
+    file, text, words = BAD[name]
+    (tmp_path / file).write_text(text)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(GraphError, match=words):
+        prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_damaged_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="holds no prepared graph"):
+        open_mapped(tmp_path)
+    write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
+    out = tmp_path / "out"
+    prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", out)
+    content = (out / "features.bin").read_bytes()
+    (out / "features.bin").write_bytes(content[:-1])
+    with pytest.raises(GraphError, match="47 bytes instead of 48"):
+        open_mapped(out)
+    (out / "features.bin").write_bytes(content)
+    about = json.loads((out / "graph.json").read_text())
+    (out / "graph.json").write_text(json.dumps({**about, "format_version": 9}))
+    with pytest.raises(GraphError, match="not of a format"):
+        open_mapped(out)
+    (out / "graph.json").write_text("{")
+    with pytest.raises(GraphError, match="damaged"):
+        open_mapped(out)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("x")
+    with pytest.raises(GraphError, match="choose another folder"):
+        prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "full")
