@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from h3gnn.errors import InputError
 
 
@@ -42,6 +44,7 @@ def check_arguments(given: dict[str, Any]) -> None:
         check_choice(name, given[name], choices)
     if given["hidden_channels"] is not None:
         check_whole("hidden_channels", given["hidden_channels"], 1)
+    _check_batches(given)
     if given["edge_start"] != "normalized":
         if isinstance(given["edge_start"], str):
             raise InputError(f"edge_start must be 'normalized' or a number, not {given['edge_start']!r}")
@@ -51,6 +54,30 @@ def check_arguments(given: dict[str, Any]) -> None:
             f"channels ({given['channels']}) must be a multiple of heads ({given['heads']}), "
             "since each head gets an equal share of a token"
         )
+
+
+def _check_batches(given: dict[str, Any]) -> None:
+    """Check the arguments of mini-batches and the memory budget."""
+    check_choice("batches", given["batches"], ("neighbours", "clusters"))
+    if given["batch_size"] is not None:
+        check_whole("batch_size", given["batch_size"], 1)
+    fan_out = given["fan_out"]
+    if fan_out is not None:
+        every = fan_out if isinstance(fan_out, list | tuple) else [fan_out] * given["hops"]
+        if not all(_is_fan_out(one) for one in every):
+            raise InputError(
+                f"fan_out must be a number of neighbours per hop, or -1 for all, not {fan_out!r}"
+            )
+        if len(every) != given["hops"]:
+            raise InputError(f"fan_out gives {len(every)} hop(s), but hops is {given['hops']}")
+    if given["memory"] is not None:
+        from h3gnn.training.memory import parse_memory
+
+        parse_memory(given["memory"])
+
+
+def _is_fan_out(one: Any) -> bool:
+    return isinstance(one, int | np.integer) and not isinstance(one, bool) and bool(one >= 1 or one == -1)
 
 
 _WHOLE = {

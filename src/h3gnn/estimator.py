@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +17,26 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from h3gnn import storage
+from h3gnn import largefit, storage
 from h3gnn.arguments import check_arguments
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
 from h3gnn.encoder.support import attach_nodes, find_entries
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.presets import PRESETS
+from h3gnn.training.batches import BatchStep, agree, train_in_batches
 from h3gnn.training.checkpointfiles import clear
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.collapse import CollapseWarning, collapse_epochs
+from h3gnn.training.distributed import Ranks, launched_together, together
 from h3gnn.training.loop import train
+from h3gnn.training.memory import Size, parse_memory, pick_chunk
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.progress import progress_bar
@@ -82,6 +86,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         n_models: how many independent models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
+        batch_size: train on so many nodes at a time, with sampled neighbours; None trains on the full graph.
+        fan_out: neighbours per node and hop, one number or one per hop, -1 for all; None is 10, then 5.
+        batches: "neighbours", or "clusters" for METIS clusters (needs `pymetis`).
+        memory: a budget such as "8GB"; it picks how many nodes are worked on at a time. See docs/scale.md.
         random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
         device: "auto", "cpu", "cuda" or any torch device.
         verbose: show a progress bar when standard error is a terminal.
@@ -127,6 +135,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         n_models: int = 1,
         scale_features: str = "auto",
         n_neighbors: int = 10,
+        batch_size: int | None = None,
+        fan_out: int | Sequence[int] | None = None,
+        batches: str = "neighbours",
+        memory: int | str | None = None,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -161,6 +173,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.n_models = n_models
         self.scale_features = scale_features
         self.n_neighbors = n_neighbors
+        self.batch_size = batch_size
+        self.fan_out = fan_out
+        self.batches = batches
+        self.memory = memory
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -193,6 +209,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
+        if self.batch_size is not None or isinstance(X, MappedGraph):
+            return self._fit_in_batches(X, edge_index, checkpoints)
+        if launched_together():
+            raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
         self.graph_ = self._read(X, edge_index)
         self.n_features_in_ = self.graph_.num_features
         self.is_table_ = self.graph_.provenance.source == "table"
@@ -200,10 +220,44 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.support_ = self._support(self.graph_)
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
         self._train(checkpoints)
-        self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+        if self.memory is None:
+            self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+        else:
+            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
+
+    def _fit_in_batches(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> Self:  # noqa: N803
+        if self.batch_size is None:
+            raise InputError(
+                "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
+            )
+        if isinstance(X, MappedGraph):
+            self.graph_ = cast(Graph, X)  # what is asked of it here, both have
+            self.scaler_ = X.scaler(self.scale_features)
+        else:
+            self.graph_ = self._read(X, edge_index)
+            self.scaler_ = fit_scaler(self.graph_.features, self.scale_features)
+            self.support_ = self._support(self.graph_)
+        self.n_features_in_ = self.graph_.num_features
+        self.is_table_ = self.graph_.provenance.source == "table"
+        self.seeds_ = derive_seeds(self.random_state, self.n_models)
+        self._train_in_batches(self._source(), checkpoints)
+        if not isinstance(X, MappedGraph):
+            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
+        if checkpoints is not None and not checkpoints.keep_finished:
+            clear(Path(checkpoints.folder))
+        return self
+
+    def embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the fitted graph's embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
+
+        A graph in files has no `embedding_`: this is how its embedding is had.
+        """
+        check_is_fitted(self, "encoder_")
+        encoder = self.encoder_.to(pick_device(self.device))
+        yield from largefit.embedding_chunks(encoder, self._source(), self._budget())
 
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -277,7 +331,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.embedding_.shape[1])
+        return self.n_models * self.encoder_.out_channels
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -319,11 +373,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             normalize=self.normalize,
         )
 
-    def _encoder(self) -> JointEncoder:
+    def _encoder(self, entries: int | None = None) -> JointEncoder:
         return JointEncoder(
             self.graph_.num_features,
             self.channels,
-            self.support_.pattern.entries,
+            self.support_.pattern.entries if entries is None else entries,
             hops=self.hops,
             hidden_channels=self.hidden_channels,
             heads=self.heads,
@@ -364,7 +418,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             trained, [self.learning_rate] * self.n_models, [self.weight_decay] * self.n_models
         )
         generators = [torch.Generator(device).manual_seed(seed) for seed in self.seeds_]
-        step = Step(student, objective, optimizer, features, support, generators, CHUNK[device.type])
+        chunk = self._chunk(student, CHUNK[device.type])
+        step = Step(student, objective, optimizer, features, support, generators, chunk)
         schedule = warmup_cosine if self.schedule == "cosine" else constant
         fingerprint = self._fingerprint(device)
         with (
@@ -380,6 +435,80 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 recorder=recorder,
             )
         self._warn_of_collapse()
+
+    def _chunk(self, student: JointEncoder, largest: int) -> int:
+        """Return how many nodes the fusion block sees at a time; a memory budget may make it fewer."""
+        if self.memory is None:
+            return largest
+        widths = student.input.widths
+        size = Size(
+            nodes=self.graph_.num_nodes,
+            entries=self.support_.pattern.entries,
+            features=self.graph_.num_features,
+            channels=self.channels,
+            hops=self.hops,
+            first_width=sum(widths),
+            mlp_width=widths[1],
+            heads=self.heads,
+            models=self.n_models,
+        )
+        return pick_chunk(parse_memory(self.memory), size, largest)
+
+    def _source(self) -> largefit.Source:
+        """Return what batches and layer-by-layer encoding read from, in memory or in files."""
+        choice: dict[str, Any] = {"start": self.edge_start, "normalize": self.normalize}
+        if isinstance(self.graph_, MappedGraph):
+            choice |= {"undirected": self.undirected, "self_loops": self.self_loops}
+            return largefit.source_in_files(self.graph_, self.scaler_, **choice)
+        return largefit.source_in_memory(self.graph_, self.scaler_, self.support_, **choice)
+
+    def _budget(self) -> int:
+        return largefit.physical_memory() if self.memory is None else parse_memory(self.memory)
+
+    def _train_in_batches(self, source: largefit.Source, checkpoints: Checkpoints | None) -> None:
+        device = pick_device(self.device)
+        drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
+        student = self._encoder(entries=0)
+        student.reset_parameters(drawing, torch.empty(0))
+        how = largefit.BatchSettings(
+            self.batch_size or 1,
+            self.fan_out,
+            self.batches,
+            self.learning_rate,
+            self.weight_decay,
+            self.momentum,
+            live_teacher=self.teacher_mode == "train",
+            decoder=self.objective == "decoder",
+            chunk=CHUNK[device.type],
+        )
+        with (
+            together(device) as ranks,
+            largefit.edge_files(source, self.n_models, self._budget()) as allocate,
+        ):
+            step = largefit.build_step(student, source, how, self.seeds_, device, ranks, allocate)
+            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints)
+        self.encoder_ = student
+        self._warn_of_collapse()
+
+    def _run_in_batches(
+        self, step: BatchStep, ranks: Ranks, fingerprint: dict[str, Any], checkpoints: Checkpoints | None
+    ) -> None:
+        schedule = warmup_cosine if self.schedule == "cosine" else constant
+        first = ranks.rank == 0
+        with (
+            progress_bar(self.epochs, "training", show=self.verbose and first) as bar,
+            checkpointing(
+                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, bar
+            ) as (recorder, watch),
+        ):
+            self.history_ = train_in_batches(
+                step,
+                epochs=self.epochs,
+                mask_of=self._mask_of,
+                learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
+                watch=watch,
+                recorder=agree(step, recorder, ranks),
+            )
 
     def _objective(
         self, student: JointEncoder, features: FeatureMatrix, drawing: Sequence[torch.Generator]

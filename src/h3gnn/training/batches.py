@@ -19,7 +19,7 @@ from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import SparseEdges
 from h3gnn.training.history import History, Recorder, difficulty_quantiles
 from h3gnn.training.loop import Watch
-from h3gnn.training.objective import backward_by_chunks
+from h3gnn.training.objective import LatentPrediction, backward_by_chunks
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.parts import Parts, Piece
 from h3gnn.training.step import MaskStrategy
@@ -64,10 +64,29 @@ class BatchStep:
         ranks: Ranks | None = None,
     ) -> None:
         self.student, self.target, self.optimizer, self.edges = student, target, optimizer, edges
-        self.parts, self.generators, self.order, self.chunk = parts, generators, order, chunk
+        self.parts, self.mask_generators, self.order, self.chunk = parts, list(generators), order, chunk
         self.ranks = ranks or Ranks()
         self.difficulty = torch.zeros(student.models, parts.nodes, device=parts.device)
         self.steps = 0
+
+    @property
+    def objective(self) -> LatentPrediction | None:
+        """What the student is asked for, as a checkpoint knows it."""
+        return self.target.objective
+
+    @property
+    def features(self) -> Tensor:
+        """Nothing, on the device where the encoder works: features are read batch by batch."""
+        return torch.empty(0, device=self.parts.device)
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """Everything that draws, for a checkpoint."""
+        return [*self.mask_generators, self.order]
+
+    def more_state(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs beside that of full-graph training."""
+        return self.edges.state() | self.target.state()
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every learning rate to this share of its own."""
@@ -76,7 +95,7 @@ class BatchStep:
 
     def __call__(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
         """Train on every node once and return what the history keeps of it, each `[models]`."""
-        mask = mask_strategy(self.difficulty, self.generators)
+        mask = mask_strategy(self.difficulty, self.mask_generators)
         for piece in self.parts.epoch(self.order, self.ranks):
             self._train_on(piece, mask)
         return {
@@ -170,3 +189,37 @@ def train_in_batches(
             watch(epoch, recorder)
     step.student.eval()
     return recorder.history()
+
+
+def agree(step: BatchStep, recorder: Recorder, ranks: Ranks) -> Recorder:
+    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
+    if ranks.size == 1:
+        return recorder
+    done = torch.tensor([len(recorder)], device=step.parts.device)
+    ranks.copy_first([done])
+    if int(done) == 0:
+        return recorder
+    drawn = [generator.get_state() for generator in step.generators]
+    teacher = [] if step.objective is None else step.objective.teacher.encoder.state_dict().values()
+    ranks.copy_first([*step.student.state_dict().values(), *teacher, step.difficulty])
+    ranks.copy_first([*step.more_state().values(), *drawn])
+    for generator, state in zip(step.generators, drawn, strict=True):
+        generator.set_state(state)
+    _agree_on_moments(step.optimizer, ranks)
+    while len(recorder) < int(done):
+        recorder.add()
+    return recorder
+
+
+def _agree_on_moments(optimizer: StackedAdam, ranks: Ranks) -> None:
+    adam = optimizer.adam
+    for group in adam.param_groups:
+        for parameter in group["params"]:
+            state = adam.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"], state["exp_avg_sq"] = (
+                    torch.zeros_like(parameter),
+                    torch.zeros_like(parameter),
+                )
+            ranks.copy_first([state["step"], state["exp_avg"], state["exp_avg_sq"]])

@@ -54,6 +54,9 @@ class Ranks:
         """Put the shares' values `[models, share]` side by side in the order of the batch."""
         return values
 
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of the first process."""
+
 
 class ProcessGroup(Ranks):
     """One of several processes that train one model."""
@@ -83,6 +86,12 @@ class ProcessGroup(Ranks):
     def join(self, values: Tensor, batch: Whole) -> Tensor:
         """Gather the shares; their sizes follow from the batch."""
         return torch.cat(self._gather(values.t().contiguous())).t()
+
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Send the first process's tensors to all."""
+        with self._together():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     def _gather(self, mine: Tensor) -> list[Tensor]:
         """Return every process's tensor; they may differ in length, and are padded on their way."""

@@ -12,12 +12,21 @@ from h3gnn.encoder.blocks import Part, part_attention_keep, part_tokens
 from h3gnn.encoder.fusion import FeedForward
 from h3gnn.encoder.noise import NodeNoise
 from h3gnn.training.edges import SparseEdges
-from h3gnn.training.objective import Distance
+from h3gnn.training.objective import Distance, LatentPrediction
 from h3gnn.training.teacher import Teacher
 
 
 class Target(Protocol):
-    """Sets a target for each seed, and follows the student."""
+    """Sets a target for each seed, and follows the student.
+
+    Attributes:
+        objective: the same thing as full-graph training knows it, where there is a teacher.
+    """
+
+    objective: LatentPrediction | None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what has to be kept to go on later, beside the student and the teacher."""
 
     def distance(self, part: Part, entries: Tensor, factor: Tensor, noise: NodeNoise) -> Distance:
         """Look at a part of the graph, unmasked, and return the distance to its seeds' targets."""
@@ -37,6 +46,11 @@ class TeacherTarget:
 
     def __init__(self, teacher: Teacher, edges: SparseEdges) -> None:
         self.teacher, self.edges = teacher, edges
+        self.objective: LatentPrediction | None = LatentPrediction(teacher)
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing beside the teacher."""
+        return {}
 
     @torch.no_grad()
     def distance(self, part: Part, entries: Tensor, factor: Tensor, noise: NodeNoise) -> Distance:
@@ -86,6 +100,11 @@ class FeatureTarget:
 
     def __init__(self, decoder: FeedForward) -> None:
         self.decoder = decoder
+        self.objective: LatentPrediction | None = None
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the decoder's weights."""
+        return {f"decoder.{name}": value for name, value in self.decoder.state_dict().items()}
 
     def distance(self, part: Part, entries: Tensor, factor: Tensor, noise: NodeNoise) -> Distance:
         """Return the squared distance of the decoded embedding to the raw features."""
