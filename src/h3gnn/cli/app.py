@@ -14,8 +14,9 @@ from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
-from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_sigterm
-from h3gnn.errors import InputError
+from h3gnn.cli.prepare import prepare
+from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
+from h3gnn.errors import InputError, RankLostError
 
 app = typer.Typer(
     name="h3gnn",
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(embed)
+app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)
 
@@ -54,11 +56,13 @@ def main() -> None:
     Ctrl-C is 130 and SIGTERM 143, as for any program that a signal ends.
     """
     warnings.showwarning = _say_warning
-    end_on_sigterm()
+    end_on_signals()
     try:
         app()
     except InputError as error:
         _end(str(error), 2)
+    except RankLostError as error:
+        _end(str(error), 1)
     except Stopped:
         raise
     except SystemExit as end:
@@ -72,7 +76,8 @@ def main() -> None:
 
 
 def _end(sentence: str, code: int) -> NoReturn:
-    print(f"h3gnn: {sentence}", file=sys.stderr)
+    if sentence:  # of several processes, one has said it
+        print(f"h3gnn: {sentence}", file=sys.stderr)
     sys.exit(code)
 
 

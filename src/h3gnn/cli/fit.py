@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import checkpointing, settings, source
-from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+from h3gnn.cli.chunks import is_first, write_result
+from h3gnn.cli.output import EMBEDDING_ENDINGS, say
 from h3gnn.cli.stopping import resumable
 from h3gnn.errors import InputError
 
@@ -38,6 +39,10 @@ def fit(
     mask: settings.MaskOption = None,
     learning_rate: settings.LearningRateOption = None,
     set_: settings.SetOption = None,
+    batch_size: settings.BatchSizeOption = None,
+    fan_out: settings.FanOutOption = None,
+    batches: settings.BatchesOption = None,
+    memory: settings.MemoryOption = None,
     edges: source.EdgesOption = None,
     features: source.FeaturesOption = None,
     labels: source.LabelsOption = None,
@@ -70,6 +75,10 @@ def fit(
     Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
     read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
 
+    A graph that does not fit into memory is first turned into files with `h3gnn prepare`, then trained with
+    `h3gnn fit folder/ --batch-size 1024`. `torchrun --nproc-per-node 2 -m h3gnn fit …` with the same options
+    uses several processes.
+
     A long run can write checkpoints with `--checkpoint-minutes 10`; after a kill,
     `h3gnn fit --resume run/` goes on where it was.
     """
@@ -92,6 +101,10 @@ def fit(
         "n_models": models,
         "mask": mask,
         "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "fan_out": settings.parse_fan_out(fan_out),
+        "batches": batches,
+        "memory": memory,
     }
     model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
     model.set_params(verbose=True)
@@ -113,14 +126,15 @@ def fit(
         undirected=undirected,
         data_dir=data_dir,
     )
-    for note in loaded.provenance.mended:
+    for note in loaded.provenance.mended if is_first() else ():
         say(f"note: {note}")
-    if checkpoints is not None and out is not None:
+    if checkpoints is not None and out is not None and is_first():
         from h3gnn.estimator import pick_device
         from h3gnn.runs import Run, begin_run
 
         pick_device(device)
-        begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
+        with resumable(out):
+            begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
     _train_and_write(model, loaded, out, embeddings, checkpoints, as_json)
 
 
@@ -142,6 +156,10 @@ def _train_and_write(
     checkpoints: Checkpoints | None,
     as_json: bool,
 ) -> None:
+    if not is_first():  # of several processes, the first one writes
+        with resumable(out if checkpoints is not None else None):
+            model.fit(graph)
+        return
     started = time.perf_counter()
     with resumable(out if checkpoints is not None else None):
         model.fit(graph, checkpoints=checkpoints)
@@ -149,7 +167,7 @@ def _train_and_write(
         if out is not None:
             model.save(out)
         if embeddings is not None:
-            write_embedding(embeddings, model.embedding_, graph)
+            write_result(embeddings, model, graph)
         if checkpoints is not None and out is not None:
             from h3gnn.runs import finish_run
 
@@ -160,7 +178,7 @@ def _train_and_write(
         return
     typer.echo(
         f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
-        f"{model.embedding_.shape[1]:,} dimensions in {seconds:.1f} s "
+        f"{summary['dimensions']:,} dimensions in {seconds:.1f} s "
         f"(loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f})"
     )
     for written in (out, embeddings):
@@ -175,7 +193,7 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
     return {
         "nodes": model.graph_.num_nodes,
         "edges": model.graph_.num_edges,
-        "dimensions": int(model.embedding_.shape[1]),
+        "dimensions": model.n_models * model.encoder_.out_channels,
         "seconds": round(seconds, 3),
         "loss": float(model.history_.last("loss").mean()) if trained else float("nan"),
         "effective_rank": float(model.history_.last("effective_rank").mean()) if trained else float("nan"),

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from h3gnn import InputError
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+GRAPH = ("--edges", "e.csv", "--features", "f.csv")
+TRAINING = (*GRAPH, "--epochs", "300", "--channels", "8", "--models", "2")
+FIT = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--checkpoint-every", "5")
+
+
+def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=cwd, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments, cwd=cwd)
+    said, words = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, words)
+
+
+def newest_epoch(run: Path) -> int:
+    return max((int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("epoch-*")), default=0)
+
+
+def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    for _ in range(6000):
+        if ready() or process.poll() is not None:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen within a minute")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Forty nodes in a ring."""
+    (tmp_path / "e.csv").write_text("source,target\n" + "".join(f"n{i},n{(i + 1) % 40}\n" for i in range(40)))
+    (tmp_path / "f.csv").write_text("id,a,b\n" + "".join(f"n{i},{i},{i * i % 7}\n" for i in range(40)))
+    return tmp_path
+
+
+def results(folder: Path) -> tuple[bytes, object]:
+    return (folder / "out.npy").read_bytes(), json.loads((folder / "run" / "model.json").read_text())[
+        "history"
+    ]
+
+
+def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Path) -> None:
+    (files / "whole").mkdir()
+    for name in ("e.csv", "f.csv"):
+        (files / "whole" / name).write_bytes((files / name).read_bytes())
+    plain = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy")
+    assert run(*plain, cwd=files / "whole").returncode == 0
+
+    chance, kills = random.Random(), 0
+    arguments: tuple[str, ...] = FIT
+    for _ in range(3):
+        process = start(*arguments, cwd=files)
+        reached = newest_epoch(files / "run")
+        wait_for(lambda: newest_epoch(files / "run") > reached, process)  # noqa: B023
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+        if (files / "run" / "model.json").exists():
+            break
+        arguments = ("fit", "--resume", "run")
+    assert kills >= 1
+    if not (files / "run" / "model.json").exists():
+        assert not (files / "out.npy").exists()
+        done = run("fit", "--resume", "run", cwd=files)
+        assert done.returncode == 0, done.stderr
+        assert "going on with run after epoch" in done.stderr
+        assert not (files / "run" / "checkpoints").exists()
+    assert results(files) == results(files / "whole")
+
+
+SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "500")
+
+
+@SIGNALS
+def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
+    files: Path, number: signal.Signals, code: int
+) -> None:
+    process = start("fit", *ENDLESS, cwd=files)
+    wait_for(lambda: newest_epoch(files / "run") > 0, process)
+    time.sleep(0.1)
+    process.send_signal(number)
+    said, words = process.communicate(timeout=60)
+    assert process.returncode == code, words
+    assert said == ""
+    epoch = newest_epoch(files / "run")
+    assert words.strip() == (
+        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; "
+        "go on with `h3gnn fit --resume run`"
+    )
+    assert not (files / "run" / "model.json").exists()
+
+
+@SIGNALS
+def test_a_signal_while_the_training_is_set_up_is_told_as_well(
+    files: Path, number: signal.Signals, code: int
+) -> None:
+    process = start("fit", *ENDLESS, cwd=files)
+    wait_for(lambda: bool(list((files / "run").glob("checkpoints/start-*"))), process)
+    process.send_signal(number)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == code, words
+    assert len(words.strip().splitlines()) == 1
+    assert words.startswith("h3gnn: stopped")
+    assert words.strip().endswith("go on with `h3gnn fit --resume run`")
+
+
+def test_sigterm_without_checkpoints_leaves_nothing(files: Path) -> None:
+    process = start("fit", *GRAPH, "--out", "run", "--epochs", "1000000", cwd=files)
+    time.sleep(6)
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 143, words
+    assert words.strip().splitlines()[-1] == "h3gnn: stopped; nothing is half-written"
+    assert not (files / "run").exists()
+
+
+@pytest.fixture
+def stopped(files: Path) -> Path:
+    """A run that was stopped after a few epochs."""
+    process = start(*FIT[:-1], "1", cwd=files)
+    wait_for(lambda: newest_epoch(files / "run") > 3, process)
+    process.kill()
+    process.communicate()
+    assert newest_epoch(files / "run") > 3
+    return files
+
+
+REFUSED: list[tuple[tuple[str, ...], str]] = [
+    (("--resume", "run", "--epochs", "9"), "leave out --epochs"),
+    (("synthetic", "--resume", "run"), "leave out GRAPH"),
+    (("--resume", "nowhere"), "there is no folder nowhere"),
+    (("--resume", "."), "holds no run that could be resumed"),
+    ((*FIT[1:], "--seed", "3"), "run holds an unfinished run (random_state is 0 there and 3 here)"),
+    (("synthetic", *FIT[5:]), "run holds an unfinished run (its graph is another one)"),
+    ((*FIT[1:], "--device", "abacus"), "abacus"),
+    ((*TRAINING, "--out", "new", "--keep", "2"), "--keep counts checkpoints"),
+    ((*TRAINING, "--embeddings", "new.npy", "--checkpoint-every", "2"), "give --out FOLDER"),
+    ((*TRAINING, "--out", "new", "--checkpoint-every", "0"), "every must be a whole number"),
+    ((*TRAINING, "--out", "new", "--checkpoint-every", "2", "--device", "abacus"), "abacus"),
+]
+
+
+def test_what_does_not_fit_an_unfinished_run_is_refused_and_nothing_changes(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h3gnn.cli.app import app
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in sorted(stopped.rglob("*")) if path.is_file()}
+
+    monkeypatch.chdir(stopped)
+    before = contents()
+    for arguments, words in REFUSED:
+        with pytest.raises(InputError, match=re.escape(words)):
+            app(["fit", *arguments], standalone_mode=False)
+        assert contents() == before, arguments
+
+
+def test_a_damaged_start_is_said_and_the_first_command_goes_on(stopped: Path) -> None:
+    begun = next((stopped / "run" / "checkpoints").glob("start-*"))
+    content = bytearray(begun.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    begun.write_bytes(content)
+    refused = run("fit", "--resume", "run", cwd=stopped)
+    assert refused.returncode == 2
+    assert "damaged" in refused.stderr
+    assert "give the first command again" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    newest = max((stopped / "run" / "checkpoints").glob("epoch-*"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    done = run(*FIT, cwd=stopped)
+    assert done.returncode == 0, done.stderr
+    assert "note:" in done.stderr
+    assert "going on from the one before it" in done.stderr
+    assert sorted(path.suffix for path in (stopped / "run").iterdir()) == [".json", *[".safetensors"] * 2]
+
+
+FULL_DISK = """
+import errno, os, sys
+from h3gnn.cli import main
+sync, room = os.fsync, int(sys.argv.pop(1))
+
+def full(handle):
+    global room
+    room -= 1
+    if room < 0:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    sync(handle)
+
+os.fsync = full
+main()
+"""
+
+
+@pytest.mark.parametrize("room", [0, 1, 5])
+def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: int) -> None:
+    arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "6", "--checkpoint-every", "3")
+    command = [sys.executable, "-c", FULL_DISK, str(room), *arguments]
+    full = subprocess.run(command, cwd=files, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    assert full.returncode == 2, full.stderr
+    assert "No space left on device" in full.stderr
+    assert "Traceback" not in full.stderr
+    lines = full.stderr.strip().splitlines()
+    assert all(line.startswith("h3gnn: ") for line in lines)
+    if room == 0:
+        assert len(lines) == 1
+        assert not (files / "run").exists()
+        return
+    assert lines[-1].endswith("go on with `h3gnn fit --resume run`")
+    assert not (files / "run" / "model.json").exists()
+    done = run("fit", "--resume", "run", cwd=files)
+    assert done.returncode == 0, done.stderr
+    assert not (files / "run" / "checkpoints").exists()
+
+
+def test_a_full_disk_without_checkpoints_is_one_sentence_too(files: Path) -> None:
+    arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "2")
+    command = [sys.executable, "-c", FULL_DISK, "0", *arguments]
+    full = subprocess.run(command, cwd=files, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    assert full.returncode == 2
+    assert full.stderr.startswith("h3gnn: a file could not be read or written: ")
+    assert len(full.stderr.strip().splitlines()) == 1
