@@ -36,7 +36,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def resumable(run: Path | None) -> Iterator[None]:
-    """Say how to go on with a run that has begun, whatever ends the block; None is one without checkpoints."""
+    """Say how to go on with a run that has begun, whatever ends the block; None has no checkpoints."""
     if run is None:
         yield
         return
