@@ -82,6 +82,8 @@ def epochs_in(folder: Path) -> list[int]:
         {"teacher_mode": "train", "batch_norm": True, "attention_dropout": 0.5, "token_dropout": 0.2},
         {"objective": "decoder", "mask": "random", "weight_decay": 0.01},
         {"mask": "difficulty", "schedule": "constant", "fusion": "mlp", "normalize": True},
+        {"batch_size": 32, "n_models": 2, "batch_norm": True, "token_dropout": 0.3},
+        {"batch_size": 32, "objective": "decoder", "mask": "random"},
     ],
     ids=str,
 )

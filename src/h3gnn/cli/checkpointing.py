@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from h3gnn.cli.chunks import is_first
 from h3gnn.cli.output import say
 from h3gnn.errors import InputError
 
@@ -73,6 +74,8 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
 
     run = read_run(folder)
     newest = max(map(epoch_of, checkpoints_in(Path(run.checkpoints.folder))), default=0)
+    if not is_first():
+        return run
     if newest:
         say(f"going on with {folder} after epoch {newest} of {run.params['epochs']}")
     else:
