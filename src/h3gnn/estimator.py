@@ -270,6 +270,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         if self.is_table_ and edge_index is None and not _is_graph(X):
             return self._transform_table(X)
+        if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
+            raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
         graph = self._read(X, edge_index)
         self._check_columns(graph.num_features)
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
@@ -322,10 +324,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
-        model.support_ = model._support(state.graph)
-        model.encoder_ = model._encoder()
+        mapped = isinstance(state.graph, MappedGraph)
+        if not mapped:
+            model.support_ = model._support(state.graph)
+        entries = state.tensors["encoder.edges.logit"].shape[1] if mapped else None
+        model.encoder_ = model._encoder(entries)
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
+        if mapped:
+            return model
         model.embedding_ = model._encode(model.scaler_(state.graph.features), model.support_)
         return model
 

@@ -15,7 +15,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance
+from h3gnn.graphs.mapped import MappedGraph, open_mapped
 from h3gnn.sparse import csr_tensor
 from h3gnn.training.history import History
 
@@ -192,7 +193,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def graph_tensors(graph: Graph) -> dict[str, Tensor]:
-    """Return all of a graph but its provenance and the names of its classes as tensors."""
+    """Return all of a graph but its provenance and the names of its classes as tensors.
+
+    A graph in files stays there: only its folder is written down.
+    """
+    if isinstance(graph, MappedGraph):
+        place = str(graph.folder.resolve()).encode()
+        return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
     tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}
     if graph.features.layout == torch.sparse_csr:
         tensors |= {
@@ -214,6 +221,11 @@ def graph_tensors(graph: Graph) -> dict[str, Tensor]:
 
 def graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, class_names: list[str]) -> Graph:
     """Read what `graph_tensors` returned."""
+    if "mapped" in tensors:
+        mapped = open_mapped(bytes(tensors["mapped"].tolist()).decode())
+        if mapped.provenance.sha256 != provenance.sha256:
+            raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
+        return cast(Graph, mapped)
     rows, columns = (int(size) for size in tensors["shape"])
     features = tensors.get("features")
     if features is None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from h3gnn.cli import settings, source
+from h3gnn.cli.chunks import is_mapped, write_result
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
 
 
@@ -64,9 +65,13 @@ def embed(
         )
         for note in asked.provenance.mended:
             say(f"note: {note}")
-    embedding = model.transform(asked)
-    write_embedding(out, embedding, asked)
-    nodes, dimensions = embedding.shape
+    if is_mapped(asked):
+        write_result(out, model, asked)
+        nodes, dimensions = asked.num_nodes, model.n_models * model.encoder_.out_channels
+    else:
+        embedding = model.transform(asked)
+        write_embedding(out, embedding, asked)
+        nodes, dimensions = embedding.shape
     if as_json:
         result = {"nodes": nodes, "dimensions": dimensions, "embeddings": str(out)}
         typer.echo(json.dumps(result | {"provenance": asked.provenance.as_dict()}, indent=2))

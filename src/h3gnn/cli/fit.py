@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import checkpointing, settings, source
-from h3gnn.cli.chunks import is_first, write_result
+from h3gnn.cli.chunks import check_ending, is_first, write_result
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say
 from h3gnn.cli.stopping import resumable
 from h3gnn.errors import InputError
@@ -126,6 +126,8 @@ def fit(
         undirected=undirected,
         data_dir=data_dir,
     )
+    if embeddings is not None:
+        check_ending(embeddings, loaded)
     for note in loaded.provenance.mended if is_first() else ():
         say(f"note: {note}")
     if checkpoints is not None and out is not None and is_first():

@@ -43,6 +43,25 @@ SetOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+BATCHES_PANEL = "Graphs past memory, and several processes"
+BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(help="Train on so many nodes at a time, not on all.", rich_help_panel=BATCHES_PANEL),
+]
+FanOutOption = Annotated[
+    str | None,
+    typer.Option(help="Neighbours per node and hop, e.g. `10,5`; -1 is all.", rich_help_panel=BATCHES_PANEL),
+]
+BatchesOption = Annotated[
+    str | None,
+    typer.Option(help="neighbours, or clusters (METIS, needs pymetis).", rich_help_panel=BATCHES_PANEL),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A budget, e.g. `8GB`: picks how many nodes to work on at a time.", rich_help_panel=BATCHES_PANEL
+    ),
+]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
@@ -87,3 +106,14 @@ def check_output(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file")
+
+
+def parse_fan_out(text: str | None) -> int | list[int] | None:
+    """Return `--fan-out 10,5` as a list and `--fan-out 10` as a number."""
+    if text is None:
+        return None
+    try:
+        numbers = [int(one) for one in text.split(",")]
+    except ValueError:
+        raise InputError(f"--fan-out {text}: write whole numbers with commas between, e.g. 10,5") from None
+    return numbers[0] if len(numbers) == 1 else numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -18,8 +18,8 @@ GraphArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="GRAPH",
-        help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, or a file: "
-        ".graphml, .gml, .pt, .npz. Leave it out with --edges.",
+        help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file: "
+        ".graphml, .gml, .pt, .npz; or a folder of `h3gnn prepare`. Leave it out with --edges.",
         show_default=False,
     ),
 ]
@@ -136,6 +136,10 @@ def load_source(
         raise InputError(
             f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
         )
+    if graph is not None and (Path(graph) / "graph.json").is_file():
+        from h3gnn.graphs.mapped import open_mapped
+
+        return cast("Graph", open_mapped(graph))
     if graph is None:
         raise InputError("no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges")
     return with_splits(_named_graph(graph, data_dir))

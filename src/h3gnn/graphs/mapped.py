@@ -54,6 +54,7 @@ class MappedGraph:
     provenance: Provenance
     moments: Moments
     id_kind: str
+    class_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -123,10 +123,7 @@ class ProcessGroup(Ranks):
             first = True
         if not first:
             return ""
-        return (
-            f"rank {self.rank} of {self.size} stops: {reason}; the job ends here and wrote no result; "
-            "look above for what ended the other process, and start the job again"
-        )
+        return f"rank {self.rank} of {self.size} stops: {reason}; the job ends and has written no result"
 
     def stop(self, *_: object) -> None:
         """End on SIGTERM, which torchrun sends to the others when one process has died."""
@@ -152,7 +149,7 @@ def together(device: torch.device) -> Iterator[Ranks]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     group = ProcessGroup(store)
     before = signal.getsignal(signal.SIGTERM)
-    if before is signal.SIG_DFL:
+    if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, group.stop)
     try:
         yield group

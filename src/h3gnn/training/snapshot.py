@@ -69,7 +69,8 @@ def _in_place(step: Step) -> dict[str, Tensor]:
         places |= {f"teacher.{name}": value for name, value in teacher.items()}
     elif isinstance(step.objective, FeatureReconstruction):
         places |= step.objective.state_dict()
-    return places | {"difficulty": step.difficulty}
+    more: dict[str, Tensor] = getattr(step, "more_state", dict)()  # mini-batches step edges on their own
+    return places | {"difficulty": step.difficulty} | more
 
 
 def _check_fit(step: Step, places: dict[str, Tensor], state: dict[str, Tensor]) -> None:
