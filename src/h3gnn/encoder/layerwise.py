@@ -85,6 +85,7 @@ class LayerwiseEncoder:
                 return mapped
 
             sent = self._over_nodes(f"sent-{hop}-{layer + 1}", pass_on, linear.weight.shape[2])
+            del pass_on  # it holds on to what the layer before has sent
         return self._over_nodes(
             f"token-{hop}", lambda nodes: torch.relu(self._receive(nodes, sent)), sent.shape[2]
         )

@@ -9,6 +9,7 @@ the first of them; besides, the edge weights are stepped sparsely and must not b
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -112,7 +113,7 @@ class ProcessGroup(Ranks):
         try:
             yield
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:120]
+            reason = re.sub(r"^\[[^\]]*\]", "", " ".join(str(error).split())).strip()[:100]
             raise RankLostError(self._last_words(f"another process no longer answers ({reason})")) from None
 
     def _last_words(self, reason: str) -> str:

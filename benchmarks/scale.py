@@ -1,0 +1,244 @@
+"""Time and memory as a graph grows: `python -m benchmarks.scale [--json] [--table]`.
+
+A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
+memory is its own: an epoch of mini-batches and the writing of all embeddings; and, where it fits, an epoch of
+full-graph training with the plain implementation of `benchmarks/reference.py`. `--table` does this for graphs
+of 10⁵ to 10⁷ edges, adds the bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the
+largest measured one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FEATURES, CHANNELS, BATCH, FAN_OUT = 128, 128, 1024, (10, 5)
+PLAIN_BYTES_PER_NODE = 96e9 / 1e6
+"""What the plain version took per node in full-graph training at C = 128, measured before."""
+
+
+def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
+    """Write a random graph as `h3gnn prepare` would, a block at a time."""
+    import torch
+
+    from h3gnn.graphs.buckets import EdgeBuckets
+    from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
+    from h3gnn.graphs.moments import MomentSums
+
+    random, sums = np.random.default_rng(seed), MomentSums(FEATURES)
+    folder.mkdir()
+    with (folder / "features.bin").open("wb") as file:
+        for start in range(0, nodes, 1 << 16):
+            block = random.standard_normal((min(1 << 16, nodes - start), FEATURES), dtype=np.float32)
+            sums.add(torch.from_numpy(block))
+            file.write(block.tobytes())
+    with EdgeBuckets(folder, nodes, weighted=False) as buckets:
+        for start in range(0, edges, 1 << 20):
+            ends = random.integers(0, nodes, (2, min(1 << 20, edges - start)))
+            buckets.add(ends[0], ends[1])
+        count = buckets.write_rows()
+    about = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "nodes": nodes,
+        "edges": count,
+        "features": FEATURES,
+        "weighted": False,
+        "ids": "position",
+        "source": f"random, seed {seed}",
+        "sha256": "0" * 64,
+        "mended": [],
+        "moments": asdict(sums.moments()),
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(about))
+
+
+def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]:
+    """Train in mini-batches and write all embeddings; return times and this process's peak memory."""
+    import torch
+
+    from h3gnn.cli.chunks import write_result
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.mapped import open_mapped
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+    graph: Any = open_mapped(folder)
+    model = H3GNN(
+        epochs=epochs, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu", lr_warmup=0
+    )
+    model.epochs = 0
+    start = time.perf_counter()
+    model.fit(graph)  # builds the support beside the graph, which is done once
+    prepared = time.perf_counter() - start
+    model.epochs = epochs
+    start = time.perf_counter()
+    model.fit(graph)
+    trained = time.perf_counter() - start
+    start = time.perf_counter()
+    if embeddings:
+        write_result(folder / "embeddings.parquet", model, graph)
+    written = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"support_s": prepared, "epoch_s": trained / epochs, "embed_s": written, "peak_mb": peak}
+
+
+def run_plain(folder: Path) -> dict[str, float]:
+    """Train one full-graph epoch as it would be written with PyG in an hour."""
+    import torch
+
+    from benchmarks.reference import ReferenceEncoder, ReferenceTrainer, random_mask
+    from h3gnn.encoder import build_support
+    from h3gnn.graphs.mapped import open_mapped
+
+    graph = open_mapped(folder)
+    targets = np.repeat(np.arange(graph.num_nodes), np.diff(graph.rows.crow))
+    edge_index = torch.from_numpy(np.stack([graph.rows.cols.astype(np.int64), targets]))
+    support = build_support(edge_index, graph.num_nodes, self_loops=False)
+    both = torch.stack([support.pattern.cols, support.pattern.rows])
+    encoder = ReferenceEncoder(FEATURES, CHANNELS, both, support.start, norm="post")
+    trainer = ReferenceTrainer(
+        encoder, torch.from_numpy(np.array(graph.features)), learning_rate=0.001, momentum=0.9
+    )
+    start = time.perf_counter()
+    trainer.step(random_mask(graph.num_nodes, 0.7))
+    spent = time.perf_counter() - start
+    return {"epoch_s": spent, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def bytes_exchanged(folder: Path, processes: int = 2) -> float:
+    """Return the bytes that each process sends in a step of this batch size, counted, not sent.
+
+    The dense gradients go round a ring; entries, their gradients and the difficulty are gathered.
+    """
+    import torch
+
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.training.distributed import Ranks
+    from h3gnn.training.parts import Parts
+    from h3gnn.training.sampling import NeighbourSampler
+
+    model = H3GNN(channels=CHANNELS)
+    model.graph_ = graph = open_mapped(folder)  # type: ignore[assignment]
+    model.scaler_ = graph.scaler("auto")
+    source = model._source()
+    dense = sum(p.numel() for n, p in model._encoder(entries=0).named_parameters() if n != "edges.logit")
+    sampler = NeighbourSampler(source.rows.crow, source.rows.cols, FAN_OUT)
+    parts = Parts(sampler, source.features, source.rows.factor, BATCH, torch.device("cpu"))
+    half = Ranks()
+    half.size = processes
+    piece = next(parts.epoch(torch.Generator().manual_seed(0), half))
+    others = processes - 1
+    sparse = others * (12 * len(piece.entries) + 4 * piece.part.counts[0])
+    return 2 * 4 * dense * others / processes + sparse
+
+
+def in_child(mode: str, folder: Path, epochs: int = 1, *, embeddings: bool = True) -> dict[str, Any]:
+    """Measure in a process of its own; a process that runs out of memory leaves no figures."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
+    command += ["--epochs", str(epochs), *([] if embeddings else ["--no-embeddings"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["killed"])[-1]}
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def measure(nodes: int, edges: int, *, plain: bool = True, epochs: int = 1) -> dict[str, Any]:
+    """Return the figures of one size, with the plain version's where it fits into this machine."""
+    with tempfile.TemporaryDirectory(prefix="h3gnn-scale-") as name:
+        folder = Path(name) / "graph"
+        write_graph(folder, nodes, edges)
+        result = {"nodes": nodes, "edges": edges, **in_child("batches", folder, epochs)}
+        result["exchanged_mb_per_step"] = bytes_exchanged(folder) / 1e6
+        needed = nodes * PLAIN_BYTES_PER_NODE
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        if plain and needed < 0.8 * available:
+            result["plain"] = in_child("plain", folder)
+        elif plain:
+            result["plain"] = {"computed_peak_mb": needed / 1e6, "why": "does not fit into this machine"}
+    return result
+
+
+def table(largest: int) -> list[dict[str, Any]]:
+    """Measure 10⁵, 10⁶, … edges, ten per node, and compute two sizes more from the largest."""
+    rows = []
+    for edges in (10**7, 10**6, 10**5):
+        if edges <= largest:
+            rows.insert(0, measure(edges // 10, edges))
+            print(json.dumps(rows[0]), file=sys.stderr, flush=True)
+    last = rows[-1]
+    for edges in (10**8, 10**9):
+        factor = edges / last["edges"]
+        grown = {key: last[key] * factor for key in ("support_s", "epoch_s", "embed_s")}
+        rows.append(
+            {
+                "computed": True,
+                "nodes": edges // 10,
+                "edges": edges,
+                **grown,
+                "peak_mb": last["peak_mb"] * factor,
+                "exchanged_mb_per_step": last["exchanged_mb_per_step"],
+            }
+        )
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """Say where figures were taken."""
+    import torch
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return {
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "2"),
+        "memory_gb": round(memory, 1),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "settings": {"features": FEATURES, "channels": CHANNELS, "batch_size": BATCH, "fan_out": FAN_OUT},
+    }
+
+
+def main() -> None:
+    """Read the arguments and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--edges", type=int, default=10_000_000)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--largest", type=int, default=10**7)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", choices=("batches", "plain"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--no-embeddings", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child == "batches":
+        print(json.dumps(run_batches(given.folder, given.epochs, not given.no_embeddings)))
+        return
+    if given.child == "plain":
+        print(json.dumps(run_plain(given.folder)))
+        return
+    rows = table(given.largest) if given.table else [measure(given.nodes, given.edges, epochs=given.epochs)]
+    result: dict[str, Any] = {"machine": machine()} | ({"rows": rows} if given.table else rows[0])
+    if given.json:
+        print(json.dumps(result, indent=2))
+        return
+    for row in rows:
+        print("computed" if row.get("computed") else "measured", json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+QUICK = ("--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
+
+
+def run(*arguments: object, cwd: Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *launcher(processes), "-m", "h3gnn", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=170
+    )
+
+
+def launcher(processes: int) -> list[str]:
+    if processes == 1:
+        return []
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred nodes with names, in a random graph."""
+    folder = tmp_path_factory.mktemp("large")
+    random = np.random.default_rng(0)
+    names = np.array([f"n{i}" for i in range(200)])
+    ends = random.integers(0, 200, (2, 900))
+    pd.DataFrame({"source": names[ends[0]], "target": names[ends[1]]}).to_csv(folder / "e.csv", index=False)
+    columns = {f"f{i}": random.normal(size=200).round(3) for i in range(6)}
+    pd.DataFrame({"id": names, **columns}).to_csv(folder / "f.csv", index=False)
+    done = run("prepare", "--edges", "e.csv", "--features", "f.csv", "--out", "graph", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["nodes"] == 200
+    return folder
+
+
+def embedding(path: Path) -> np.ndarray:
+    table = pd.read_parquet(path)
+    assert table["node"].tolist() == [f"n{i}" for i in range(200)]
+    values: np.ndarray = table.drop(columns="node").to_numpy()
+    return values
+
+
+def test_a_prepared_graph_trains_as_the_same_graph_in_memory(files: Path) -> None:
+    mapped = run("fit", "graph", "--embeddings", "mapped.parquet", "--out", "run", *QUICK, cwd=files)
+    assert mapped.returncode == 0, mapped.stderr
+    inside = ("--edges", "e.csv", "--features", "f.csv")
+    memory = run("fit", *inside, "--embeddings", "memory.parquet", *QUICK, cwd=files)
+    assert memory.returncode == 0, memory.stderr
+    np.testing.assert_allclose(
+        embedding(files / "mapped.parquet"), embedding(files / "memory.parquet"), atol=2e-4
+    )
+    again = run("embed", "run", "--out", "again.parquet", cwd=files)
+    assert again.returncode == 0, again.stderr
+    np.testing.assert_array_equal(embedding(files / "again.parquet"), embedding(files / "mapped.parquet"))
+
+
+def test_a_memory_budget_changes_nothing_but_the_memory(files: Path) -> None:
+    graph = ("--edges", "e.csv", "--features", "f.csv", "--epochs", "3", "--channels", "8")
+    for name, budget in (("plain", ()), ("budget", ("--memory", "0.45GB"))):
+        done = run("fit", *graph, *budget, "--embeddings", f"{name}.parquet", cwd=files)
+        assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(
+        embedding(files / "budget.parquet"), embedding(files / "plain.parquet"), atol=1e-5
+    )
+    refused = run("fit", *graph, "--memory", "1MB", "--embeddings", "x.parquet", cwd=files)
+    assert refused.returncode == 2
+    assert "--batch-size" in refused.stderr
+
+
+BAD = {
+    "no batch size": (("graph",), "--batch-size"),
+    "csv of a graph in files": (("graph", "--batch-size", "9", "--embeddings", "x.csv"), ".parquet"),
+    "fan-out of words": (("synthetic", "--fan-out", "many"), "10,5"),
+    "fan-out of another depth": (("synthetic", "--fan-out", "5,5,5", "--batch-size", "9"), "hops is 2"),
+    "batches of what": (("synthetic", "--batches", "stars"), "clusters"),
+    "memory of what": (("synthetic", "--memory", "lots"), "8GB"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_done_is_said_in_one_sentence(files: Path, case: str) -> None:
+    arguments, words = BAD[case]
+    done = run("fit", *arguments, "--out", "nothing", cwd=files)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert len([line for line in done.stderr.splitlines() if "note:" not in line]) == 1
+    assert not (files / "nothing").exists()
+
+
+@pytest.mark.parametrize("source", ["graph", "memory"])
+def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
+    graph = ("graph",) if source == "graph" else ("--edges", "e.csv", "--features", "f.csv")
+    options = (*QUICK, "--set", "token_dropout=0.2", "--set", "attention_dropout=0.2", "--device", "cpu")
+    for processes in (1, 2):
+        target = f"{source}-{processes}.parquet"
+        done = run("fit", *graph, *options, "--embeddings", target, cwd=files, processes=processes)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("wrote") == 1  # the first process alone writes and speaks
+    one, two = embedding(files / f"{source}-1.parquet"), embedding(files / f"{source}-2.parquet")
+    assert np.abs(one).max() > 0.1
+    np.testing.assert_allclose(two, one, atol=1e-4)
+
+
+def test_several_processes_need_batches(files: Path) -> None:
+    done = run("fit", "synthetic", "--epochs", "1", "--out", "none", cwd=files, processes=2)
+    assert done.returncode != 0
+    assert "--batch-size" in done.stderr
+
+
+def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path) -> None:
+    command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]
+    command += ["--epochs", "100000", "--device", "cpu", "--out", "lost", "--checkpoint-every", "5"]
+    job = subprocess.Popen(command, cwd=files, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: any((files / "lost" / "checkpoints").glob("epoch-*")), job)
+        workers = children(job.pid)
+        assert len(workers) == 2
+        os.kill(workers[1], signal.SIGKILL)
+        _, words = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode != 0
+    said = [line for line in words.splitlines() if line.startswith("h3gnn: ") and "note:" not in line]
+    assert len(said) == 1, words
+    assert re.search(r"rank 0 of 2 stops: .*h3gnn fit --resume lost", said[0])
+    assert not (files / "lost" / "model.json").exists()
+
+
+def wait_for(condition: object, job: subprocess.Popen[str]) -> None:
+    for _ in range(600):
+        if condition():  # type: ignore[operator]
+            return
+        assert job.poll() is None, job.stderr.read() if job.stderr else ""
+        time.sleep(0.1)
+    raise AssertionError("it did not begin")
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sorted(int(child) for child in listed if "h3gnn" in Path(f"/proc/{child}/cmdline").read_text())
