@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,14 @@ def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("it did not happen within a minute")
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_works() -> Iterator[None]:
+    """Let commands hear SIGINT even where the tests run as a background job, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

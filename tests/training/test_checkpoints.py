@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ QUICK: dict[str, Any] = {"epochs": 8, "channels": 4, "heads": 2, "mask_warmup": 
 
 class KilledError(Exception):
     """Stands for the end of a process; tests/training/test_killed.py kills real ones."""
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_works() -> Iterator[None]:
+    """Take SIGINT as a person's terminal gives it: a background job would have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -413,6 +421,13 @@ def test_a_full_disk_at_the_end_is_told(
     model = before_each_epoch(H3GNN(**QUICK), lambda _: signal.raise_signal(signal.SIGINT))
     with pytest.raises(TrainingStopped, match=r"epoch 1 of 8, but .*No space left.* there is no checkpoint"):
         model.fit(path_graph, checkpoints=Checkpoints(tmp_path))
+
+
+def test_an_ignored_signal_stays_ignored(path_graph: Graph, tmp_path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    model = before_each_epoch(H3GNN(**QUICK), lambda _: signal.raise_signal(signal.SIGINT))
+    model.fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    assert len(model.history_) == 8
 
 
 def test_outside_the_main_thread_signals_are_left_alone(path_graph: Graph, tmp_path: Path) -> None:
