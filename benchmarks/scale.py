@@ -174,7 +174,7 @@ def measure(nodes: int, edges: int, *, plain: bool = True, epochs: int = 1) -> d
 
 def table(largest: int) -> list[dict[str, Any]]:
     """Measure 10⁵, 10⁶, … edges, ten per node, and compute two sizes more from the largest."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for edges in (10**7, 10**6, 10**5):
         if edges <= largest:
             rows.insert(0, measure(edges // 10, edges))

@@ -38,7 +38,7 @@ def write_features(
     with (folder / "features.bin").open("wb") as file:
         for names, values, place in blocks:
             with np.errstate(over="ignore"):
-                block = np.ascontiguousarray(values, dtype=np.float32)
+                block = np.array(values, dtype=np.float32, order="C")  # a copy: files are read-only
             bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
             if bad.size:
                 raise GraphError(

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from h3gnn.errors import InputError, ModelFolderError
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.graphs.prepare import prepare_graph
+from h3gnn.training.checkpoints import Checkpoints
+
+QUICK = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
+
+
+def prepared(graph: Graph, folder: Path) -> MappedGraph:
+    """The same graph in files."""
+    source, target = graph.edge_index.numpy()
+    pd.DataFrame({"source": source, "target": target}).to_csv(folder / "e.csv", index=False)
+    np.save(folder / "f.npy", graph.dense_features().numpy())
+    return prepare_graph(folder / "e.csv", folder / "f.npy", folder / "graph")
+
+
+def joined(model: H3GNN) -> np.ndarray:
+    return np.concatenate(list(model.embedding_chunks()))
+
+
+@pytest.mark.parametrize("batches", ["neighbours", "clusters"])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_files_and_memory_give_the_same_model(
+    small_mixed: Graph, tmp_path: Path, batches: str, self_loops: bool
+) -> None:
+    if batches == "clusters":
+        pytest.importorskip("pymetis")
+    settings = {**QUICK, "batches": batches, "self_loops": self_loops, "n_models": 2}
+    inside = H3GNN(**settings).fit(small_mixed)
+    outside = H3GNN(**settings).fit(prepared(small_mixed, tmp_path))
+    assert not hasattr(outside, "embedding_")
+    np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
+    np.testing.assert_allclose(outside.history_["loss"], inside.history_["loss"], rtol=1e-4)
+
+
+def test_edge_state_in_files_changes_nothing(small_mixed: Graph) -> None:
+    plain = H3GNN(**QUICK).fit(small_mixed)
+    on_disk = H3GNN(**QUICK, memory="1KB").fit(small_mixed)
+    np.testing.assert_array_equal(on_disk.embedding_, plain.embedding_)
+
+
+def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, tmp_path: Path) -> None:
+    model = H3GNN(**QUICK).fit(prepared(small_mixed, tmp_path))
+    model.save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run")
+    np.testing.assert_array_equal(joined(again), joined(model))
+    assert not any("features" in path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(InputError, match="embedding_chunks"):
+        again.transform(small_mixed)
+    other = torch.randn(small_mixed.num_nodes, 3)
+    np.save(tmp_path / "f.npy", other.numpy())
+    prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")
+    with pytest.raises(ModelFolderError, match="another graph"):
+        H3GNN.load(tmp_path / "run")
+
+
+def test_mini_batches_go_on_from_a_checkpoint(
+    small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**QUICK, "epochs": 6, "token_dropout": 0.2}
+    whole = H3GNN(**settings).fit(small_mixed)
+    from h3gnn.training.batches import BatchStep
+
+    made, usual = [0], BatchStep.__call__
+
+    def dying(step: BatchStep, strategy: object) -> object:
+        made[0] += 1
+        if made[0] == 4:
+            raise RuntimeError("power cut")
+        return usual(step, strategy)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BatchStep, "__call__", dying)
+    policy = Checkpoints(tmp_path / "checkpoints", every=1)
+    with pytest.raises(RuntimeError, match="power cut"):
+        H3GNN(**settings).fit(small_mixed, checkpoints=policy)
+    monkeypatch.setattr(BatchStep, "__call__", usual)
+    resumed = H3GNN(**settings).fit(small_mixed, checkpoints=policy)
+    np.testing.assert_array_equal(resumed.embedding_, whole.embedding_)
+
+
+def test_training_in_batches_learns(small_mixed: Graph) -> None:
+    model = H3GNN(**{**QUICK, "epochs": 20, "fan_out": 4}).fit(small_mixed)
+    losses = model.history_["loss"][:, 0]
+    assert losses[-1] < losses[0]
+    assert model.embedding_.shape == (100, 32)
+    np.testing.assert_array_equal(model.transform(small_mixed), model.embedding_)
+
+
+BAD = {
+    "batch_size": ({"batch_size": 0}, "batch_size must be a whole number"),
+    "fan_out": ({"fan_out": 0}, "fan_out must be"),
+    "depth": ({"fan_out": [3]}, "hops is 2"),
+    "batches": ({"batches": "stars"}, "batches must be one of"),
+    "memory": ({"memory": "lots"}, "memory must be"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_arguments_are_checked(small_mixed: Graph, name: str) -> None:
+    settings, words = BAD[name]
+    with pytest.raises(InputError, match=words):
+        H3GNN(**settings).fit(small_mixed)
