@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, Graph, InputError, ModelFolderError
 from h3gnn.graphs.checks import check_graph
@@ -49,6 +51,27 @@ def test_the_same_run_may_begin_again_with_other_times(path_graph: Graph, tmp_pa
     begin_run(tmp_path, Run(other.params, path_graph, Checkpoints(tmp_path / "checkpoints", 1, None), None))
     assert len(list(tmp_path.glob("checkpoints/start-*"))) == 1
     assert read_run(tmp_path).checkpoints.every == 1
+
+
+def test_a_tuple_is_the_list_that_comes_back(path_graph: Graph, tmp_path: Path) -> None:
+    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, fan_out=(4, 3)))
+    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, fan_out=(4, 3)))
+    assert read_run(tmp_path).params["fan_out"] == [4, 3]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damage_anywhere_in_the_start_is_one_sentence(
+    path_graph: Graph, tmp_path: Path, data: st.DataObject
+) -> None:
+    begin_run(tmp_path, run_in(tmp_path, path_graph))
+    (path,) = tmp_path.glob("checkpoints/start-*")
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content[: data.draw(st.integers(place + 1, len(content)))])
+    with pytest.raises(CheckpointError, match=r"damaged.*give the first command again"):
+        read_run(tmp_path)
 
 
 def test_another_run_is_refused(path_graph: Graph, small_mixed: Graph, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from h3gnn.graphs.graph import Graph
     from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning
     from h3gnn.training.collapse import CollapseWarning
+    from h3gnn.training.interruption import TrainingStopped
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "ModelFolderError",
+    "TrainingStopped",
     "__version__",
 ]
 
@@ -36,6 +38,7 @@ _HOMES = {
     "GraphError": "h3gnn.errors",
     "InputError": "h3gnn.errors",
     "ModelFolderError": "h3gnn.errors",
+    "TrainingStopped": "h3gnn.training.interruption",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +126,10 @@ def _read(path: Path) -> Run:
 
 
 def _refuse_another(out: Path, known: Run, run: Run) -> None:
+    here = json.loads(json.dumps(run.params))  # as it would be read back: a tuple is a list there
     different = [
         f"{name} is {known.params.get(name)!r} there and {value!r} here"
-        for name, value in run.params.items()
+        for name, value in here.items()
         if name not in NOT_SETTINGS and known.params.get(name) != value
     ]
     if known.graph.provenance.sha256 != run.graph.provenance.sha256:

@@ -155,6 +155,16 @@ def test_the_last_k_are_kept_and_a_finished_fit_leaves_none(
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_what_a_kill_left_half_written_is_removed_as_the_run_goes_on(
+    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
+) -> None:
+    (tmp_path / ".epoch-00000003.x1y2.part").write_text("half")
+    killed_after(2)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2))
+    assert not list(tmp_path.glob(".*.part"))
+
+
 def test_the_clock_decides_too(
     path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: Callable[[int], None]
 ) -> None:
