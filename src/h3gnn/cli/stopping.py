@@ -59,6 +59,4 @@ def resumable(run: Path | None) -> Iterator[None]:
     except RankLostError as lost:
         raise RankLostError(f"{lost}; {advice}" if str(lost) else "") from None
     except OSError as error:
-        raise InputError(
-            f"the result could not be written ({error}); when that is mended, {advice}"
-        ) from None
+        raise InputError(f"a file could not be read or written ({error}); when mended, {advice}") from None
