@@ -82,6 +82,7 @@ def test_a_memory_budget_changes_nothing_but_the_memory(files: Path) -> None:
 
 
 BAD = {
+    "fit alone reads files": (("graph", "--batch-size", "9", "--edges", "e.csv"), "not both"),
     "no batch size": (("graph",), "--batch-size"),
     "csv of a graph in files": (("graph", "--batch-size", "9", "--embeddings", "x.csv"), ".parquet"),
     "fan-out of words": (("synthetic", "--fan-out", "many"), "10,5"),
@@ -115,6 +116,12 @@ def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
     np.testing.assert_allclose(two, one, atol=1e-4)
 
 
+def test_other_commands_say_that_they_do_not_read_files(files: Path) -> None:
+    done = run("inspect", "graph", cwd=files)
+    assert done.returncode == 2
+    assert "`h3gnn fit` alone reads" in done.stderr
+
+
 def test_several_processes_need_batches(files: Path) -> None:
     done = run("fit", "synthetic", "--epochs", "1", "--out", "none", cwd=files, processes=2)
     assert done.returncode != 0
@@ -138,6 +145,22 @@ def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path) -> None
     assert len(said) == 1, words
     assert re.search(r"rank 0 of 2 stops: .*h3gnn fit --resume lost", said[0])
     assert not (files / "lost" / "model.json").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_the_job_too(files: Path) -> None:
+    command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]
+    command += ["--epochs", "100000", "--device", "cpu", "--out", "hung", "--checkpoint-every", "5"]
+    patience = ENVIRONMENT | {"H3GNN_RANK_TIMEOUT": "5"}
+    job = subprocess.Popen(command, cwd=files, env=patience, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: any((files / "hung" / "checkpoints").glob("epoch-*")), job)
+        os.kill(children(job.pid)[1], signal.SIGSTOP)
+        _, words = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode != 0
+    assert re.search(r"h3gnn: rank 0 of 2 stops: .*h3gnn fit --resume hung", words)
 
 
 def wait_for(condition: object, job: subprocess.Popen[str]) -> None:

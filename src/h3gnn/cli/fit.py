@@ -125,6 +125,7 @@ def fit(
         delimiter=delimiter,
         undirected=undirected,
         data_dir=data_dir,
+        in_files=True,
     )
     if embeddings is not None:
         check_ending(embeddings, loaded)

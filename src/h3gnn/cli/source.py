@@ -103,8 +103,11 @@ def load_source(
     delimiter: str | None = None,
     undirected: bool = False,
     data_dir: Path | None = None,
+    in_files: bool = False,
 ) -> Graph:
     """Load the graph that the options of a command describe; labelled graphs without splits get some.
+
+    With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded.
 
     Raises:
         InputError: in one sentence, for what does not make a graph.
@@ -137,6 +140,8 @@ def load_source(
             f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
         )
     if graph is not None and (Path(graph) / "graph.json").is_file():
+        if not in_files:
+            raise InputError(f"{graph} is a graph in files, which `h3gnn fit` alone reads")
         from h3gnn.graphs.mapped import open_mapped
 
         return cast("Graph", open_mapped(graph))

@@ -10,7 +10,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,37 +58,44 @@ def prepare_graph(
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
         raise GraphError(f"{out} exists and is no prepared graph; choose another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-        ids, moments = write_features(
-            made, Path(features), node_column, feature_columns, style, features_progress
+    style: dict[str, Any] = {"header": header, "delimiter": delimiter}
+    with _whole_folder(out) as folder:
+        ids, sums = write_features(
+            folder, Path(features), node_column, feature_columns, style, features_progress
         )
-        stream = open_stream(
-            edges, role="edges", expected=(source_column, target_column, weight_column), **style
-        )
-        chosen = edge_columns(stream, source_column, target_column, weight_column)
-        count, notes = write_edges(made, stream, chosen, moments.rows, ids, Path(features), edges_progress)
+        named = (source_column, target_column, weight_column)
+        stream = open_stream(edges, role="edges", expected=named, **style)
+        columns = edge_columns(stream, *named)
+        count, notes = write_edges(folder, stream, columns, sums.rows, ids, Path(features), edges_progress)
         about = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "nodes": moments.rows,
+            "nodes": sums.rows,
             "edges": count,
-            "features": len(moments.mean),
-            "weighted": chosen[2] is not None,
-            "ids": _write_ids(made, ids),
+            "features": len(sums.mean),
+            "weighted": columns[2] is not None,
+            "ids": _write_ids(folder, ids),
             "source": f"{Path(edges).name}, {Path(features).name}",
-            "sha256": _hash(made),
+            "sha256": _hash(folder),
             "mended": notes,
-            "moments": asdict(moments.moments()),
+            "moments": asdict(sums.moments()),
         }
-        (made / DESCRIPTION).write_text(json.dumps(about, indent=1))
+        (folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
+    return open_mapped(out)
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder of another name that takes the place of `out` when the block has ended well."""
+    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        yield made
         if out.exists():
             shutil.rmtree(out)
+        made.chmod(0o755)
         made.replace(out)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return open_mapped(out)
 
 
 def _write_ids(folder: Path, ids: npt.NDArray[Any] | None) -> str:

@@ -62,9 +62,9 @@ class Ranks:
 class ProcessGroup(Ranks):
     """One of several processes that train one model."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, device: torch.device) -> None:
         self.rank, self.size, self.sent = dist.get_rank(), dist.get_world_size(), 0
-        self._store = store
+        self._store, self._device = store, device
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Add all tensors at once, as one flat buffer."""
@@ -92,7 +92,9 @@ class ProcessGroup(Ranks):
         """Send the first process's tensors to all."""
         with self._together():
             for tensor in tensors:
-                dist.broadcast(tensor, 0)
+                sent = tensor.to(self._device)  # NCCL knows tensors on GPUs alone
+                dist.broadcast(sent, 0)
+                tensor.copy_(sent)
 
     def _gather(self, mine: Tensor) -> list[Tensor]:
         """Return every process's tensor; they may differ in length, and are padded on their way."""
@@ -148,7 +150,7 @@ def together(device: torch.device) -> Iterator[Ranks]:
     store, rank, size = next(rendezvous("env://", timeout=wait))
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
-    group = ProcessGroup(store)
+    group = ProcessGroup(store, device)
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, group.stop)
