@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.training.checkpoints import Checkpoints
 
-QUICK = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
 
 
 def prepared(graph: Graph, folder: Path) -> MappedGraph:
@@ -97,7 +98,7 @@ def test_training_in_batches_learns(small_mixed: Graph) -> None:
     np.testing.assert_array_equal(model.transform(small_mixed), model.embedding_)
 
 
-BAD = {
+BAD: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size": ({"batch_size": 0}, "batch_size must be a whole number"),
     "fan_out": ({"fan_out": 0}, "fan_out must be"),
     "depth": ({"fan_out": [3]}, "hops is 2"),

@@ -40,9 +40,8 @@ def assert_same(mapped: MappedGraph, graph: Graph) -> None:
     np.testing.assert_array_equal(mapped.features, graph.dense_features().numpy())
     targets = np.repeat(np.arange(mapped.num_nodes), np.diff(mapped.rows.crow))
     np.testing.assert_array_equal(np.stack([mapped.rows.cols, targets]), graph.edge_index.numpy())
-    if graph.edge_weight is None:
-        assert mapped.rows.weight is None
-    else:
+    assert (mapped.rows.weight is None) == (graph.edge_weight is None)
+    if mapped.rows.weight is not None and graph.edge_weight is not None:
         np.testing.assert_allclose(mapped.rows.weight, graph.edge_weight.numpy())
     assert np.concatenate([one.to_pylist() for one in mapped.node_ids()]).tolist() == graph.node_ids.tolist()
 

@@ -40,7 +40,9 @@ def test_all_neighbours_of_a_graph_held_in_the_head() -> None:
     assert sample.counts == [2, 4, 5]
     assert edges_of(sample, 0) == [(1, 0, 4), (2, 3, 5)]
     assert edges_of(sample, 1) == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 0, 4), (2, 3, 5)]
-    assert sampler.sample(np.array([3])).counts == [1, 1, 1]  # nothing is left over from the batch before
+    again = sampler.sample(np.array([4]))  # nothing is left over from the batch before
+    assert again.nodes.tolist() == [4, 0, 2, 1, 3]
+    assert edges_of(again, 0) == [(4, 0, 6), (4, 2, 7)]
 
 
 @given(st.data())
