@@ -303,6 +303,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "lost tensor": ({"lost": "difficulty"}, "does not fit its own settings: difficulty is missing"),
     "lost history": ({"lost": "history.loss"}, "its history is not complete"),
     "lost strides": ({"lost": "projected.strides"}, "projected.strides is missing"),
+    "lost steps": ({"lost": "adam.stepped"}, "adam.stepped is missing"),
     "lost moment": ({"lost": "adam.0.exp_avg"}, r"adam\.0\.exp_avg is missing"),
 }
 

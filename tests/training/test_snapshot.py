@@ -65,7 +65,22 @@ def test_a_step_shares_no_memory_with_the_state_it_came_from(small_mixed: Graph)
         assert torch.equal(tensor, state[name]), name  # what was handed in is as it was
 
 
-@pytest.mark.parametrize("name", ["student.linear_bias", "adam.3.exp_avg", "generator.1", "difficulty"])
+def test_a_parameter_that_never_had_a_gradient_has_nothing_to_keep(small_mixed: Graph) -> None:
+    step, recorder = two_models(small_mixed), Recorder()
+    make_epochs(step, recorder, 2)
+    untouched = step.optimizer.adam.param_groups[1]["params"][0]
+    del step.optimizer.adam.state[untouched]
+    state = copied(step, recorder)
+    again = two_models(small_mixed, seed=99)
+    put_back(again, state, recorder.names)
+    stepped = step.optimizer.adam.state_dict()["state"].keys()
+    assert again.optimizer.adam.state_dict()["state"].keys() == stepped
+    assert len(stepped) == 2 * len(step.optimizer.parameters) - 1
+
+
+@pytest.mark.parametrize(
+    "name", ["student.linear_bias", "adam.3.exp_avg", "adam.stepped", "generator.1", "difficulty"]
+)
 def test_a_state_that_does_not_fit_leaves_the_step_as_it_was(small_mixed: Graph, name: str) -> None:
     step, recorder = two_models(small_mixed), Recorder()
     make_epochs(step, recorder, 2)
@@ -73,7 +88,7 @@ def test_a_state_that_does_not_fit_leaves_the_step_as_it_was(small_mixed: Graph,
     again = two_models(small_mixed, seed=99)
     make_epochs(again, Recorder(), 1)
     before = copied(again, Recorder())
-    for spoilt in ({n: t for n, t in state.items() if n != name}, {**state, name: torch.ones(7, 7)}):
+    for spoilt in ({n: t for n, t in state.items() if n != name}, {**state, name: torch.full((7,), 999)}):
         with pytest.raises(CheckpointError, match=name):
             put_back(again, spoilt, recorder.names)
         after = copied(again, Recorder())

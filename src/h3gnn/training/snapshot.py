@@ -28,7 +28,9 @@ def take(step: Step, recorder: Recorder) -> dict[str, Tensor]:
     if isinstance(step.objective, LatentPrediction) and step.objective.teacher.projected is not None:
         projected = step.objective.teacher.projected
         state |= {"projected": projected, "projected.strides": torch.tensor(projected.stride())}
-    for index, moments in step.optimizer.adam.state_dict()["state"].items():
+    adam = step.optimizer.adam.state_dict()["state"]
+    state["adam.stepped"] = torch.tensor(sorted(adam), dtype=torch.int64)  # a parameter may have no gradient
+    for index, moments in adam.items():
         state |= {f"adam.{index}.{name}": moments[name] for name in MOMENTS}
     for model, generator in enumerate(step.generators):
         state[f"generator.{model}"] = generator.get_state()
@@ -77,8 +79,8 @@ def _check_fit(step: Step, places: dict[str, Tensor], state: dict[str, Tensor]) 
     parameters = _adam_parameters(step)
     wanted = {name: place.shape for name, place in places.items()}
     wanted |= {f"generator.{model}": g.get_state().shape for model, g in enumerate(step.generators)}
-    for index, parameter in enumerate(parameters):
-        wanted |= {f"adam.{index}.{name}": parameter.shape for name in MOMENTS[:2]}
+    for index in _stepped(state, len(parameters)):
+        wanted |= {f"adam.{index}.{name}": parameters[index].shape for name in MOMENTS[:2]}
         wanted[f"adam.{index}.step"] = torch.Size()
     if "projected" in state:
         wanted["projected.strides"] = torch.Size([state["projected"].dim()])
@@ -89,18 +91,26 @@ def _check_fit(step: Step, places: dict[str, Tensor], state: dict[str, Tensor]) 
             raise CheckpointError(f"{name} has shape {list(state[name].shape)} instead of {list(shape)}")
 
 
+def _stepped(state: dict[str, Tensor], parameters: int) -> list[int]:
+    """Return which of Adam's parameters have been stepped."""
+    stepped: list[int] = state["adam.stepped"].tolist() if "adam.stepped" in state else [-1]
+    if not all(0 <= index < parameters for index in stepped):
+        raise CheckpointError("adam.stepped is missing or names parameters that are not there")
+    return stepped
+
+
 def _adam_parameters(step: Step) -> list[Tensor]:
     return [parameter for group in step.optimizer.adam.param_groups for parameter in group["params"]]
 
 
 def _put_back_adam(step: Step, state: dict[str, Tensor]) -> None:
-    adam = step.optimizer.adam
+    adam, parameters = step.optimizer.adam, _adam_parameters(step)
     moments: dict[int, dict[str, Any]] = {
         index: {
             "step": state[f"adam.{index}.step"].clone(),
-            **{n: torch.empty_like(parameter).copy_(state[f"adam.{index}.{n}"]) for n in MOMENTS[:2]},
+            **{n: torch.empty_like(parameters[index]).copy_(state[f"adam.{index}.{n}"]) for n in MOMENTS[:2]},
         }
-        for index, parameter in enumerate(_adam_parameters(step))
+        for index in _stepped(state, len(parameters))
     }
     adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
 
