@@ -39,7 +39,7 @@ def test_files_and_memory_give_the_same_model(
         pytest.importorskip("pymetis")
     settings = {**QUICK, "batches": batches, "self_loops": self_loops, "n_models": 2}
     inside = H3GNN(**settings).fit(small_mixed)
-    outside = H3GNN(**settings).fit(prepared(small_mixed, tmp_path))
+    outside = H3GNN(**settings).fit(small_mixed).fit(prepared(small_mixed, tmp_path))  # forgets the first
     assert not hasattr(outside, "embedding_")
     np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
     np.testing.assert_allclose(outside.history_["loss"], inside.history_["loss"], rtol=1e-4)
@@ -59,6 +59,8 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
     assert not any("features" in path.name for path in (tmp_path / "run").iterdir())
     with pytest.raises(InputError, match="embedding_chunks"):
         again.transform(small_mixed)
+    with pytest.raises(InputError, match="attention"):
+        again.attention()
     other = torch.randn(small_mixed.num_nodes, 3)
     np.save(tmp_path / "f.npy", other.numpy())
     prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")

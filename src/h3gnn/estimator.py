@@ -234,6 +234,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
             )
         if isinstance(X, MappedGraph):
+            for stale in ("embedding_", "support_"):  # of an earlier fit in memory
+                self.__dict__.pop(stale, None)
             self.graph_ = cast(Graph, X)  # what is asked of it here, both have
             self.scaler_ = X.scaler(self.scale_features)
         else:
@@ -300,6 +302,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         `[n_models, nodes, tokens, tokens]`, averaged over heads; the tokens are linear, MLP, hop 1, hop 2, ….
         """
         check_is_fitted(self)
+        if isinstance(self.graph_, MappedGraph):
+            raise InputError("the attention of a graph in files is not kept: fit a smaller graph in memory")
         device = pick_device(self.device)
         encoder = self.encoder_.to(device)
         with torch.no_grad():

@@ -54,11 +54,11 @@ def _joined(pieces: Sequence[Whole]) -> Tensor:
     return torch.from_numpy(np.concatenate(pieces))
 
 
-def has_pyg_samplers() -> bool:
-    """Tell whether PyG's own neighbour sampling can run here."""
+def has_pyg_samplers(sampler: NeighbourSampler) -> bool:
+    """Tell whether PyG's own neighbour sampling can run here; it needs the edges in memory."""
     from torch_geometric import typing
 
-    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
+    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE) and not isinstance(sampler.cols, np.memmap)
 
 
 def node_loader(sampler: NeighbourSampler, batches: Iterable[Sequence[int]], workers: int = 0) -> NodeLoader:
@@ -74,7 +74,7 @@ def node_loader(sampler: NeighbourSampler, batches: Iterable[Sequence[int]], wor
     """
     nodes = len(sampler.crow) - 1
     options = {"batch_sampler": batches, "num_workers": workers, "generator": torch.Generator()}
-    if not has_pyg_samplers():
+    if not has_pyg_samplers(sampler):
         empty = torch.empty(2, 0, dtype=torch.int64)  # PyG fills in a batch's edges where there is the field
         return NodeLoader(Data(edge_index=empty, num_nodes=nodes), PyGSampler(sampler), **options)
     targets = np.repeat(np.arange(nodes), np.diff(sampler.crow))

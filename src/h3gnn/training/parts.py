@@ -84,13 +84,17 @@ class Parts:
                 self.sampler.begin(seed, batch)
                 yield self.sampler.sample(ranks.share(batch))
             return
-        from h3gnn.training.loaders import node_loader, samples
+        from h3gnn.training.loaders import has_pyg_samplers, node_loader, samples
 
         self.sampler.begin(seed)
         shares: list[Any] = [ranks.share(batch).tolist() for batch in batches]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # PyG's own samplers, where installed, draw from the global generator
-            yield from samples(node_loader(self.sampler, shares, self.workers), len(self.sampler.fan_out))
+        loader = node_loader(self.sampler, shares, self.workers)
+        if not has_pyg_samplers(self.sampler):
+            yield from samples(loader, len(self.sampler.fan_out))
+            return
+        with torch.random.fork_rng(devices=[]):  # PyG's own samplers draw from the global generator
+            torch.manual_seed(seed)
+            yield from samples(loader, len(self.sampler.fan_out))
 
     def _piece(self, sample: Sample, batch: Whole) -> Piece:
         every = np.concatenate([hop.entries for hop in sample.hops])
