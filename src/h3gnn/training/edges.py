@@ -67,11 +67,12 @@ class SparseEdges:
 
     def student(self, entries: Tensor) -> Tensor:
         """Return the students' logits of some entries `[models, entries]`."""
-        return self.logit.index_select(1, entries)
+        return self.logit.index_select(1, entries.to(self.logit.device))
 
     def teacher(self, entries: Tensor) -> Tensor:
         """Return the teachers' logits of some entries, moved up to this step."""
         assert self.teacher_logit is not None
+        entries = entries.to(self.logit.device)
         self._follow(entries)
         return self.teacher_logit.index_select(1, entries)
 
