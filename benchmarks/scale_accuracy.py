@@ -1,14 +1,15 @@
 """Mini-batches against the full graph: `python -m benchmarks.scale_accuracy [--json]`.
 
-Both are trained with the same settings and seeds, without labels, and read by the same linear probe on the
-public split, its strength chosen on validation nodes. Mean and standard deviation of the test accuracy over
-seeds. `H3GNN_DATA` names the folder of the benchmark files.
+Both make the same number of steps with the same settings and seeds, warm-ups counted in steps, without
+labels, and are read by the same linear probe on the public split, its strength chosen on validation nodes.
+Mean and standard deviation of the test accuracy over seeds. `H3GNN_DATA` names the folder of benchmark files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from typing import Any
 
@@ -16,11 +17,9 @@ import numpy as np
 
 from benchmarks.scale import machine
 
-GRAPHS: dict[str, dict[str, Any]] = {
-    "cora": {"batch_size": 512, "epochs": 40},
-    "pubmed": {"batch_size": 4096, "epochs": 30},
-}
-"""Settings that differ from the estimator's defaults."""
+GRAPHS = {"cora": (2708, 512, 25), "pubmed": (19717, 8192, 25)}
+"""Nodes, nodes per batch, and epochs of mini-batches; full-graph training has an epoch for every batch."""
+WARMUP_STEPS = 10
 
 
 def scores(name: str, seeds: int, settings: dict[str, Any]) -> list[float]:
@@ -43,10 +42,14 @@ def scores(name: str, seeds: int, settings: dict[str, Any]) -> list[float]:
 
 def compare(name: str, seeds: int, channels: int) -> dict[str, Any]:
     """Return both ways' figures for one graph."""
-    chosen = GRAPHS[name] | {"channels": channels}
+    nodes, batch_size, epochs = GRAPHS[name]
+    steps = math.ceil(nodes / batch_size)
+    early = math.ceil(WARMUP_STEPS / steps)
+    full = {"epochs": epochs * steps, "lr_warmup": WARMUP_STEPS, "mask_warmup": WARMUP_STEPS}
+    batches = {"epochs": epochs, "lr_warmup": early, "mask_warmup": early, "batch_size": batch_size}
     ways = {
-        "full graph": {key: value for key, value in chosen.items() if key != "batch_size"},
-        "mini-batches": chosen,
+        "full graph": full | {"channels": channels},
+        "mini-batches": batches | {"channels": channels},
     }
     result: dict[str, Any] = {}
     for way, settings in ways.items():
