@@ -108,25 +108,24 @@ def build_step(
     """
     models = student.models
     student.to(device)
-    target_of: Callable[[SparseEdges], Target]
-    trained: list[nn.Module] = [dense_parameters(student)]
-    make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
-    teacher_logit = None
-    if how.decoder:
-        decoder = FeedForward(models, student.out_channels, student.channels, source.columns)
-        decoder.reset_parameters([torch.Generator().manual_seed(seed + 1) for seed in seeds])
-        trained.append(decoder.to(device))
-        target_of = lambda _: FeatureTarget(decoder)  # noqa: E731
-    else:
-        teacher = Teacher(student, [how.momentum] * models, how.live_teacher)
-        teacher_logit = _place_edges(teacher.encoder, source.rows, make, "teacher-logit")
-        target_of = lambda edges: TeacherTarget(teacher, edges)  # noqa: E731
-    logit = _place_edges(student, source.rows, make, "logit")
     rates = EdgeSteps([how.learning_rate] * models, [how.weight_decay] * models, [how.momentum] * models)
-    edges = SparseEdges(logit, teacher_logit, rates, allocate)
+    make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
+    trained: list[nn.Module] = [dense_parameters(student)]
+    if how.decoder:
+        decoder = _decoder(student, source.columns, seeds).to(device)
+        trained.append(decoder)
+        logit = _place_edges(student, source.rows, make, "logit")
+        edges = SparseEdges(logit, None, rates, allocate)
+        target: Target = FeatureTarget(decoder)
+    else:
+        teacher = Teacher(student, rates.momentum, how.live_teacher)
+        followed = _place_edges(teacher.encoder, source.rows, make, "teacher-logit")
+        logit = _place_edges(student, source.rows, make, "logit")
+        edges = SparseEdges(logit, followed, rates, allocate)
+        target = TeacherTarget(teacher, edges)
     return BatchStep(
         student,
-        target_of(edges),
+        target,
         StackedAdam(trained, rates.learning_rates, rates.weight_decays),
         edges,
         _parts(source, how, student.hops, device),
@@ -135,6 +134,12 @@ def build_step(
         how.chunk,
         ranks,
     )
+
+
+def _decoder(student: JointEncoder, columns: int, seeds: Sequence[int]) -> FeedForward:
+    decoder = FeedForward(student.models, student.out_channels, student.channels, columns)
+    decoder.reset_parameters([torch.Generator().manual_seed(seed + 1) for seed in seeds])
+    return decoder
 
 
 def _place_edges(encoder: JointEncoder, rows: SupportRows, make: Allocate, name: str) -> Tensor:

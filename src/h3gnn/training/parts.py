@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.blocks import Block, Part
+from h3gnn.sparse import csr_tensor
 from h3gnn.training.clusters import cluster_batches, node_batches
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, Sample, Whole
@@ -125,8 +126,6 @@ def dense_rows(features: Any) -> Callable[[Whole], Tensor]:
     crow, cols, values = features.crow_indices(), features.col_indices(), features.values()
 
     def sparse_rows(nodes: Whole) -> Tensor:
-        from h3gnn.sparse import csr_tensor
-
         chosen = torch.from_numpy(nodes)
         counts = crow[chosen + 1] - crow[chosen]
         pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
