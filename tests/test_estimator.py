@@ -18,7 +18,7 @@ from h3gnn.graphs.checks import check_graph
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu"}
 
 
-@parametrize_with_checks([H3GNN(epochs=2)])
+@parametrize_with_checks([H3GNN(epochs=2)])  # type: ignore[untyped-decorator]
 def test_scikit_learn_contract(estimator: H3GNN, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)  # some checks fit noise of three rows
@@ -37,13 +37,14 @@ def test_every_way_of_giving_the_graph_gives_the_same_embedding(small_mixed: Gra
     network.add_edges_from(edges.T.tolist())
     wanted = H3GNN(**QUICK).fit_transform(data_of(small_mixed))
     assert wanted.shape == (100, 32)
-    for x, more in [
+    ways: list[tuple[Any, dict[str, Any]]] = [
         (features, {"edge_index": edges}),
         (sp.csr_matrix(features), {"edge_index": torch.from_numpy(edges)}),
         (features, {"edge_index": adjacency.tocsr()}),
         (network, {}),
         (small_mixed, {}),
-    ]:
+    ]
+    for x, more in ways:
         np.testing.assert_allclose(H3GNN(**QUICK).fit_transform(x, **more), wanted, atol=1e-5)
     assert H3GNN(**QUICK).fit_transform(adjacency).shape == (100, 32)  # structural features
 
