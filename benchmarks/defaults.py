@@ -1,7 +1,7 @@
 """How the constructor's defaults compare with the paper's and with their neighbours, on validation nodes.
 
-`python -m benchmarks.defaults [GRAPH …]` prints one row per setting: mean validation accuracy of the linear probe
-and k-means accuracy on validation nodes. Test nodes are not looked at.
+`python -m benchmarks.defaults [GRAPH …]` prints one row per setting: mean validation accuracy of the linear
+probe and k-means accuracy on validation nodes. Test nodes are not looked at.
 """
 
 from __future__ import annotations
