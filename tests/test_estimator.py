@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from h3gnn import H3GNN, CollapseWarning, Graph, GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 
-QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu"}
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
 
 @parametrize_with_checks([H3GNN(epochs=2)])  # type: ignore[untyped-decorator]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,19 +26,10 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.presets import PRESETS
 from h3gnn.training.collapse import CollapseWarning, collapse_epochs
-from h3gnn.training.loop import train
-from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.progress import progress_bar
-from h3gnn.training.schedules import constant, warmup_cosine
-from h3gnn.training.step import MaskStrategy, Step
-from h3gnn.training.teacher import Teacher
-
-CHUNK = {"cpu": 1024, "cuda": 65536}
-"""How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
+from h3gnn.training.models import Training, train_models
+from h3gnn.training.resources import pick_device, use_bfloat16
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -80,6 +70,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         n_models: how many independent models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
+        precision: of the fusion block's products: "float32", "bfloat16", or "auto", which is bfloat16 where
+            the processor computes in it (docs/performance.md says what that changes).
+        feature_storage: "csr", "dense", or "auto" by density.
         random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
         device: "auto", "cpu", "cuda" or any torch device.
         verbose: show a progress bar when standard error is a terminal.
@@ -125,6 +118,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         n_models: int = 1,
         scale_features: str = "auto",
         n_neighbors: int = 10,
+        precision: str = "auto",
+        feature_storage: str = "auto",
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -159,6 +154,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.n_models = n_models
         self.scale_features = scale_features
         self.n_neighbors = n_neighbors
+        self.precision = precision
+        self.feature_storage = feature_storage
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -186,7 +183,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.scaler_ = fit_scaler(self.graph_.features, self.scale_features)
         self.support_ = self._support(self.graph_)
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
-        self._train()
+        given = {field.name: getattr(self, field.name) for field in fields(Training)}
+        self.encoder_, self.history_ = train_models(
+            self._encoder,
+            self._features(self.graph_.features, pick_device(self.device)),
+            self.support_.to(pick_device(self.device)),
+            self.seeds_,
+            Training(**given),
+            show=self.verbose,
+        )
+        self._warn_of_collapse()
         self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
         return self
 
@@ -225,11 +231,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         device = pick_device(self.device)
         encoder = self.encoder_.to(device)
         with torch.no_grad():
-            features = FeatureMatrix(self.scaler_(self.graph_.features).to(device))
+            features = self._features(self.graph_.features, device)
             weights = encoder.attention(encoder.tokens(encoder.project(features), self.support_.to(device)))
         if weights is None:
             raise InputError('fusion="mlp" has no attention to show')
-        listened: npt.NDArray[np.float32] = weights.mean(dim=2).cpu().numpy()
+        listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
         return listened
 
     def save(self, folder: str | Path) -> None:
@@ -247,7 +253,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.support_ = model._support(state.graph)
-        model.encoder_ = model._encoder()
+        model.encoder_ = model._encoder(model.n_models)
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
         model.embedding_ = model._encode(model.scaler_(state.graph.features), model.support_)
@@ -297,7 +303,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             normalize=self.normalize,
         )
 
-    def _encoder(self) -> JointEncoder:
+    def _encoder(self, models: int) -> JointEncoder:
         return JointEncoder(
             self.graph_.num_features,
             self.channels,
@@ -312,52 +318,12 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             token_dropout=self.token_dropout,
             attention_dropout=self.attention_dropout,
             mask_token=self.mask_token,
-            models=self.n_models,
+            fuse_in_bfloat16=use_bfloat16(self.precision, pick_device(self.device)),
+            models=models,
         )
 
-    def _train(self) -> None:
-        device = pick_device(self.device)
-        features = FeatureMatrix(self.scaler_(self.graph_.features).to(device))
-        support = self.support_.to(device)
-        drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
-        student = self._encoder()
-        student.reset_parameters(drawing, self.support_.start)
-        self.encoder_ = student.to(device)
-        objective = self._objective(student, features, drawing)
-        trained = [student, objective] if isinstance(objective, FeatureReconstruction) else [student]
-        optimizer = StackedAdam(
-            trained, [self.learning_rate] * self.n_models, [self.weight_decay] * self.n_models
-        )
-        generators = [torch.Generator(device).manual_seed(seed) for seed in self.seeds_]
-        step = Step(student, objective, optimizer, features, support, generators, CHUNK[device.type])
-        schedule = warmup_cosine if self.schedule == "cosine" else constant
-        with progress_bar(self.epochs, "training", show=self.verbose) as watch:
-            self.history_ = train(
-                step,
-                epochs=self.epochs,
-                mask_of=self._mask_of,
-                learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
-                watch=watch,
-            )
-        self._warn_of_collapse()
-
-    def _objective(
-        self, student: JointEncoder, features: FeatureMatrix, drawing: Sequence[torch.Generator]
-    ) -> Objective:
-        if self.objective == "teacher":
-            live = self.teacher_mode == "train"
-            return LatentPrediction(Teacher(student, [self.momentum] * self.n_models, live))
-        decoding = FeatureReconstruction(self.n_models, student.out_channels, self.channels, features)
-        decoding.reset_parameters(drawing)
-        return decoding.to(features.device)
-
-    def _mask_of(self, epoch: int) -> MaskStrategy:
-        ratios, exploits = [self.mask_ratio] * self.n_models, [self.exploit_ratio] * self.n_models
-        if self.mask == "random" or epoch < max(1, self.mask_warmup):
-            return RandomMask(ratios)
-        if self.mask == "difficulty":
-            return DifficultyMask(ratios, exploits)
-        return ProbabilityMask(ratios, exploits)
+    def _features(self, features: Tensor, device: torch.device) -> FeatureMatrix:
+        return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
 
     def _warn_of_collapse(self) -> None:
         for model, epoch in collapse_epochs(self.history_).items():
@@ -379,7 +345,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         device = pick_device(self.device)
         encoder = self.encoder_.to(device).eval()
         weights = None if edge_weights is None else edge_weights.to(device)
-        matrix = FeatureMatrix(features.to(device))
+        matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
         tokens = encoder.tokens(encoder.project(matrix), support.to(device), edge_weights=weights)
         pieces = [encoder.fuse(piece) for piece in torch.split(tokens, 4096, dim=1)]
         joined = torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
@@ -422,19 +388,6 @@ def derive_seeds(random_state: int | np.random.RandomState | None, models: int) 
         seed = check_random_state(random_state).randint(2**31)
     streams = np.random.SeedSequence(int(seed)).spawn(models)
     return [int(stream.generate_state(1)[0]) for stream in streams]
-
-
-def pick_device(device: str) -> torch.device:
-    """Return the device to use; "auto" is CUDA where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        picked = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device {device!r} is not known to torch: use auto, cpu or cuda") from error
-    if picked.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here")
-    return picked
 
 
 def _is_graph(X: Any) -> bool:  # noqa: N803

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
+from h3gnn.training.capture import CapturedStep
 from h3gnn.training.collapse import effective_rank, sample_rows
 from h3gnn.training.history import History, Recorder
 from h3gnn.training.objective import LatentPrediction, Objective
@@ -31,18 +32,20 @@ def train(
     Args:
         step: one epoch.
         epochs: how many.
-        mask_of: from epoch to the mask strategy of that epoch.
+        mask_of: from epoch to the mask strategy of that epoch; the same object for the same strategy, since
+            on CUDA a recording is kept for each.
         learning_rate_of: from epoch to the factor of the learning rate.
         measurements: how many times the rank and the teacher's distance are measured.
         watch: called after each epoch.
     """
     recorder = Recorder()
+    run = CapturedStep(step) if step.features.device.type == "cuda" else step
     every = max(1, epochs // measurements)
     at_start = measure(step.student, step.objective, step.features, step.support)
     step.student.train()
     for epoch in range(epochs):
         step.optimizer.set_learning_rate(learning_rate_of(epoch))
-        recorded = step(mask_of(epoch))
+        recorded = run(mask_of(epoch))
         if epoch == 0:
             recorded |= at_start
         elif epoch % every == 0 or epoch == epochs - 1:
