@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,8 @@ def compare(name: str, graph: Graph, channels: int, models: int, epochs: int) ->
     plain, plain_mb = peak_megabytes(lambda: reference_epoch(graph, channels, "cuda"), epochs)
     rows = []
     for precision in ("float32", "bfloat16"):
-        ours, ours_mb = peak_megabytes(
-            lambda p=precision: captured_epoch(graph, channels, models, p == "bfloat16"), epochs
-        )
+        build = partial(captured_epoch, graph, channels, models, precision == "bfloat16")
+        ours, ours_mb = peak_megabytes(build, epochs)
         rows.append(
             {
                 "graph": name,

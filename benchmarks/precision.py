@@ -1,7 +1,7 @@
 """What bfloat16 in the fusion block changes: validation accuracy of the same seeds in both precisions.
 
-`python -m benchmarks.precision [GRAPH …] [--seeds N] [--out FILE]`. Each seed is probed on its own; the paired
-difference over seeds is what the decision rests on. Test nodes are not looked at.
+`python -m benchmarks.precision [GRAPH …] [--seeds N] [--out FILE]`. Each seed is probed on its own; the
+paired difference over seeds is what the decision rests on. Test nodes are not looked at.
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         n_models: how many independent models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
-        precision: of the fusion block's products: "float32", "bfloat16", or "auto", which is bfloat16 where
-            the processor computes in it (docs/performance.md says what that changes).
+        precision: of the fusion block in training: "float32", "bfloat16", or "auto", which is bfloat16 where
+            the processor computes in it (docs/performance.md says what that changes). Embeddings are always
+            computed in float32.
         feature_storage: "csr", "dense", or "auto" by density.
         random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
         device: "auto", "cpu", "cuda" or any torch device.
@@ -254,6 +255,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.support_ = model._support(state.graph)
         model.encoder_ = model._encoder(model.n_models)
+        model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
         model.embedding_ = model._encode(model.scaler_(state.graph.features), model.support_)

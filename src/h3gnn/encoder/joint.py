@@ -44,7 +44,7 @@ class JointEncoder(nn.Module):
         token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
         attention_dropout: rate on the attention weights, likewise.
         mask_token: the mask token starts `"normal"` or `"zero"`.
-        fuse_in_bfloat16: compute the products of the fusion block in bfloat16; all else stays as it is.
+        fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
         models: how many models stand in the stack.
 
     Shapes:
@@ -150,8 +150,9 @@ class JointEncoder(nn.Module):
 
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
+        block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.fuse_in_bfloat16):
-            fused: Tensor = self.fusion(tokens, kept)[0]
+            fused: Tensor = self.fusion(block_input, kept)[0]
         fused = fused.to(tokens.dtype)
         return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
 

@@ -40,7 +40,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map the last axis."""
-        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+        if self.bias is None:
+            return torch.bmm(x, self.weight)
+        if len(x) == 1:  # a single product adds its bias as it goes
+            return torch.addmm(self.bias[0, 0], x[0], self.weight[0]).unsqueeze(0)
+        return torch.baddbmm(self.bias, x, self.weight)
 
 
 class LayerNorm(nn.Module):
@@ -59,11 +63,12 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each token."""
         models, channels = self.weight.shape
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         if models == 1:
-            return nn.functional.layer_norm(x, (channels,), self.weight[0], self.bias[0])
+            return nn.functional.layer_norm(x, (channels,), weight[0], bias[0])
         shape = (models, *[1] * (x.dim() - 2), channels)
         normed = nn.functional.layer_norm(x, (channels,))
-        return torch.addcmul(self.bias.view(shape), normed, self.weight.view(shape))
+        return torch.addcmul(bias.view(shape), normed, weight.view(shape))
 
 
 class BatchNorm(nn.Module):

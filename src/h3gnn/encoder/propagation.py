@@ -136,7 +136,7 @@ class _Project(torch.autograd.Function):
         of_product, of_token = gradients
         flat = of_product.transpose(0, 1).reshape(-1, models * width)
         to_weight = ctx.features.transposed_product(flat).view(in_channels, models, width).transpose(0, 1)
-        to_weight = to_weight.contiguous().baddbmm_(token.mT, of_token)
+        to_weight.addcmul_(token.mT, of_token)
         return to_weight, torch.bmm(of_token, weight.mT), None
 
 

@@ -40,7 +40,9 @@ class InputProjection(nn.Module):
         super().__init__()
         self.widths = list(widths)
         self.mask_start = mask_token
-        self.weight = nn.Parameter(torch.empty(models, in_channels, sum(widths)))
+        # Stored with the models side by side, as the one wide product reads them; seen as [models, in, out].
+        side_by_side = torch.empty(in_channels, models, sum(widths))
+        self.weight = nn.Parameter(side_by_side.transpose(0, 1))
         self.mask_token = nn.Parameter(torch.empty(models, 1, in_channels))
 
     def reset_parameters(self, generators: Generators) -> None:

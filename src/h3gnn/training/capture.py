@@ -29,18 +29,18 @@ class CapturedStep:
         self.step = step
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._steps: dict[int, int] = {}
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._refused = False
 
-    def __call__(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
-        """Make the step and return what the history keeps of it, each `[models]`."""
+    def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
+        """Make the step and return the loss and the size of the mask, `[2, models]`."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             recorded = self._run(mask_strategy)
         torch.cuda.current_stream().wait_stream(self._stream)
         return recorded
 
-    def _run(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
+    def _run(self, mask_strategy: MaskStrategy) -> Tensor:
         key = id(mask_strategy)
         made = self._steps.get(key, 0)
         self._steps[key] = made + 1
@@ -48,9 +48,9 @@ class CapturedStep:
             self._capture(mask_strategy)
         if key not in self._graphs:
             return self.step(mask_strategy)
-        graph, outputs = self._graphs[key]
+        graph, recorded = self._graphs[key]
         graph.replay()
-        return {name: value.clone() for name, value in outputs.items()}
+        return recorded.clone()  # the next replay writes there again
 
     def _capture(self, mask_strategy: MaskStrategy) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -59,7 +59,7 @@ class CapturedStep:
             for generator in self.step.generators:
                 graph.register_generator_state(generator)
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                outputs = self.step(mask_strategy)
+                recorded = self.step(mask_strategy)
         except RuntimeError as error:
             self._refused = True
             reason = str(error).splitlines()[0]
@@ -69,4 +69,4 @@ class CapturedStep:
                 stacklevel=2,
             )
             return
-        self._graphs[id(mask_strategy)] = (graph, outputs)
+        self._graphs[id(mask_strategy)] = (graph, recorded)

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Which quantiles of the difficulty are kept for every epoch."""
+"""Which quantiles of the difficulty are kept."""
 
 
 class History:
     """What happened in each epoch, for each model.
 
-    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank and the
-    teacher's distance are measured every few epochs and are NaN in between. `history.engine` says how it was
-    computed: device, precision, how the features are stored, how many models ran at once.
+    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank, the
+    teacher's distance and the quantiles of the difficulty are measured every few epochs and are NaN in
+    between. `history.engine` says how it was computed: device, precision, how the features are stored, how
+    many models ran at once.
     """
 
     def __init__(

@@ -91,7 +91,9 @@ def train_models(
         "feature_storage": features.storage,
         "models_at_once": size,
     }
-    return _join(build, students), history
+    joined = _join(build, students)
+    joined.fuse_in_bfloat16 = False  # what users get is computed in full
+    return joined, history
 
 
 def _fitting(one: JointEncoder, features: FeatureMatrix, models: int) -> int:

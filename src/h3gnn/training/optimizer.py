@@ -33,7 +33,7 @@ class StackedAdam:
             }
             for model, (rate, decay) in enumerate(zip(self.base, weight_decays, strict=False))
         ]
-        self.adam = torch.optim.Adam(groups, fused=True, capturable=on_cuda)
+        self.adam = torch.optim.Adam(groups, fused=self.shared, capturable=on_cuda)
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every model's learning rate to this share of its own."""
