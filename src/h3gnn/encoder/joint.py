@@ -151,15 +151,13 @@ class JointEncoder(nn.Module):
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
         block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self.fuse_in_bfloat16):
-            fused: Tensor = self.fusion(block_input, kept)[0]
+        fused: Tensor = self.fusion(block_input, kept)
         fused = fused.to(tokens.dtype)
         return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
 
     def attention(self, tokens: Tensor) -> Tensor | None:
         """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
-        weights: Tensor | None = self.fusion(tokens)[1]
-        return weights
+        return self.fusion.attention(tokens) if isinstance(self.fusion, TokenAttention) else None
 
     def forward(self, features: FeatureMatrix, support: Support, mask: Tensor | None = None) -> Tensor:
         """Encode all nodes: `[models, nodes, D]`."""
