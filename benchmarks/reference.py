@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +54,12 @@ class Block(nn.Module):
         """`[nodes, tokens, channels]` to the same shape."""
         if self.norm == "pre":
             x = x + self.attend(self.norm1(x))
-            return x + self.mlp(self.norm2(x))
+            return cast(Tensor, x + self.mlp(self.norm2(x)))
         if self.norm == "post":
             x = self.norm1(x + self.attend(x))
-            normed: Tensor = self.norm2(x + self.mlp(x))
-            return normed
+            return cast(Tensor, self.norm2(x + self.mlp(x)))
         x = x + self.norm1(self.attend(x))
-        return x + self.norm2(self.mlp(x))
+        return cast(Tensor, x + self.norm2(self.mlp(x)))
 
 
 class ReferenceEncoder(nn.Module):
@@ -104,12 +105,13 @@ class ReferenceEncoder(nn.Module):
             x = torch.where(mask.unsqueeze(-1), self.mask_token, x)
         weight = torch.sigmoid(self.edge_logit)
         tokens = [self.linear(x), self.mlp(x)]
-        for convs, norms in zip(self.hops, self.norms, strict=True):
+        layers: Any = zip(self.hops, self.norms, strict=True)
+        for convs, norms in layers:
             h = x
-            for layer, conv in enumerate(convs):  # type: ignore[arg-type]
+            for conv, norm in zip_longest(convs, norms):
                 h = torch.relu(conv(h, self.edge_index, weight))
-                if layer < len(norms):  # type: ignore[arg-type]
-                    h = self.dropout(norms[layer](h))  # type: ignore[index]
+                if norm is not None:
+                    h = self.dropout(norm(h))
             tokens.append(h)
         fused: Tensor = self.block(self.dropout(torch.stack(tokens, dim=1)))
         return fused.flatten(1) if self.output == "flatten" else fused[:, 0]
@@ -139,16 +141,16 @@ class ReferenceTrainer:
         prediction = self.student(self.features, mask)
         with torch.no_grad():
             target = self.teacher(self.features)
-        difficulty = (prediction - target).square().sum(dim=-1)
+        difficulty: Tensor = (prediction - target).square().sum(dim=-1)
         self.adam.zero_grad()
         difficulty.mean().backward()  # type: ignore[no-untyped-call]
         for group in self.adam.param_groups:
             group["lr"] = self.learning_rate * self.schedule(self.epoch)
         self.adam.step()
         with torch.no_grad():
-            pairs = [*zip(self.teacher.parameters(), self.student.parameters(), strict=True)]
-            pairs += [*zip(self.teacher.buffers(), self.student.buffers(), strict=True)]  # type: ignore[arg-type]
-            for mine, theirs in pairs:
+            averaged = [*self.teacher.parameters(), *self.teacher.buffers()]
+            current = [*self.student.parameters(), *self.student.buffers()]
+            for mine, theirs in zip(averaged, current, strict=True):
                 if mine.is_floating_point():
                     mine.mul_(self.momentum).add_(theirs, alpha=1 - self.momentum)
         self.epoch += 1

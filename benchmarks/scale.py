@@ -136,7 +136,7 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     model.graph_ = graph = open_mapped(folder)  # type: ignore[assignment]
     model.scaler_ = graph.scaler("auto")
     source = model._source()
-    dense = sum(p.numel() for n, p in model._encoder(entries=0).named_parameters() if n != "edges.logit")
+    dense = sum(p.numel() for n, p in model._encoder(1, entries=0).named_parameters() if n != "edges.logit")
     sampler = NeighbourSampler(source.rows.crow, source.rows.cols, FAN_OUT)
     parts = Parts(sampler, source.features, source.rows.factor, BATCH, torch.device("cpu"))
     half = Ranks()

@@ -15,7 +15,7 @@ FORBIDDEN = {
     "graphs": {"encoder", "masking", "training", "evaluation", "experiments", "report", "estimator", "cli"},
     "masking": {"graphs", "encoder", "training", "evaluation", "experiments", "report", "estimator", "cli"},
     "encoder": {"graphs", "masking", "training", "evaluation", "experiments", "report", "estimator", "cli"},
-    "training": {"graphs", "masking", "evaluation", "experiments", "report", "estimator", "cli", "presets"},
+    "training": {"graphs", "evaluation", "experiments", "report", "estimator", "cli", "presets"},
     "evaluation": {"encoder", "masking", "training", "experiments", "report", "estimator", "cli", "presets"},
     "report": {"encoder", "masking", "training", "experiments", "estimator", "cli", "presets"},
     "estimator": {"cli", "report", "evaluation", "experiments"},

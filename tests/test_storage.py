@@ -16,7 +16,7 @@ from h3gnn import H3GNN, Graph, ModelFolderError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.storage import write_atomically
 
-QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu"}
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
 
 @pytest.fixture

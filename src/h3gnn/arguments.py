@@ -109,4 +109,6 @@ _CHOICES = {
     "mask_token": ("normal", "zero"),
     "scale_features": ("auto", "none", "rows", "columns"),
     "schedule": ("cosine", "constant"),
+    "precision": ("auto", "float32", "bfloat16"),
+    "feature_storage": ("auto", "csr", "dense"),
 }

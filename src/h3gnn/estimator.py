@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -28,24 +28,17 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.presets import PRESETS
 from h3gnn.training.batches import BatchStep, agree, train_in_batches
 from h3gnn.training.checkpointfiles import clear
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.collapse import CollapseWarning, collapse_epochs
 from h3gnn.training.distributed import Ranks, launched_together, together
-from h3gnn.training.loop import train
-from h3gnn.training.memory import Size, parse_memory, pick_chunk
-from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
-from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.memory import Size, parse_memory, pick_group
+from h3gnn.training.models import Training, default_chunk, train_models
 from h3gnn.training.progress import progress_bar
-from h3gnn.training.schedules import constant, warmup_cosine
-from h3gnn.training.step import MaskStrategy, Step
-from h3gnn.training.teacher import Teacher
-
-CHUNK = {"cpu": 1024, "cuda": 65536}
-"""How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
+from h3gnn.training.resources import pick_device, use_bfloat16
+from h3gnn.training.step import Step
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -90,6 +83,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         fan_out: neighbours per node and hop, one number or one per hop, -1 for all; None is 10, then 5.
         batches: "neighbours", or "clusters" for METIS clusters (needs `pymetis`).
         memory: a budget such as "8GB"; it picks how many nodes are worked on at a time. See docs/scale.md.
+        precision: of the fusion block in training: "float32", "bfloat16", or "auto", which is bfloat16 where
+            the processor computes in it (docs/performance.md says what that changes). Embeddings are always
+            computed in float32.
+        feature_storage: "csr", "dense", or "auto" by density.
         random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
         device: "auto", "cpu", "cuda" or any torch device.
         verbose: show a progress bar when standard error is a terminal.
@@ -139,6 +136,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         fan_out: int | Sequence[int] | None = None,
         batches: str = "neighbours",
         memory: int | str | None = None,
+        precision: str = "auto",
+        feature_storage: str = "auto",
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         verbose: bool = False,
@@ -177,6 +176,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.fan_out = fan_out
         self.batches = batches
         self.memory = memory
+        self.precision = precision
+        self.feature_storage = feature_storage
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -210,25 +211,38 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
         if self.batch_size is not None or isinstance(X, MappedGraph):
-            return self._fit_in_batches(X, edge_index, checkpoints)
-        if launched_together():
-            raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
-        self.graph_ = self._read(X, edge_index)
-        self.n_features_in_ = self.graph_.num_features
-        self.is_table_ = self.graph_.provenance.source == "table"
-        self.scaler_ = fit_scaler(self.graph_.features, self.scale_features)
-        self.support_ = self._support(self.graph_)
-        self.seeds_ = derive_seeds(self.random_state, self.n_models)
-        self._train(checkpoints)
-        if self.memory is None:
-            self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+            self._fit_in_batches(X, edge_index, checkpoints)
         else:
-            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
+            self._fit_full_graph(X, edge_index, checkpoints)
+        self._warn_of_collapse()
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
 
-    def _fit_in_batches(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> Self:  # noqa: N803
+    def _fit_full_graph(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
+        if launched_together():
+            raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
+        device = pick_device(self.device)
+        self._take_in(self._read(X, edge_index))
+        at_once, chunk = self._room(device)
+        self.encoder_, self.history_ = train_models(
+            self._encoder,
+            self._features(self.graph_.features, device),
+            self.support_.to(device),
+            self.seeds_,
+            self._training(),
+            at_once=at_once,
+            chunk=chunk,
+            show=self.verbose,
+            checkpoints=checkpoints,
+            fingerprint=self._fingerprint(device),
+        )
+        if self.memory is None:
+            self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+        else:
+            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
+
+    def _fit_in_batches(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
         if self.batch_size is None:
             raise InputError(
                 "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
@@ -236,21 +250,24 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(X, MappedGraph):
             for stale in ("embedding_", "support_"):  # of an earlier fit in memory
                 self.__dict__.pop(stale, None)
-            self.graph_ = cast(Graph, X)  # what is asked of it here, both have
-            self.scaler_ = X.scaler(self.scale_features)
+            self._take_in(X)
         else:
-            self.graph_ = self._read(X, edge_index)
-            self.scaler_ = fit_scaler(self.graph_.features, self.scale_features)
-            self.support_ = self._support(self.graph_)
-        self.n_features_in_ = self.graph_.num_features
-        self.is_table_ = self.graph_.provenance.source == "table"
-        self.seeds_ = derive_seeds(self.random_state, self.n_models)
+            self._take_in(self._read(X, edge_index))
         self._train_in_batches(self._source(), checkpoints)
         if not isinstance(X, MappedGraph):
             self.embedding_ = np.concatenate(list(self.embedding_chunks()))
-        if checkpoints is not None and not checkpoints.keep_finished:
-            clear(Path(checkpoints.folder))
-        return self
+
+    def _take_in(self, graph: Graph | MappedGraph) -> None:
+        """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
+        self.graph_ = cast(Graph, graph)  # what is asked of it here, both have
+        if isinstance(graph, MappedGraph):
+            self.scaler_ = graph.scaler(self.scale_features)
+        else:
+            self.scaler_ = fit_scaler(graph.features, self.scale_features)
+            self.support_ = self._support(graph)
+        self.n_features_in_ = graph.num_features
+        self.is_table_ = graph.provenance.source == "table"
+        self.seeds_ = derive_seeds(self.random_state, self.n_models)
 
     def embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the fitted graph's embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
@@ -307,11 +324,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         device = pick_device(self.device)
         encoder = self.encoder_.to(device)
         with torch.no_grad():
-            features = FeatureMatrix(self.scaler_(self.graph_.features).to(device))
+            features = self._features(self.graph_.features, device)
             weights = encoder.attention(encoder.tokens(encoder.project(features), self.support_.to(device)))
         if weights is None:
             raise InputError('fusion="mlp" has no attention to show')
-        listened: npt.NDArray[np.float32] = weights.mean(dim=2).cpu().numpy()
+        listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
         return listened
 
     def save(self, folder: str | Path) -> None:
@@ -332,7 +349,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if not mapped:
             model.support_ = model._support(state.graph)
         entries = state.tensors["encoder.edges.logit"].shape[1] if mapped else None
-        model.encoder_ = model._encoder(entries)
+        model.encoder_ = model._encoder(model.n_models, entries)
+        model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
         if mapped:
@@ -384,7 +402,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             normalize=self.normalize,
         )
 
-    def _encoder(self, entries: int | None = None) -> JointEncoder:
+    def _encoder(self, models: int, entries: int | None = None) -> JointEncoder:
         return JointEncoder(
             self.graph_.num_features,
             self.channels,
@@ -399,8 +417,12 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             token_dropout=self.token_dropout,
             attention_dropout=self.attention_dropout,
             mask_token=self.mask_token,
-            models=self.n_models,
+            fuse_in_bfloat16=use_bfloat16(self.precision, pick_device(self.device)),
+            models=models,
         )
+
+    def _training(self) -> Training:
+        return Training(**{field.name: getattr(self, field.name) for field in fields(Training)})
 
     def _check_checkpoints(self, checkpoints: Checkpoints | None) -> None:
         if checkpoints is None:
@@ -412,46 +434,25 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _fingerprint(self, device: torch.device) -> dict[str, Any]:
         """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
         settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
-        graph = self.graph_.provenance.sha256
-        return {**settings, "device": device.type, "seeds": self.seeds_, "graph": graph}
+        return {
+            **settings,
+            "precision": self._precision(device),  # "auto" is not the same on every processor
+            "device": device.type,
+            "seeds": self.seeds_,
+            "graph": self.graph_.provenance.sha256,
+        }
 
-    def _train(self, checkpoints: Checkpoints | None) -> None:
-        device = pick_device(self.device)
-        features = FeatureMatrix(self.scaler_(self.graph_.features).to(device))
-        support = self.support_.to(device)
-        drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
-        student = self._encoder()
-        student.reset_parameters(drawing, self.support_.start)
-        self.encoder_ = student.to(device)
-        objective = self._objective(student, features, drawing)
-        trained = [student, objective] if isinstance(objective, FeatureReconstruction) else [student]
-        optimizer = StackedAdam(
-            trained, [self.learning_rate] * self.n_models, [self.weight_decay] * self.n_models
-        )
-        generators = [torch.Generator(device).manual_seed(seed) for seed in self.seeds_]
-        chunk = self._chunk(student, CHUNK[device.type])
-        step = Step(student, objective, optimizer, features, support, generators, chunk)
-        schedule = warmup_cosine if self.schedule == "cosine" else constant
-        fingerprint = self._fingerprint(device)
-        with (
-            progress_bar(self.epochs, "training", show=self.verbose) as bar,
-            checkpointing(checkpoints, step, fingerprint, self.epochs, bar) as (recorder, watch),
-        ):
-            self.history_ = train(
-                step,
-                epochs=self.epochs,
-                mask_of=self._mask_of,
-                learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
-                watch=watch,
-                recorder=recorder,
-            )
-        self._warn_of_collapse()
+    def _precision(self, device: torch.device) -> str:
+        return "bfloat16" if use_bfloat16(self.precision, device) else "float32"
 
-    def _chunk(self, student: JointEncoder, largest: int) -> int:
-        """Return how many nodes the fusion block sees at a time; a memory budget may make it fewer."""
+    def _room(self, device: torch.device) -> tuple[int | None, int | None]:
+        """Return how many models to train at once and how many nodes to fuse at a time in a memory budget.
+
+        Without a budget, nothing: training asks the machine.
+        """
         if self.memory is None:
-            return largest
-        widths = student.input.widths
+            return None, None
+        widths = self._encoder(1, entries=0).input.widths
         size = Size(
             nodes=self.graph_.num_nodes,
             entries=self.support_.pattern.entries,
@@ -463,7 +464,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             heads=self.heads,
             models=self.n_models,
         )
-        return pick_chunk(parse_memory(self.memory), size, largest)
+        return pick_group(parse_memory(self.memory), size, default_chunk(device, 1))
 
     def _source(self) -> largefit.Source:
         """Return what batches and layer-by-layer encoding read from, in memory or in files."""
@@ -479,7 +480,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _train_in_batches(self, source: largefit.Source, checkpoints: Checkpoints | None) -> None:
         device = pick_device(self.device)
         drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
-        student = self._encoder(entries=0)
+        student = self._encoder(self.n_models, entries=0)
         student.reset_parameters(drawing, torch.empty(0))
         how = largefit.BatchSettings(
             self.batch_size or 1,
@@ -490,7 +491,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self.momentum,
             live_teacher=self.teacher_mode == "train",
             decoder=self.objective == "decoder",
-            chunk=CHUNK[device.type],
+            chunk=default_chunk(device, self.n_models),
         )
         with (
             together(device) as ranks,
@@ -498,14 +499,19 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         ):
             step = largefit.build_step(student, source, how, self.seeds_, device, ranks, allocate)
             self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints)
+        self.history_.engine = {
+            "device": str(device),
+            "precision": self._precision(device),
+            "models_at_once": self.n_models,
+            "processes": ranks.size,
+        }
+        student.fuse_in_bfloat16 = False  # what users get is computed in full
         self.encoder_ = student
-        self._warn_of_collapse()
 
     def _run_in_batches(
         self, step: BatchStep, ranks: Ranks, fingerprint: dict[str, Any], checkpoints: Checkpoints | None
     ) -> None:
-        schedule = warmup_cosine if self.schedule == "cosine" else constant
-        first = ranks.rank == 0
+        training, first = self._training(), ranks.rank == 0
         with (
             progress_bar(self.epochs, "training", show=self.verbose and first) as bar,
             checkpointing(
@@ -515,29 +521,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self.history_ = train_in_batches(
                 step,
                 epochs=self.epochs,
-                mask_of=self._mask_of,
-                learning_rate_of=partial(schedule, steps=self.epochs, warmup=self.lr_warmup),
+                mask_of=training.mask_of(self.n_models),
+                learning_rate_of=training.learning_rate_of(),
                 watch=watch,
                 recorder=agree(step, recorder, ranks),
             )
 
-    def _objective(
-        self, student: JointEncoder, features: FeatureMatrix, drawing: Sequence[torch.Generator]
-    ) -> Objective:
-        if self.objective == "teacher":
-            live = self.teacher_mode == "train"
-            return LatentPrediction(Teacher(student, [self.momentum] * self.n_models, live))
-        decoding = FeatureReconstruction(self.n_models, student.out_channels, self.channels, features)
-        decoding.reset_parameters(drawing)
-        return decoding.to(features.device)
-
-    def _mask_of(self, epoch: int) -> MaskStrategy:
-        ratios, exploits = [self.mask_ratio] * self.n_models, [self.exploit_ratio] * self.n_models
-        if self.mask == "random" or epoch < max(1, self.mask_warmup):
-            return RandomMask(ratios)
-        if self.mask == "difficulty":
-            return DifficultyMask(ratios, exploits)
-        return ProbabilityMask(ratios, exploits)
+    def _features(self, features: Tensor, device: torch.device) -> FeatureMatrix:
+        return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
 
     def _warn_of_collapse(self) -> None:
         for model, epoch in collapse_epochs(self.history_).items():
@@ -548,7 +539,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 f"{rank:.1f} from {ranks[0, model]:.1f}; try fewer epochs, a smaller learning rate or "
                 "a larger momentum",
                 CollapseWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
     @torch.no_grad()
@@ -559,7 +550,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         device = pick_device(self.device)
         encoder = self.encoder_.to(device).eval()
         weights = None if edge_weights is None else edge_weights.to(device)
-        matrix = FeatureMatrix(features.to(device))
+        matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
         tokens = encoder.tokens(encoder.project(matrix), support.to(device), edge_weights=weights)
         pieces = [encoder.fuse(piece) for piece in torch.split(tokens, 4096, dim=1)]
         joined = torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
@@ -602,19 +593,6 @@ def derive_seeds(random_state: int | np.random.RandomState | None, models: int) 
         seed = check_random_state(random_state).randint(2**31)
     streams = np.random.SeedSequence(int(seed)).spawn(models)
     return [int(stream.generate_state(1)[0]) for stream in streams]
-
-
-def pick_device(device: str) -> torch.device:
-    """Return the device to use; "auto" is CUDA where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        picked = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device {device!r} is not known to torch: use auto, cpu or cuda") from error
-    if picked.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here")
-    return picked
 
 
 def _is_graph(X: Any) -> bool:  # noqa: N803

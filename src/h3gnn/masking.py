@@ -40,8 +40,9 @@ def draw(generators: Sequence[torch.Generator], nodes: int, device: torch.device
 
 def _first(order_by: Tensor, counts: Tensor) -> Tensor:
     """Mark, in each row, the `counts` nodes with the smallest numbers."""
-    rank = order_by.argsort(dim=1).argsort(dim=1)
-    return rank < counts
+    order = order_by.argsort(dim=1)
+    chosen = torch.arange(order.shape[1], device=order.device) < counts
+    return torch.empty_like(chosen).scatter_(1, order, chosen)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph, Provenance
 from h3gnn.storage import CHECKPOINTS, DESCRIPTION, graph_from_tensors, graph_tensors, versions
 from h3gnn.tensorfiles import read_tensor_file, remove_parts, write_tensor_file
-from h3gnn.training.checkpointfiles import check_format, checkpoints_in, clear
+from h3gnn.training.checkpointfiles import check_format, checkpoints_in, clear, group_folders
 from h3gnn.training.checkpoints import Checkpoints, make_folder
 
 FORMAT = "h3gnn-run"
@@ -97,7 +97,7 @@ def finish_run(out: Path) -> None:
 
 def _remove_if_new(folder: Path) -> None:
     """Remove a folder that holds nothing yet, and the run's folder around it likewise."""
-    if not _starts(folder) and not checkpoints_in(folder):
+    if not _starts(folder) and not checkpoints_in(folder) and not group_folders(folder):
         clear(folder)
         if not any(folder.parent.iterdir()):
             folder.parent.rmdir()

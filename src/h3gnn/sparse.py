@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import torch
 from torch import Tensor
 
 
 def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a CSR tensor over existing buffers, unchecked, without torch's note that the layout is young."""
+    """Return a CSR tensor over existing buffers, unchecked."""
+    _hush_torch()
+    return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+
+
+@cache
+def _hush_torch() -> None:
+    """Let torch say, once and unheard, that the layout is young."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(
+            torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1)
+        )
 
 
 def row_pointers(sorted_rows: Tensor, rows: int) -> Tensor:

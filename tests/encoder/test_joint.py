@@ -89,8 +89,8 @@ def test_attention_is_a_distribution_over_tokens(path_graph: Graph) -> None:
     encoder, features, support = make(path_graph)
     attention = encoder.attention(encoder.tokens(encoder.project(features), support))
     assert attention is not None
-    assert attention.shape == (1, 5, 2, 4, 4)
-    torch.testing.assert_close(attention.sum(dim=-1), torch.ones(1, 5, 2, 4))
+    assert attention.shape == (1, 5, 4, 4, 2)
+    torch.testing.assert_close(attention.sum(dim=3), torch.ones(1, 5, 4, 2))
     without, features, support = make(path_graph, fusion="mlp")
     assert without.attention(without.tokens(without.project(features), support)) is None
 

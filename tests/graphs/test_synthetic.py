@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -58,6 +60,13 @@ def test_the_user_sets_the_homophily() -> None:
 
 
 def test_impossible_graphs_are_refused() -> None:
-    for wrong in ({"nodes": 10}, {"homophily": 1.5}, {"degree": 0}, {"words": 3}, {"noise": -1}):
+    impossible: list[dict[str, Any]] = [
+        {"nodes": 10},
+        {"homophily": 1.5},
+        {"degree": 0},
+        {"words": 3},
+        {"noise": -1},
+    ]
+    for wrong in impossible:
         with pytest.raises(InputError):
-            mixed_graph(**wrong)  # type: ignore[arg-type]
+            mixed_graph(**wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,10 @@ from h3gnn.training.teacher import Teacher
 CHANNELS, HOPS, EPOCHS = 8, 3, 50
 
 
-def copy_into_reference(encoder: JointEncoder, reference: ReferenceEncoder) -> None:
+def copy_into_reference(ours: JointEncoder, theirs: ReferenceEncoder) -> None:
     """Give the reference the first model's weights; ours are stored input first, torch's output first."""
+    encoder: Any = ours
+    reference: Any = theirs
     linear, hidden, *hops = torch.split(encoder.input.weight[0], encoder.input.widths, dim=-1)
     block, fusion = reference.block, encoder.fusion
     pairs: list[tuple[Tensor, Tensor]] = [
@@ -61,8 +64,8 @@ def copy_into_reference(encoder: JointEncoder, reference: ReferenceEncoder) -> N
                 (norm.running_var, mine.running_var[0, 0]),
             ]
     with torch.no_grad():
-        for theirs, ours in pairs:
-            theirs.copy_(ours)
+        for target, value in pairs:
+            target.copy_(value)
 
 
 def build(

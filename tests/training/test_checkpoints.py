@@ -23,6 +23,8 @@ from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, one_process
 from h3gnn.training.checkpoints import CheckpointWriter
 from h3gnn.training.history import Recorder
 from h3gnn.training.interruption import StopRequest, TrainingStopped
+from h3gnn.training.models import Training
+from h3gnn.training.step import MaskStrategy
 
 QUICK: dict[str, Any] = {"epochs": 8, "channels": 4, "heads": 2, "mask_warmup": 2, "device": "cpu"}
 
@@ -68,13 +70,19 @@ def assert_same_bits(model: H3GNN, wanted: H3GNN) -> None:
 
 def before_each_epoch(model: H3GNN, act: Callable[[int], object]) -> H3GNN:
     """Do something as each epoch of a model begins."""
-    unharmed = model._mask_of
+    unharmed = model._training
 
-    def mask_of(epoch: int) -> Any:
-        act(epoch)
-        return unharmed(epoch)
+    class Watched(Training):
+        def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
+            strategy_of = super().mask_of(models)
 
-    model._mask_of = mask_of  # type: ignore[method-assign]
+            def mask_of(epoch: int) -> MaskStrategy:
+                act(epoch)
+                return strategy_of(epoch)
+
+            return mask_of
+
+    model._training = lambda: Watched(**vars(unharmed()))  # type: ignore[method-assign]
     return model
 
 
@@ -87,11 +95,13 @@ def epochs_in(folder: Path) -> list[int]:
     [
         {},
         {"n_models": 2, "batch_norm": True, "token_dropout": 0.3, "hops": 3},
+        {"n_models": 2, "precision": "float32", "feature_storage": "csr"},
+        {"n_models": 2, "precision": "bfloat16", "feature_storage": "dense"},
         {"teacher_mode": "train", "batch_norm": True, "attention_dropout": 0.5, "token_dropout": 0.2},
         {"objective": "decoder", "mask": "random", "weight_decay": 0.01},
         {"mask": "difficulty", "schedule": "constant", "fusion": "mlp", "normalize": True},
         {"batch_size": 32, "n_models": 2, "batch_norm": True, "token_dropout": 0.3},
-        {"batch_size": 32, "objective": "decoder", "mask": "random"},
+        {"batch_size": 32, "objective": "decoder", "mask": "random", "precision": "float32"},
     ],
     ids=str,
 )
@@ -302,7 +312,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "other file": ({"format": "diary"}, "was not written as h3gnn-checkpoint"),
     "lost tensor": ({"lost": "difficulty"}, "does not fit its own settings: difficulty is missing"),
     "lost history": ({"lost": "history.loss"}, "its history is not complete"),
-    "lost strides": ({"lost": "projected.strides"}, "projected.strides is missing"),
+    "lost strides": ({"lost": "strides.nodes"}, r"strides\.nodes is missing"),
     "lost steps": ({"lost": "adam.stepped"}, "adam.stepped is missing"),
     "lost moment": ({"lost": "adam.0.exp_avg"}, r"adam\.0\.exp_avg is missing"),
 }
@@ -461,7 +471,9 @@ def test_a_checkpoint_holds_what_was_promised(interrupted: tuple[Path, Graph, H3
     folder, graph, _ = interrupted
     tensors, description = read_tensor_file(max(checkpoints_in(folder), key=epoch_of))
     parts = {name.split(".")[0] for name in tensors}
-    assert parts == {"student", "teacher", "projected", "adam", "generator", "difficulty", "history"}
+    assert parts == {
+        *("student", "teacher", "projected", "strides", "adam", "generator", "difficulty", "history")
+    }
     assert description["epoch"] == 5
     assert description["fingerprint"]["graph"] == graph.provenance.sha256
     assert json.loads(json.dumps(description)) == description

@@ -43,7 +43,9 @@ def test_history_is_data() -> None:
     assert history.last("effective_rank").tolist() == [9.0, 8.0]
     assert recorder.latest("loss") == 2.0
     assert history.measured("effective_rank")[0].tolist() == [0]
+    history.engine = {"precision": "float32"}
     again = History.from_dict(history.as_dict())
+    assert again.engine == history.engine
     np.testing.assert_array_equal(again["effective_rank"], history["effective_rank"])
 
 

@@ -17,8 +17,8 @@ nodes, chunk, features, channels = 8000, int(sys.argv[1]), 64, 64
 generator = torch.Generator().manual_seed(0)
 edges = torch.randint(nodes, (2, 10 * nodes), generator=generator)
 graph = check_graph(torch.randn(nodes, features, generator=generator), edges)
-import h3gnn.estimator as estimator
-estimator.CHUNK = {"cpu": chunk}
+import h3gnn.training.models as models
+models.CHUNK = {"cpu": chunk}
 model = H3GNN(epochs=0, channels=channels, device="cpu")
 model._encode = lambda *_: None
 model.fit(graph)

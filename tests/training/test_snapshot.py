@@ -29,7 +29,8 @@ def two_models(graph: Graph, seed: int = 0) -> Step:
 
 def make_epochs(step: Step, recorder: Recorder, count: int) -> None:
     for _ in range(count):
-        recorder.add(**step(ProbabilityMask([0.5, 0.4], [0.5, 0.5])))
+        loss, masked = step(ProbabilityMask([0.5, 0.4], [0.5, 0.5]))
+        recorder.add(loss=loss, masked=masked)
 
 
 def copied(step: Step, recorder: Recorder) -> dict[str, Tensor]:

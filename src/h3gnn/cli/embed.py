@@ -42,7 +42,8 @@ def embed(
     In a new graph, edges that the model was fitted on keep their learned weights; all others take their
     start value.
     """
-    from h3gnn.estimator import H3GNN, pick_device
+    from h3gnn.estimator import H3GNN
+    from h3gnn.training.resources import pick_device
 
     settings.check_output(out, EMBEDDING_ENDINGS)
     pick_device(device)

@@ -132,8 +132,8 @@ def fit(
     for note in loaded.provenance.mended if is_first() else ():
         say(f"note: {note}")
     if checkpoints is not None and out is not None and is_first():
-        from h3gnn.estimator import pick_device
         from h3gnn.runs import Run, begin_run
+        from h3gnn.training.resources import pick_device
 
         pick_device(device)
         with resumable(out):

@@ -19,8 +19,8 @@ from h3gnn.encoder.fusion import TokenAttention
 from h3gnn.encoder.joint import JointEncoder
 from h3gnn.encoder.layers import drop
 from h3gnn.encoder.noise import NodeNoise
-from h3gnn.encoder.propagation import FeatureMatrix
-from h3gnn.encoder.tokens import WeightedGCN
+from h3gnn.encoder.propagation import FeatureMatrix, project
+from h3gnn.encoder.tokens import Projected, WeightedGCN
 from h3gnn.sparse import csr_tensor, row_pointers
 
 ATTENTION_PLACE, TOKEN_PLACE, LAYER_PLACE = 0, 1, 2
@@ -169,19 +169,13 @@ def part_attention_keep(encoder: JointEncoder, part: Part, noise: NodeNoise | No
 
 def _project(encoder: JointEncoder, part: Part, hop: int, columns: slice, mask: Tensor | None) -> Tensor:
     """Multiply the features of the nodes within `hop` hops with some columns of the first-layer weights."""
-    weight = encoder.input.weight[:, :, columns]
-    models, in_channels, width = weight.shape
     count = part.counts[hop]
-    flat = weight.transpose(0, 1).reshape(in_channels, models * width)
     if part.features.layout == torch.sparse_csr:
-        product = FeatureMatrix(_first_rows(part.features, count), "csr") @ flat
+        features = FeatureMatrix(_first_rows(part.features, count), "csr")
     else:
-        product = part.features[:count] @ flat
-    projected = product.view(count, models, width).transpose(0, 1)
-    if mask is None:
-        return projected
-    hidden = torch.bmm(encoder.input.mask_token, weight)
-    return torch.where(mask[:, :count, None], hidden, projected)
+        features = FeatureMatrix(part.features[:count], "dense")
+    projected = Projected(*project(features, encoder.input.weight[:, :, columns], encoder.input.mask_token))
+    return projected.masked(None if mask is None else mask[:, :count])
 
 
 def _first_rows(features: Tensor, count: int) -> Tensor:

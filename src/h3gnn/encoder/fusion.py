@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.layers import Generators, LayerNorm, Linear, drop
+from h3gnn.encoder.attention import attention_weights, mix_tokens
+from h3gnn.encoder.layers import Generators, LayerNorm, Linear, keep_scale
 
 
 class FeedForward(nn.Module):
@@ -59,31 +58,37 @@ class TokenAttention(nn.Module):
 
     def keep_shape(self, nodes: int, tokens: int) -> tuple[int, ...]:
         """Shape of one model's dropout mask."""
-        return (nodes, self.heads, tokens, tokens)
+        return (nodes, tokens, tokens, self.heads)
 
-    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Fuse `[models, nodes, tokens, channels]`; also return attention `[models, nodes, heads, S, S]`."""
+    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Fuse `[models, nodes, tokens, channels]`."""
         if self.norm == "pre":
-            mixed, attention = self._mix(self.attention_norm(tokens), kept)
-            tokens = tokens + mixed
-            return tokens + self.mlp(self.mlp_norm(tokens)), attention
-        mixed, attention = self._mix(tokens, kept)
-        if self.norm == "post":
-            tokens = self.attention_norm(tokens + mixed)
-            return self.mlp_norm(tokens + self.mlp(tokens)), attention
-        tokens = tokens + self.attention_norm(mixed)
-        return tokens + self.mlp_norm(self.mlp(tokens)), attention
+            tokens = tokens + self._mix(self.attention_norm(tokens), kept)
+            fused: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
+        elif self.norm == "post":
+            tokens = self.attention_norm(tokens + self._mix(tokens, kept))
+            fused = self.mlp_norm(tokens + self.mlp(tokens))
+        else:
+            tokens = tokens + self.attention_norm(self._mix(tokens, kept))
+            fused = tokens + self.mlp_norm(self.mlp(tokens))
+        return fused
 
-    def _mix(self, tokens: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    def attention(self, tokens: Tensor) -> Tensor:
+        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        return attention_weights(self._qkv(self.attention_norm(tokens) if self.norm == "pre" else tokens))
+
+    def _qkv(self, tokens: Tensor) -> Tensor:
         models, nodes, count, channels = tokens.shape
-        width = channels // self.heads
         flat = tokens.reshape(models, nodes * count, channels)
-        query, key, value = self.qkv(flat).view(models, nodes, count, 3, self.heads, width).unbind(3)
-        scores = torch.einsum("mnqhc,mnkhc->mnhqk", query, key) / math.sqrt(width)
-        attention = torch.softmax(scores, dim=-1)
-        heard = torch.einsum("mnhqk,mnkhc->mnqhc", drop(attention, kept, self.dropout), value)
+        projected: Tensor = self.qkv(flat)
+        return projected.view(models, nodes, count, 3, self.heads, channels // self.heads)
+
+    def _mix(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
+        models, nodes, count, channels = tokens.shape
+        scale = None if kept is None else keep_scale(self.dropout, tokens)
+        heard = mix_tokens(self._qkv(tokens), kept, scale)
         mixed: Tensor = self.projection(heard.reshape(models, nodes * count, channels))
-        return mixed.view(models, nodes, count, channels), attention
+        return mixed.view(models, nodes, count, channels)
 
 
 class TokenMLP(nn.Module):
@@ -97,6 +102,7 @@ class TokenMLP(nn.Module):
         """Start anew."""
         self.mlp.reset_parameters(generators)
 
-    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> tuple[Tensor, None]:
-        """Fuse `[models, nodes, tokens, channels]`; there is no attention to return."""
-        return self.mlp(tokens.flatten(2)).view_as(tokens), None
+    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Fuse `[models, nodes, tokens, channels]`; `kept` is the attention's, and there is none."""
+        fused: Tensor = self.mlp(tokens.flatten(2))
+        return fused.view_as(tokens)

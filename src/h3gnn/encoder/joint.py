@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from h3gnn.encoder.fusion import TokenAttention, TokenMLP
 from h3gnn.encoder.layers import Dropout, Generators, drop, uniform_
-from h3gnn.encoder.propagation import FeatureMatrix
+from h3gnn.encoder.propagation import Adjacency, FeatureMatrix
 from h3gnn.encoder.support import Support
-from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, WeightedGCN
+from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, Projected, WeightedGCN
 
 NORMS = ("residual-post", "post", "pre")
 FUSIONS = ("attention", "mlp")
@@ -44,6 +44,7 @@ class JointEncoder(nn.Module):
         token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
         attention_dropout: rate on the attention weights, likewise.
         mask_token: the mask token starts `"normal"` or `"zero"`.
+        fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
         models: how many models stand in the stack.
 
     Shapes:
@@ -66,12 +67,14 @@ class JointEncoder(nn.Module):
         token_dropout: float | Sequence[float] = 0.0,
         attention_dropout: float | Sequence[float] = 0.0,
         mask_token: str = "normal",
+        fuse_in_bfloat16: bool = False,
         models: int = 1,
     ) -> None:
         super().__init__()
         mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
         hop_widths = [channels if hop == 1 else hop_width for hop in range(1, hops + 1)]
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
+        self.fuse_in_bfloat16 = fuse_in_bfloat16
         self.token_dropout = per_model(token_dropout, models)
         self.input = InputProjection(models, in_channels, [channels, mlp_width, *hop_widths], mask_token)
         self.edges = EdgeWeights(models, entries)
@@ -102,14 +105,14 @@ class JointEncoder(nn.Module):
             cast(WeightedGCN, token).reset_parameters(generators)
         self.fusion.reset_parameters(generators)
 
-    def project(self, features: FeatureMatrix) -> Tensor:
-        """Multiply the features with every first-layer weight: `[models, nodes, widths]`."""
-        projected: Tensor = self.input(features)
+    def project(self, features: FeatureMatrix) -> Projected:
+        """Multiply the features and the mask token with every first-layer weight."""
+        projected: Projected = self.input(features)
         return projected
 
     def tokens(
         self,
-        projected: Tensor,
+        projected: Projected,
         support: Support,
         mask: Tensor | None = None,
         edge_weights: Tensor | None = None,
@@ -124,12 +127,12 @@ class JointEncoder(nn.Module):
             edge_weights: `[models, entries]`; the learned ones by default.
             dropout: where keep-masks come from; None drops nothing.
         """
-        if mask is not None:
-            projected = self.input.hide(projected, mask)
-        linear, hidden, *by_hop = torch.split(projected, self.input.widths, dim=-1)
+        seen = projected.masked(mask)
+        linear, hidden, *by_hop = torch.split(seen, self.input.widths, dim=-1)
         weights = self.edges(support) if edge_weights is None else edge_weights
+        adjacency = Adjacency(support.pattern, weights)
         hops = [
-            token(part, support, weights, self.token_dropout, dropout)
+            token(part, adjacency, self.token_dropout, dropout)
             for token, part in zip(self.hop_tokens, by_hop, strict=True)
         ]
         stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
@@ -147,13 +150,14 @@ class JointEncoder(nn.Module):
 
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
-        fused: Tensor = self.fusion(tokens, kept)[0]
+        block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
+        fused: Tensor = self.fusion(block_input, kept)
+        fused = fused.to(tokens.dtype)
         return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
 
     def attention(self, tokens: Tensor) -> Tensor | None:
-        """Return how much each token listens to each other, `[models, nodes, heads, S, S]`."""
-        weights: Tensor | None = self.fusion(tokens)[1]
-        return weights
+        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        return self.fusion.attention(tokens) if isinstance(self.fusion, TokenAttention) else None
 
     def forward(self, features: FeatureMatrix, support: Support, mask: Tensor | None = None) -> Tensor:
         """Encode all nodes: `[models, nodes, D]`."""

@@ -1,7 +1,7 @@
 """Small layers for a stack of models: each holds the weights of all models along its first axis.
 
 A stack of one is an ordinary layer. Models in a stack never touch: each one's result is what it would be
-alone.
+alone. A layer computes in the precision of its input, whatever that of its weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map the last axis."""
-        return torch.bmm(x, self.weight) if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+        weight = self.weight.to(x.dtype)
+        if self.bias is None:
+            return torch.bmm(x, weight)
+        bias = self.bias.to(x.dtype)
+        if len(x) == 1:  # a single product adds its bias as it goes
+            return torch.addmm(bias.view(-1), x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
+        return torch.baddbmm(bias, x, weight)
 
 
 class LayerNorm(nn.Module):
@@ -59,11 +65,12 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each token."""
         models, channels = self.weight.shape
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         if models == 1:
-            return nn.functional.layer_norm(x, (channels,), self.weight[0], self.bias[0])
+            return nn.functional.layer_norm(x, (channels,), weight.view(-1), bias.view(-1))
         shape = (models, *[1] * (x.dim() - 2), channels)
         normed = nn.functional.layer_norm(x, (channels,))
-        return torch.addcmul(self.bias.view(shape), normed, self.weight.view(shape))
+        return torch.addcmul(bias.view(shape), normed, weight.view(shape))
 
 
 class BatchNorm(nn.Module):
@@ -123,8 +130,12 @@ def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
     """Zero what is not kept and scale the rest up, so that the expected value stays."""
     if kept is None:
         return x
-    scale = _scales(tuple(rates), x.dtype, x.device)
-    return x * (kept * scale.view(-1, *[1] * (x.dim() - 1)))
+    return x * (kept * keep_scale(rates, x).view(-1, *[1] * (x.dim() - 1)))
+
+
+def keep_scale(rates: Sequence[float], like: Tensor) -> Tensor:
+    """Return 1 / (1 − rate) for each model, `[models]`."""
+    return _scales(tuple(rates), like.dtype, like.device)
 
 
 @lru_cache(maxsize=256)

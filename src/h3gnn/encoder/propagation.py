@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from h3gnn.sparse import csr_tensor, row_pointers, to_csr, transpose_csr
+
+DENSE_NODES = 256
+"""Graphs with at most so many nodes are multiplied as dense matrices."""
 
 
 class Pattern:
@@ -81,37 +85,75 @@ class _Propagate(torch.autograd.Function):
         return to_values, to_messages, None
 
 
-def propagate(pattern: Pattern, values: Tensor, messages: Tensor) -> Tensor:
-    """Sum the messages that reach each node, weighted by edge, for each model.
+class Adjacency:
+    """The weighted adjacency of each model; `adjacency @ messages` sums what reaches each node.
+
+    Small graphs are stored dense, where one product costs less than looking up its places.
 
     Args:
         pattern: where the weights stand; row = receiving node, column = sending node.
         values: edge weights `[models, entries]`.
-        messages: `[models, nodes, channels]`.
-
-    Returns:
-        `[models, nodes, channels]`.
     """
-    models, nodes, channels = messages.shape
-    if pattern.entries == 0:
-        return torch.zeros_like(messages) + 0.0 * (messages + values.sum())
-    stacked = pattern.stack(models)
-    flat = messages.reshape(models * nodes, channels).contiguous()
-    received: Tensor = _Propagate.apply(values.flatten(), flat, stacked)  # type: ignore[no-untyped-call]
-    return received.view(models, nodes, channels)
+
+    def __init__(self, pattern: Pattern, values: Tensor) -> None:
+        self.models = values.shape[0]
+        self.pattern, self.values = pattern.stack(self.models), values.flatten()
+        self.dense: Tensor | None = None
+        if pattern.nodes <= DENSE_NODES:
+            empty = values.new_zeros(self.models, pattern.nodes * pattern.nodes)
+            filled = empty.index_copy(1, pattern.rows * pattern.nodes + pattern.cols, values)
+            self.dense = filled.view(self.models, pattern.nodes, pattern.nodes)
+
+    def __matmul__(self, messages: Tensor) -> Tensor:
+        if self.dense is not None:
+            return torch.bmm(self.dense, messages)
+        models, nodes, channels = messages.shape
+        if self.pattern.entries == 0:
+            return torch.zeros_like(messages)
+        flat = messages.reshape(models * nodes, channels).contiguous()
+        received: Tensor = _Propagate.apply(self.values, flat, self.pattern)  # type: ignore[no-untyped-call]
+        return received.view(models, nodes, channels)
 
 
 class _Project(torch.autograd.Function):
-    """`X @ W` for constant X: no gradient is formed for X."""
+    """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
+
+    Both gradients of W are written into one buffer, instead of two that are added.
+    """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, features: FeatureMatrix) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
+        models, in_channels, width = weight.shape
         ctx.features = features
-        return features.product(weight)
+        ctx.save_for_backward(weight, token)
+        side_by_side = weight.transpose(0, 1).reshape(in_channels, models * width)
+        product = features.product(side_by_side).view(-1, models, width).transpose(0, 1)
+        return product, torch.bmm(token, weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.features.transposed_product(gradients[0].contiguous()), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        weight, token = ctx.saved_tensors
+        models, in_channels, width = weight.shape
+        of_product, of_token = gradients
+        flat = of_product.transpose(0, 1).reshape(-1, models * width)
+        to_weight = ctx.features.transposed_product(flat).view(in_channels, models, width).transpose(0, 1)
+        to_weight.addcmul_(token.mT, of_token)
+        return to_weight, torch.bmm(of_token, weight.mT), None
+
+
+def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """Multiply features and token with the weights of every model.
+
+    Args:
+        features: `[nodes, in]`.
+        weight: `[models, in, out]`.
+        token: `[models, 1, in]`.
+
+    Returns:
+        `[models, nodes, out]` and `[models, 1, out]`.
+    """
+    product, of_token = _Project.apply(weight, token, features)  # type: ignore[no-untyped-call]
+    return product, of_token
 
 
 class FeatureMatrix:
@@ -125,13 +167,10 @@ class FeatureMatrix:
         if storage not in ("auto", "csr", "dense"):
             raise ValueError(f"storage must be 'auto', 'csr' or 'dense', not {storage!r}")
         self.shape = features.shape
-        filled = features.values() if features.layout == torch.sparse_csr else features
-        self.density = int(torch.count_nonzero(filled)) / max(1, features.numel())
         if storage == "auto":
-            storage = "csr" if self.density < sparse_below else "dense"
+            storage = "csr" if density(features) < sparse_below else "dense"
         self.storage = storage
         self._matrix = features.to_dense() if storage == "dense" else to_csr(features)
-        self._transposed = None if storage == "dense" else transpose_csr(self._matrix)
 
     @property
     def device(self) -> torch.device:
@@ -148,8 +187,15 @@ class FeatureMatrix:
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
         """Return `Xᵀ @ gradient`."""
-        return self._matrix.t() @ gradient if self._transposed is None else self._transposed @ gradient
+        return self._transposed @ gradient
 
-    def __matmul__(self, weight: Tensor) -> Tensor:
-        product: Tensor = _Project.apply(weight, self)  # type: ignore[no-untyped-call]
-        return product
+    @cached_property
+    def _transposed(self) -> Tensor:
+        """The transpose, made where a gradient asks for it: an encoder that only looks needs none."""
+        return self._matrix.t() if self.storage == "dense" else transpose_csr(self._matrix)
+
+
+def density(features: Tensor) -> float:
+    """Return the share of non-zero values."""
+    filled = features.values() if features.layout == torch.sparse_csr else features
+    return int(torch.count_nonzero(filled)) / max(1, features.numel())

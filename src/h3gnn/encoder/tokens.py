@@ -5,13 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.layers import BatchNorm, Dropout, Generators, Linear, drop, uniform_
-from h3gnn.encoder.propagation import FeatureMatrix, propagate
+from h3gnn.encoder.propagation import Adjacency, FeatureMatrix, project
 from h3gnn.encoder.support import Support
+
+
+class Projected(NamedTuple):
+    """What the first maps make of the features and of the mask token, each `[models, rows, widths]`."""
+
+    nodes: Tensor
+    token: Tensor
+
+    def masked(self, mask: Tensor | None) -> Tensor:
+        """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's."""
+        return self.nodes if mask is None else torch.where(mask.unsqueeze(-1), self.token, self.nodes)
 
 
 class InputProjection(nn.Module):
@@ -28,7 +40,9 @@ class InputProjection(nn.Module):
         super().__init__()
         self.widths = list(widths)
         self.mask_start = mask_token
-        self.weight = nn.Parameter(torch.empty(models, in_channels, sum(widths)))
+        # Stored with the models side by side, as the one wide product reads them; seen as [models, in, out].
+        side_by_side = torch.empty(in_channels, models, sum(widths))
+        self.weight = nn.Parameter(side_by_side.transpose(0, 1))
         self.mask_token = nn.Parameter(torch.empty(models, 1, in_channels))
 
     def reset_parameters(self, generators: Generators) -> None:
@@ -38,15 +52,9 @@ class InputProjection(nn.Module):
             for token, generator in zip(self.mask_token, generators, strict=True):
                 token.normal_(generator=generator) if self.mask_start == "normal" else token.zero_()
 
-    def forward(self, features: FeatureMatrix) -> Tensor:
-        """Return `X W` for all models, `[models, nodes, sum(widths)]`, with nothing masked."""
-        models, in_channels, width = self.weight.shape
-        side_by_side = self.weight.transpose(0, 1).reshape(in_channels, models * width)
-        return (features @ side_by_side).view(-1, models, width).transpose(0, 1)
-
-    def hide(self, projected: Tensor, mask: Tensor) -> Tensor:
-        """Replace the masked nodes' rows (`mask`, bool `[models, nodes]`) by the projected mask token."""
-        return torch.where(mask.unsqueeze(-1), torch.bmm(self.mask_token, self.weight), projected)
+    def forward(self, features: FeatureMatrix) -> Projected:
+        """Multiply everything with every first-layer weight; nothing is masked yet."""
+        return Projected(*project(features, self.weight, self.mask_token))
 
 
 class EdgeWeights(nn.Module):
@@ -114,17 +122,16 @@ class WeightedGCN(nn.Module):
     def forward(
         self,
         projected: Tensor,
-        support: Support,
-        edge_weights: Tensor,
+        adjacency: Adjacency,
         rates: Sequence[float],
         dropout: Dropout | None,
     ) -> Tensor:
         """`[models, nodes, hidden]` to `[models, nodes, channels]`."""
-        hidden = torch.relu(propagate(support.pattern, edge_weights, projected))
+        hidden = torch.relu(adjacency @ projected)
         for layer, linear in enumerate(self.linears):
             if len(self.norms):
                 hidden = self.norms[layer](hidden)
             if dropout is not None:
                 hidden = drop(hidden, dropout.keep(rates, hidden.shape[1:], hidden.device), rates)
-            hidden = torch.relu(propagate(support.pattern, edge_weights, linear(hidden)))
+            hidden = torch.relu(adjacency @ linear(hidden))
         return hidden

@@ -41,8 +41,9 @@ class FeatureScaler:
 def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     """Choose and learn a scaling.
 
-    `"auto"` leaves zeros and ones as they are (bags of words, one-hot columns), scales rows where no feature is
-    negative and more than half are zero (counts, TF-IDF), else columns (measurements in units of their own).
+    `"auto"` leaves zeros and ones as they are (bags of words, one-hot columns), scales rows where no feature
+    is negative and more than half are zero (counts, TF-IDF), else columns (measurements in units of their
+    own).
     """
     values = features.values() if features.layout == torch.sparse_csr else features
     filled = int(torch.count_nonzero(values))

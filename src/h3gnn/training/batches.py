@@ -7,6 +7,7 @@ seed: the same function on the same kind of array as in full-graph training. The
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -93,23 +94,19 @@ class BatchStep:
         self.optimizer.set_learning_rate(factor)
         self.edges.factor = factor
 
-    def __call__(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
-        """Train on every node once and return what the history keeps of it, each `[models]`."""
+    def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
+        """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
         mask = mask_strategy(self.difficulty, self.mask_generators)
         for piece in self.parts.epoch(self.order, self.ranks):
             self._train_on(piece, mask)
-        return {
-            "loss": self.difficulty.mean(dim=1),
-            "masked": mask.sum(dim=1),
-            **difficulty_quantiles(self.difficulty),
-        }
+        return torch.stack([self.difficulty.mean(dim=1), mask.sum(dim=1).to(self.difficulty.dtype)])
 
     def _train_on(self, piece: Piece, mask: Tensor) -> None:
         noise = NodeNoise(_draw(self.student.models, self.order))
         logit = self.edges.student(piece.entries).to(self.parts.device).requires_grad_()
         difficulty = self._backward(piece, torch.sigmoid(logit) * piece.factor, mask, noise)
         gradient = torch.zeros_like(logit) if logit.grad is None else logit.grad
-        self.ranks.add([one.grad for one in self.optimizer.parameters if one.grad is not None])
+        self.ranks.add(self._gradients())
         entries, gradient = self.ranks.merge(piece.entries.to(gradient.device), gradient)
         self.optimizer.step()
         self.edges.step(entries.to(self.edges.logit.device), gradient.to(self.edges.logit.device))
@@ -132,6 +129,13 @@ class BatchStep:
             self.student.fuse, lambda found, rows: share * distance(found, rows), tokens, kept, self.chunk
         )
         return scaled / share
+
+    def _gradients(self) -> list[Tensor]:
+        """Return a gradient of every parameter: a process without seeds has zeros to add."""
+        for parameter in self.optimizer.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [cast(Tensor, parameter.grad) for parameter in self.optimizer.parameters]
 
     def _share_statistics(self) -> None:
         """Let batch norm's running statistics be the mean over processes."""
@@ -175,16 +179,17 @@ def train_in_batches(
     """Train the student(s) of a step in place and return the history; the arguments are those of `train`."""
     recorder = Recorder() if recorder is None else recorder
     every = max(1, epochs // measurements)
-    at_start = {} if len(recorder) else step.measure()
+    at_start: dict[str, Tensor] = {} if len(recorder) else step.measure()
     step.student.train()
     for epoch in range(len(recorder), epochs):
         step.set_learning_rate(learning_rate_of(epoch))
-        recorded = step(mask_of(epoch))
-        if epoch == 0:
-            recorded |= at_start
-        elif epoch % every == 0 or epoch == epochs - 1:
-            recorded |= step.measure()
-        recorder.add(**recorded)
+        loss, masked = step(mask_of(epoch))
+        measured = at_start if epoch == 0 else {}
+        if epoch > 0 and (epoch % every == 0 or epoch == epochs - 1):
+            measured = step.measure()
+        if measured:
+            measured |= difficulty_quantiles(step.difficulty)
+        recorder.add(loss=loss, masked=masked, **measured)
         if watch is not None:
             watch(epoch, recorder)
     step.student.eval()

@@ -18,6 +18,7 @@ from h3gnn.tensorfiles import read_tensor_file, remove_parts, write_tensor_file
 FORMAT = "h3gnn-checkpoint"
 FORMAT_VERSION = 1
 NAME = re.compile(r"epoch-(?P<epoch>\d{8,})-[0-9a-f]{16}\.safetensors")
+GROUP = re.compile(r"models-(?P<first>\d+)-(?P<last>\d+)")
 LOCK = ".lock"
 
 
@@ -117,8 +118,45 @@ def epoch_of(path: Path) -> int:
     return int(named["epoch"]) if named else -1
 
 
+def group_folder(folder: Path, first: int, models: int) -> Path:
+    """Return where the checkpoints of some of a run's models lie, if not all of them train at once."""
+    return folder / f"models-{first}-{first + models - 1}"
+
+
+def group_folders(folder: Path) -> list[Path]:
+    """Return the folders of groups of models, in the order in which they are trained."""
+    found = [(int(named["first"]), path) for path in folder.glob("models-*") if (named := _group(path))]
+    return [path for _, path in sorted(found)]
+
+
+def known_group_size(folder: Path, models: int) -> int | None:
+    """Return how many models an unfinished run trains at once; None where there is no such run.
+
+    It is read back because it was chosen by the memory that was free, which may be another today.
+    """
+    if checkpoints_in(folder):
+        return models
+    first = next(iter(group_folders(folder)), None)
+    named = None if first is None else _group(first)
+    if named is None:
+        return None
+    size = int(named["last"]) - int(named["first"]) + 1
+    if size >= models:
+        raise InputError(
+            f"{folder} holds checkpoints of another run (of more than {size} models): go on with the same "
+            "settings and graph, or choose another folder"
+        )
+    return size
+
+
+def _group(path: Path) -> re.Match[str] | None:
+    return GROUP.fullmatch(path.name) if path.is_dir() else None
+
+
 def clear(folder: Path) -> None:
     """Remove a finished run's checkpoints, and the folder if nothing else is in it."""
+    for group in group_folders(folder):
+        clear(group)
     for path in checkpoints_in(folder):
         path.unlink(missing_ok=True)
     remove_parts(folder, "epoch-")

@@ -92,7 +92,7 @@ class ProcessGroup(Ranks):
         """Send the first process's tensors to all."""
         with self._together():
             for tensor in tensors:
-                sent = tensor.to(self._device)  # NCCL knows tensors on GPUs alone
+                sent = tensor.to(self._device).contiguous()  # NCCL knows tensors on GPUs alone
                 dist.broadcast(sent, 0)
                 tensor.copy_(sent)
 

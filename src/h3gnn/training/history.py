@@ -11,18 +11,23 @@ import torch
 from torch import Tensor
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Which quantiles of the difficulty are kept for every epoch."""
+"""Which quantiles of the difficulty are kept."""
 
 
 class History:
     """What happened in each epoch, for each model.
 
-    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank and the
-    teacher's distance are measured every few epochs and are NaN in between.
+    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank, the
+    teacher's distance and the quantiles of the difficulty are measured every few epochs and are NaN in
+    between. `history.engine` says how it was computed: device, precision, how the features are stored, how
+    many models ran at once.
     """
 
-    def __init__(self, columns: dict[str, npt.NDArray[Any]] | None = None) -> None:
+    def __init__(
+        self, columns: dict[str, npt.NDArray[Any]] | None = None, engine: dict[str, Any] | None = None
+    ) -> None:
         self.columns: dict[str, npt.NDArray[Any]] = columns or {}
+        self.engine: dict[str, Any] = engine or {}
 
     @property
     def names(self) -> list[str]:
@@ -50,15 +55,23 @@ class History:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain lists for JSON, with None for what was not measured."""
-        return {
+        columns = {
             name: [[None if np.isnan(value) else float(value) for value in row] for row in values]
             for name, values in self.columns.items()
         }
+        return {"engine": self.engine, "columns": columns}
 
     @classmethod
-    def from_dict(cls, columns: dict[str, Any]) -> History:
+    def from_dict(cls, kept: dict[str, Any]) -> History:
         """Read what `as_dict` wrote."""
-        return cls({name: np.array(rows, dtype=np.float64) for name, rows in columns.items()})
+        columns = {name: np.array(rows, dtype=np.float64) for name, rows in kept["columns"].items()}
+        return cls(columns, kept["engine"])
+
+    @classmethod
+    def side_by_side(cls, parts: Sequence[History]) -> History:
+        """Join the histories of groups of models that were trained one after another."""
+        names = parts[0].columns
+        return cls({name: np.concatenate([part[name] for part in parts], axis=1) for name in names})
 
 
 class Recorder:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
+from h3gnn.training.capture import CapturedStep
 from h3gnn.training.collapse import effective_rank, sample_rows
-from h3gnn.training.history import History, Recorder
+from h3gnn.training.history import History, Recorder, difficulty_quantiles
 from h3gnn.training.objective import LatentPrediction, Objective
 from h3gnn.training.step import MaskStrategy, Step
 
@@ -32,13 +33,16 @@ def train(
     Args:
         step: one epoch.
         epochs: how many.
-        mask_of: from epoch to the mask strategy of that epoch.
+        mask_of: from epoch to the mask strategy of that epoch; the same object for the same strategy, since
+            on CUDA a recording is kept for each.
         learning_rate_of: from epoch to the factor of the learning rate.
-        measurements: how many times the rank and the teacher's distance are measured.
+        measurements: how many times the rank, the teacher's distance and the quantiles of the difficulty are
+            measured.
         watch: called after each epoch.
         recorder: the epochs that the step has already made, if it goes on from a checkpoint.
     """
     recorder = Recorder() if recorder is None else recorder
+    run = CapturedStep(step) if step.features.device.type == "cuda" else step
     every = max(1, epochs // measurements)
     at_start: dict[str, Tensor] = {}
     if not len(recorder):
@@ -46,12 +50,13 @@ def train(
     step.student.train()
     for epoch in range(len(recorder), epochs):
         step.optimizer.set_learning_rate(learning_rate_of(epoch))
-        recorded = step(mask_of(epoch))
-        if epoch == 0:
-            recorded |= at_start
-        elif epoch % every == 0 or epoch == epochs - 1:
-            recorded |= measure(step.student, step.objective, step.features, step.support)
-        recorder.add(**recorded)
+        loss, masked = run(mask_of(epoch))
+        measured = at_start if epoch == 0 else {}
+        if epoch > 0 and (epoch % every == 0 or epoch == epochs - 1):
+            measured = measure(step.student, step.objective, step.features, step.support)
+        if measured:
+            measured |= difficulty_quantiles(step.difficulty)
+        recorder.add(loss=loss, masked=masked, **measured)
         if watch is not None:
             watch(epoch, recorder)
     step.student.eval()

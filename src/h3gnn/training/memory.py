@@ -17,7 +17,7 @@ of what autograd keeps; tests compare them with the measured peak.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from h3gnn.errors import InputError
 
@@ -80,8 +80,7 @@ def pick_chunk(budget: int, size: Size, largest: int) -> int:
     Raises:
         InputError: where the rest alone does not fit, with what it takes and what to do.
     """
-    left = budget - LIBRARIES - size.outside_chunk()
-    chunk = left // size.per_chunk_node()
+    chunk = _affordable_chunk(budget, size)
     if chunk < min(SMALLEST_CHUNK, size.nodes):
         needed = LIBRARIES + size.outside_chunk() + SMALLEST_CHUNK * size.per_chunk_node()
         raise InputError(
@@ -89,3 +88,20 @@ def pick_chunk(budget: int, size: Size, largest: int) -> int:
             f"{needed / 1e9:.3g}GB; give more, or train in mini-batches (batch_size=1024, --batch-size 1024)"
         )
     return int(min(chunk, largest))
+
+
+def pick_group(budget: int, size: Size, largest: int) -> tuple[int, int]:
+    """Return how many of the models to train at once, and how many nodes the fusion block may then see.
+
+    Raises:
+        InputError: where a single model does not fit.
+    """
+    for models in range(size.models, 1, -1):
+        together = replace(size, models=models)
+        if _affordable_chunk(budget, together) >= min(SMALLEST_CHUNK, size.nodes):
+            return models, pick_chunk(budget, together, max(1, largest // models))
+    return 1, pick_chunk(budget, replace(size, models=1), largest)
+
+
+def _affordable_chunk(budget: int, size: Size) -> int:
+    return (budget - LIBRARIES - size.outside_chunk()) // size.per_chunk_node()

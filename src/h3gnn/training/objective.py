@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
+from h3gnn.encoder import FeatureMatrix, JointEncoder, Projected, Support
 from h3gnn.encoder.fusion import FeedForward
 from h3gnn.encoder.layers import Dropout, Generators
 from h3gnn.training.teacher import Teacher
@@ -21,7 +21,7 @@ target, `[models, rows]`."""
 class Objective(Protocol):
     """Sets a target for each node, and follows the student."""
 
-    def distance(self, projected: Tensor, support: Support, dropout: Dropout | None) -> Distance:
+    def distance(self, projected: Projected, support: Support, dropout: Dropout | None) -> Distance:
         """Look at the full graph and return the distance to this step's targets."""
 
     def update(self, student: JointEncoder) -> None:
@@ -38,7 +38,7 @@ class LatentPrediction:
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
 
-    def distance(self, projected: Tensor, support: Support, dropout: Dropout | None) -> Distance:
+    def distance(self, projected: Projected, support: Support, dropout: Dropout | None) -> Distance:
         """Return the squared distance to the teacher's embedding."""
         tokens, kept = self.teacher.tokens(projected, support, dropout)
 
@@ -69,7 +69,7 @@ class FeatureReconstruction(nn.Module):
         """Start the decoder anew."""
         self.decoder.reset_parameters(generators)
 
-    def distance(self, projected: Tensor, support: Support, dropout: Dropout | None) -> Distance:
+    def distance(self, projected: Projected, support: Support, dropout: Dropout | None) -> Distance:
         """Return the squared distance of the decoded embedding to the raw features."""
         return lambda embedding, rows: (self.decoder(embedding) - self.features[rows]).square().sum(dim=-1)
 

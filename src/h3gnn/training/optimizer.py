@@ -22,36 +22,33 @@ class StackedAdam:
         weight_decays: Sequence[float],
     ) -> None:
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
+        self.shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
+        self.base = list(learning_rates)[: 1 if self.shared else None]
+        on_cuda = self.parameters[0].is_cuda
         groups = [
-            {"params": slices, "lr": rate, "weight_decay": decay}
-            for slices, rate, decay in zip(self._slices(shared), learning_rates, weight_decays, strict=False)
+            {
+                "params": self.parameters if self.shared else [p.detach()[model] for p in self.parameters],
+                "lr": torch.tensor(rate).cuda() if on_cuda else rate,
+                "weight_decay": decay,
+            }
+            for model, (rate, decay) in enumerate(zip(self.base, weight_decays, strict=False))
         ]
-        self.adam = torch.optim.Adam(groups, fused=True)
-        self.base = [group["lr"] for group in self.adam.param_groups]
-
-    def _slices(self, shared: bool) -> list[list[Tensor]]:
-        if shared:
-            return [list(self.parameters)]
-        models = self.parameters[0].shape[0]
-        return [[_slice(parameter, model) for parameter in self.parameters] for model in range(models)]
+        self.adam = torch.optim.Adam(groups, fused=self.shared, capturable=on_cuda)
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every model's learning rate to this share of its own."""
         for group, base in zip(self.adam.param_groups, self.base, strict=True):
-            group["lr"] = base * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(base * factor)  # in place: a recorded step reads it from there
+            else:
+                group["lr"] = base * factor
 
     def step(self) -> None:
         """Make one step, and forget the gradients."""
+        if not self.shared:
+            for model, group in enumerate(self.adam.param_groups):
+                for leaf, parameter in zip(group["params"], self.parameters, strict=True):
+                    leaf.grad = None if parameter.grad is None else parameter.grad[model]
         self.adam.step()
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters if parameter.grad is not None])
-
-
-def _slice(parameter: Tensor, model: int) -> Tensor:
-    """Return one model's slice as a leaf that shares storage, gradient included, with the stack."""
-    leaf = parameter.detach()[model]
-    assert parameter.grad is not None
-    leaf.grad = parameter.grad[model]
-    return leaf
+        for parameter in self.parameters:
+            parameter.grad = None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from h3gnn.encoder import Projected
 from h3gnn.errors import CheckpointError
 from h3gnn.training.history import Recorder
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction
@@ -26,8 +27,9 @@ def take(step: Step, recorder: Recorder) -> dict[str, Tensor]:
     """
     state = _in_place(step)
     if isinstance(step.objective, LatentPrediction) and step.objective.teacher.projected is not None:
-        projected = step.objective.teacher.projected
-        state |= {"projected": projected, "projected.strides": torch.tensor(projected.stride())}
+        for part, product in step.objective.teacher.projected._asdict().items():
+            state[f"projected.{part}"] = product
+            state[f"strides.{part}"] = torch.tensor(product.stride())
     adam = step.optimizer.adam.state_dict()["state"]
     state["adam.stepped"] = torch.tensor(sorted(adam), dtype=torch.int64)  # a parameter may have no gradient
     for index, moments in adam.items():
@@ -51,7 +53,7 @@ def put_back(step: Step, state: dict[str, Tensor], columns: Sequence[str]) -> Re
     """
     places = _in_place(step)
     _check_fit(step, places, state)
-    projected = _with_strides(state, "projected", step.features.device)
+    projected = _put_back_projected(state, step.features.device)
     recorder = _put_back_history(state, columns, step.features.device)
     _put_back_adam(step, state)
     for name, place in places.items():
@@ -82,8 +84,9 @@ def _check_fit(step: Step, places: dict[str, Tensor], state: dict[str, Tensor]) 
     for index in _stepped(state, len(parameters)):
         wanted |= {f"adam.{index}.{name}": parameters[index].shape for name in MOMENTS[:2]}
         wanted[f"adam.{index}.step"] = torch.Size()
-    if "projected" in state:
-        wanted["projected.strides"] = torch.Size([state["projected"].dim()])
+    for part in Projected._fields:
+        if f"projected.{part}" in state:
+            wanted[f"strides.{part}"] = torch.Size([state[f"projected.{part}"].dim()])
     for name, shape in wanted.items():
         if name not in state:
             raise CheckpointError(f"{name} is missing")
@@ -127,11 +130,13 @@ def _put_back_history(state: dict[str, Tensor], columns: Sequence[str], device: 
         raise CheckpointError(f"its history is not complete: {error}") from None
 
 
-def _with_strides(state: dict[str, Tensor], name: str, device: torch.device) -> Tensor | None:
-    """Return a tensor on a device as it lay in memory, not only with the same values."""
-    if name not in state:
+def _put_back_projected(state: dict[str, Tensor], device: torch.device) -> Projected | None:
+    """Return the teacher's products as they lay in memory, not only with the same values."""
+    if not all(f"projected.{part}" in state for part in Projected._fields):
         return None
-    strides = state[f"{name}.strides"].tolist()
-    return torch.empty_strided(state[name].shape, strides, dtype=state[name].dtype, device=device).copy_(
-        state[name]
-    )
+    products = []
+    for part in Projected._fields:
+        kept, strides = state[f"projected.{part}"], state[f"strides.{part}"].tolist()
+        place = torch.empty_strided(kept.shape, strides, dtype=kept.dtype, device=device)
+        products.append(place.copy_(kept))
+    return Projected(*products)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
 from h3gnn.encoder.layers import Dropout
-from h3gnn.training.history import difficulty_quantiles
 from h3gnn.training.objective import Objective, backward_by_chunks
 from h3gnn.training.optimizer import StackedAdam
 
@@ -48,8 +47,8 @@ class Step:
         self.generators, self.chunk = generators, chunk
         self.difficulty = torch.zeros(student.models, features.shape[0], device=features.device)
 
-    def __call__(self, mask_strategy: MaskStrategy) -> dict[str, Tensor]:
-        """Make the step and return what the history keeps of it, each `[models]`."""
+    def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
+        """Make the step and return the loss and the size of the mask, `[2, models]`."""
         student, dropout = self.student, Dropout(self.generators)
         mask = mask_strategy(self.difficulty, self.generators)
         projected = student.project(self.features)
@@ -60,8 +59,4 @@ class Step:
         self.optimizer.step()
         self.objective.update(student)
         self.difficulty.copy_(difficulty)
-        return {
-            "loss": difficulty.mean(dim=1),
-            "masked": mask.sum(dim=1),
-            **difficulty_quantiles(difficulty),
-        }
+        return torch.stack([difficulty.mean(dim=1), mask.sum(dim=1).to(difficulty.dtype)])

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder import JointEncoder, Support
+from h3gnn.encoder import JointEncoder, Projected, Support
 from h3gnn.encoder.layers import Dropout
 
 
@@ -36,7 +36,7 @@ class Teacher(nn.Module):
         self.encoder = copy.deepcopy(student).requires_grad_(False)
         self.momentum = list(momentum)
         self.live = live
-        self.projected: Tensor | None = None
+        self.projected: Projected | None = None
         self.train()
 
     def train(self, mode: bool = True) -> Self:
@@ -45,7 +45,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def tokens(
-        self, student_projected: Tensor, support: Support, dropout: Dropout | None
+        self, student_projected: Projected, support: Support, dropout: Dropout | None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the teacher's tokens on the full graph, and dropout masks for its attention if it is live.
 
@@ -55,9 +55,9 @@ class Teacher(nn.Module):
             dropout: where a live teacher's keep-masks come from.
         """
         if self.projected is None:
-            self.projected = student_projected.detach().clone()
+            self.projected = Projected(*(product.detach().clone() for product in student_projected))
         else:
-            self._follow([self.projected], [student_projected.detach()])
+            self._follow(list(self.projected), [product.detach() for product in student_projected])
         noise = dropout if self.live else None
         tokens = self.encoder.tokens(self.projected, support, dropout=noise)
         return tokens, self.encoder.attention_keep(tokens.shape[1], noise)

@@ -1,0 +1,187 @@
+"""Time per epoch and peak memory on the CPU, engine against reference in the same run.
+
+`make bench`, or `python -m benchmarks.cpu [--quick]`. Writes benchmarks/results/cpu.json. Engine and
+reference take turns, so that a busy moment of the machine hits both; the fastest of their epochs counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.workload import SHAPES, Shape, engine_epoch, graph_of, random_graph, reference_epoch
+
+RESULTS = Path(__file__).parent / "results" / "cpu.json"
+BASE = Shape(nodes=4000, edges=16000, features=1000, density=0.02)
+
+
+def fastest(epochs: list[Callable[[], object]], seconds: float) -> list[float]:
+    """Run the epochs in turn for about so long; return the fastest of each, in milliseconds."""
+    best = [float("inf")] * len(epochs)
+    deadline, rounds = time.perf_counter() + seconds, 0
+    while rounds < 3 or time.perf_counter() < deadline:
+        for position, epoch in enumerate(epochs):
+            start = time.perf_counter()
+            epoch()
+            best[position] = min(best[position], 1000 * (time.perf_counter() - start))
+        rounds += 1
+    return best
+
+
+def peak_megabytes(name: str, channels: int, kind: str) -> float:
+    """Return what five epochs add to the peak memory of a fresh process that holds the graph."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.cpu", "--memory-of", kind]
+    command += ["--graph", name, "--channels", str(channels)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure_memory(name: str, channels: int, kind: str) -> float:
+    """Measure it, in this process."""
+    graph = graph_of(name)
+    before = memory_kilobytes("VmRSS")
+    epoch = (engine_epoch if kind == "engine" else reference_epoch)(graph, channels)
+    for _ in range(4):
+        epoch()
+    return (memory_kilobytes("VmHWM") - before) / 1024
+
+
+def memory_kilobytes(field: str) -> int:
+    """Return this process's resident memory now (VmRSS) or at its peak (VmHWM), as Linux counts it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def compare(name: str, channels: int, seconds: float) -> dict[str, Any]:
+    """Measure one graph and width."""
+    graph = graph_of(name)
+    reference, engine = fastest([reference_epoch(graph, channels), engine_epoch(graph, channels)], seconds)
+    return {
+        "graph": name,
+        "data": graph.provenance.source,
+        "channels": channels,
+        "models": 1,
+        "reference_ms": round(reference, 2),
+        "engine_ms": round(engine, 2),
+        "ratio": round(reference / engine, 2),
+        "reference_mb": round(peak_megabytes(name, channels, "reference")),
+        "engine_mb": round(peak_megabytes(name, channels, "engine")),
+    }
+
+
+def compare_stack(name: str, channels: int, models: int, seconds: float) -> dict[str, Any]:
+    """Measure so many models at once against as many epochs of one model, one after another."""
+    graph = graph_of(name)
+    one, many = fastest([engine_epoch(graph, channels), engine_epoch(graph, channels, models)], seconds)
+    return {
+        "graph": name,
+        "data": graph.provenance.source,
+        "channels": channels,
+        "models": models,
+        "one_after_another_ms": round(models * one, 2),
+        "engine_ms": round(many, 2),
+        "ratio": round(models * one / many, 2),
+    }
+
+
+def growth(seconds: float) -> list[dict[str, Any]]:
+    """Measure how an epoch grows when nodes, edges or features double."""
+    doubled = {
+        "base": BASE,
+        "2 × nodes": Shape(2 * BASE.nodes, BASE.edges, BASE.features, BASE.density),
+        "2 × edges": Shape(BASE.nodes, 2 * BASE.edges, BASE.features, BASE.density),
+        "2 × features": Shape(BASE.nodes, BASE.edges, 2 * BASE.features, BASE.density),
+    }
+    epochs = [engine_epoch(random_graph(shape), 128) for shape in doubled.values()]
+    times = fastest(epochs, seconds)
+    return [
+        {"graph": name, "engine_ms": round(ms, 2), "times": round(ms / times[0], 2)}
+        for name, ms in zip(doubled, times, strict=True)
+    ]
+
+
+def floor(name: str, channels: int) -> dict[str, Any]:
+    """Return the least time that counted operations and bytes allow on this machine."""
+    graph = graph_of(name)
+    nodes, tokens = graph.num_nodes, 4
+    filled = int(torch.count_nonzero(graph.dense_features()))
+    operations = (
+        4 * nodes * tokens * 12 * channels**2 * 2
+    )  # fusion: two forwards, one backward (twice a forward)
+    operations += 4 * nodes * (4 * channels * channels + channels * channels) * 2  # MLP token, second hop
+    operations += 2 * filled * 7 * channels * 2  # features: product and transposed product
+    parameters = graph.num_features * 7 * channels + 20 * channels**2
+    touched = 4 * parameters * 10  # Adam: 7 passes, moving average: 3
+    rate, bandwidth = machine_limits()
+    seconds = operations / rate + touched / bandwidth
+    return {"graph": name, "channels": channels, "floor_ms": round(1000 * seconds, 2)}
+
+
+def machine_limits() -> tuple[float, float]:
+    """Measure operations per second of a matrix product, and bytes per second of a copy."""
+    a = torch.randn(2048, 512)
+    b = torch.randn(512, 512)
+    large = torch.randn(16_000_000)
+    product, copied = fastest([lambda: a @ b, large.clone], 1.0)
+    return 2 * 2048 * 512 * 512 / (product / 1000), 2 * 4 * large.numel() / (copied / 1000)
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "processor": model or platform.processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row."""
+    print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
+def main() -> None:
+    """Print the tables and keep them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="C = 128 only, fewer repeats, nothing kept")
+    parser.add_argument("--memory-of", choices=["engine", "reference"], help=argparse.SUPPRESS)
+    parser.add_argument("--graph", default="", help="this graph only, nothing kept")
+    parser.add_argument("--channels", type=int, default=128)
+    asked = parser.parse_args()
+    if asked.memory_of:
+        print(measure_memory(asked.graph, asked.channels, asked.memory_of))
+        return
+    seconds = 3.0 if asked.quick else 10.0
+    names = [asked.graph] if asked.graph else list(SHAPES)
+    rows, floors = [], []
+    for channels in (128,) if asked.quick or asked.graph else (128, 512):
+        for name in names:
+            rows.append(compare(name, channels, seconds))
+            floors.append(floor(name, channels))
+            show(rows[-1] | {"floor_ms": floors[-1]["floor_ms"]})
+    rows.append(compare_stack("texas", 128, 8, seconds))
+    show(rows[-1])
+    grown = growth(seconds)
+    for row in grown:
+        show(row)
+    if not asked.quick and not asked.graph:
+        RESULTS.parent.mkdir(exist_ok=True)
+        kept = {"machine": machine(), "rows": rows, "growth": grown, "floors": floors}
+        RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        print(f"wrote {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

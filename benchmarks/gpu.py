@@ -1,0 +1,138 @@
+"""Time per epoch and peak memory on a GPU, engine against reference in the same run.
+
+`python -m benchmarks.gpu [--out FILE]`. The reference runs as PyTorch launches it; the engine's step is
+captured as a CUDA graph. Each row is measured in float32 and with the fusion block in bfloat16 (`precision`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.cpu import show
+from benchmarks.workload import Shape, engine_masks, engine_step, graph_of, random_graph, reference_epoch
+from h3gnn.graphs.graph import Graph
+from h3gnn.training.capture import CapturedStep
+from h3gnn.training.models import CHUNK
+
+RESULTS = Path(__file__).parent / "results" / "gpu.json"
+CASES = [
+    ("texas", 128, 1),
+    ("texas", 128, 8),
+    ("texas", 128, 64),
+    ("cora", 128, 1),
+    ("citeseer", 128, 1),
+    ("actor", 128, 1),
+    ("pubmed", 128, 1),
+    ("texas", 512, 1),
+    ("cora", 512, 1),
+    ("citeseer", 512, 1),
+    ("actor", 512, 1),
+    ("pubmed", 512, 1),
+]
+LARGE = Shape(nodes=1_000_000, edges=10_000_000, features=128, density=0.5)
+
+
+def per_epoch(epoch: Callable[[], object], epochs: int) -> float:
+    """Return milliseconds per epoch, after a warm-up, the best of three stretches."""
+    for _ in range(5):
+        epoch()
+    best = float("inf")
+    for _ in range(3):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(epochs):
+            epoch()
+        torch.cuda.synchronize()
+        best = min(best, 1000 * (time.perf_counter() - start) / epochs)
+    return best
+
+
+def peak_megabytes(build: Callable[[], Callable[[], object]], epochs: int) -> tuple[float, float]:
+    """Build an epoch and run it; return milliseconds and the peak of allocated memory above the start."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+    milliseconds = per_epoch(build(), epochs)
+    return milliseconds, (torch.cuda.max_memory_allocated() - start) / 2**20
+
+
+def captured_epoch(graph: Graph, channels: int, models: int, bfloat16: bool) -> Callable[[], object]:
+    """Return one captured epoch of the engine."""
+    chunk = max(1, CHUNK["cuda"] // models)
+    step = engine_step(graph, channels, models, device="cuda", chunk=chunk, bfloat16=bfloat16)
+    run = CapturedStep(step)
+    warming, masks = engine_masks(models)
+    for _ in range(2):
+        run(warming)
+    return lambda: run(masks)
+
+
+def compare(name: str, graph: Graph, channels: int, models: int, epochs: int) -> list[dict[str, Any]]:
+    """Measure one case in both precisions."""
+    plain, plain_mb = peak_megabytes(lambda: reference_epoch(graph, channels, "cuda"), epochs)
+    rows = []
+    for precision in ("float32", "bfloat16"):
+        build = partial(captured_epoch, graph, channels, models, precision == "bfloat16")
+        ours, ours_mb = peak_megabytes(build, epochs)
+        rows.append(
+            {
+                "graph": name,
+                "channels": channels,
+                "models": models,
+                "precision": precision,
+                "reference_ms": round(plain, 3),
+                "engine_ms": round(ours, 3),
+                "ms_per_model": round(ours / models, 4),
+                "ratio": round(models * plain / ours, 2),
+                "reference_mb": round(plain_mb),
+                "engine_mb": round(ours_mb),
+            }
+        )
+    return rows
+
+
+def floor(name: str, graph: Graph, channels: int) -> dict[str, Any]:
+    """Return the least time that counted float32 operations allow at this GPU's measured rate."""
+    a, b = torch.randn(8192, 8192, device="cuda"), torch.randn(8192, 8192, device="cuda")
+    rate = 2 * 8192**3 / (per_epoch(lambda: a @ b, 3) / 1000)
+    nodes = graph.num_nodes
+    operations = 4 * nodes * 4 * 12 * channels**2 * 2 + 4 * nodes * 5 * channels**2 * 2
+    return {"graph": name, "channels": channels, "floor_ms": round(1000 * operations / rate, 3)}
+
+
+def main() -> None:
+    """Print the table and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--large", action="store_true", help="also a million nodes and ten million edges")
+    asked = parser.parse_args()
+    graphs = {name: graph_of(name) for name in dict.fromkeys(name for name, _, _ in CASES)}
+    rows, floors = [], []
+    for name, channels, models in CASES:
+        measured = compare(name, graphs[name], channels, models, epochs=10)
+        rows += measured
+        for row in measured:
+            show(row)
+        if models == 1:
+            floors.append(floor(name, graphs[name], channels))
+    if asked.large:
+        measured = compare("1M nodes", random_graph(LARGE), 128, 1, epochs=2)
+        rows += measured
+        for row in measured:
+            show(row)
+    machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps({"machine": machine, "rows": rows, "floors": floors}, indent=1) + "\n")
+    print(f"wrote {asked.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What is measured: graphs of the benchmark's shapes, and the engine and the reference set up on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.reference import ReferenceEncoder, ReferenceTrainer, probability_mask, random_mask
+from h3gnn.encoder import FeatureMatrix, JointEncoder, build_support
+from h3gnn.errors import InputError
+from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.masking import ProbabilityMask, RandomMask
+from h3gnn.training.objective import LatentPrediction
+from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.step import Step
+from h3gnn.training.teacher import Teacher
+
+MASK_RATIO, EXPLOIT_RATIO, LEARNING_RATE, MOMENTUM = 0.5, 0.5, 0.001, 0.9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of a graph; edges are directed, density is the share of non-zero features."""
+
+    nodes: int
+    edges: int
+    features: int
+    density: float
+
+
+SHAPES = {
+    "texas": Shape(183, 325, 1703, 0.049),
+    "cora": Shape(2708, 10556, 1433, 0.0127),
+    "citeseer": Shape(3327, 9104, 3703, 0.0085),
+    "actor": Shape(7600, 30019, 932, 0.0058),
+    "pubmed": Shape(19717, 88648, 500, 0.10),
+}
+
+
+def graph_of(name: str) -> Graph:
+    """Return the real graph where its files are at hand, else a random one of the same shape."""
+    try:
+        return load(name)
+    except InputError:
+        return random_graph(SHAPES[name])
+
+
+def random_graph(shape: Shape, seed: int = 0) -> Graph:
+    """Return a graph of this shape with random edges and features."""
+    random = np.random.default_rng(seed)
+    features = (random.random((shape.nodes, shape.features)) < shape.density).astype(np.float32)
+    return check_graph(features, random.integers(shape.nodes, size=(2, shape.edges)), source="random")
+
+
+def engine_step(
+    graph: Graph,
+    channels: int,
+    models: int = 1,
+    *,
+    device: str = "cpu",
+    chunk: int = 512,
+    bfloat16: bool = False,
+) -> Step:
+    """Return one epoch of the engine."""
+    where = torch.device(device)
+    support = build_support(graph.edge_index, graph.num_nodes)
+    entries = support.pattern.entries
+    student = JointEncoder(graph.num_features, channels, entries, fuse_in_bfloat16=bfloat16, models=models)
+    student.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
+    student.to(where).train()
+    objective = LatentPrediction(Teacher(student, [MOMENTUM] * models))
+    optimizer = StackedAdam([student], [LEARNING_RATE] * models, [0.0] * models)
+    features = FeatureMatrix(graph.features.to(where))
+    generators = [torch.Generator(where).manual_seed(i) for i in range(models)]
+    return Step(student, objective, optimizer, features, support.to(where), generators, chunk)
+
+
+def engine_masks(models: int = 1) -> tuple[RandomMask, ProbabilityMask]:
+    """Return the masks of the warm-up and those after it."""
+    ratios, exploits = [MASK_RATIO] * models, [EXPLOIT_RATIO] * models
+    return RandomMask(ratios), ProbabilityMask(ratios, exploits)
+
+
+def engine_epoch(graph: Graph, channels: int, models: int = 1) -> Callable[[], object]:
+    """Return a function that runs one epoch of the engine on the CPU."""
+    step = engine_step(graph, channels, models)
+    warming, masks = engine_masks(models)
+    step(warming)
+    return lambda: step(masks)
+
+
+def reference_epoch(graph: Graph, channels: int, device: str = "cpu") -> Callable[[], object]:
+    """Return a function that runs one epoch of the plain reference."""
+    support = build_support(graph.edge_index, graph.num_nodes)
+    edge_index = torch.stack([support.pattern.cols, support.pattern.rows]).to(device)
+    encoder = ReferenceEncoder(graph.num_features, channels, edge_index, support.start.to(device)).to(device)
+    features = graph.dense_features().to(device)
+    trainer = ReferenceTrainer(encoder, features, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
+    difficulty: Tensor = trainer.step(random_mask(graph.num_nodes, MASK_RATIO).to(device))
+
+    def epoch() -> None:
+        nonlocal difficulty
+        difficulty = trainer.step(probability_mask(difficulty, MASK_RATIO, EXPLOIT_RATIO))
+
+    return epoch

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from h3gnn.encoder.attention import attention_weights, mix_tokens
+
+
+def example(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(2, 5, tokens, 3, heads, width, generator=generator, dtype=torch.double)
+    kept = torch.rand(2, 5, tokens, tokens, heads, generator=generator) < 0.7
+    return qkv, kept, torch.tensor([1.5, 2.0], dtype=torch.double)
+
+
+@pytest.mark.parametrize("tokens", [3, 4, 6])
+def test_it_is_torchs_attention(tokens: int) -> None:
+    qkv, _, _ = example(tokens, 2, 8)
+    query, key, value = (part.transpose(2, 3) for part in qkv.unbind(3))  # [models, nodes, heads, S, c]
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(mix_tokens(qkv).transpose(2, 3), wanted)
+
+
+def test_dropped_weights_are_not_heard_and_the_rest_is_scaled() -> None:
+    qkv, kept, scale = example(4, 2, 8)
+    weights = attention_weights(qkv) * kept * scale.view(2, 1, 1, 1, 1)
+    wanted = torch.einsum("mnqkh,mnkhc->mnqhc", weights, qkv.unbind(3)[2])
+    torch.testing.assert_close(mix_tokens(qkv, kept, scale), wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("tokens", "heads", "width"), [(4, 4, 32), (3, 2, 8), (6, 1, 20)])
+@pytest.mark.parametrize("dropping", [False, True])
+def test_the_cuda_kernels_and_their_gradients_equal_the_formula(
+    tokens: int, heads: int, width: int, dropping: bool
+) -> None:
+    qkv, kept, scale = example(tokens, heads, width)
+    options = (kept, scale) if dropping else (None, None)
+    plain = qkv.float().requires_grad_()
+    fast = qkv.float().cuda().requires_grad_()
+    wanted = mix_tokens(plain, *(None if part is None else part.float() for part in options))
+    on_device = (None, None) if not dropping else (kept.cuda(), scale.float().cuda())
+    found = mix_tokens(fast, *on_device)
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+    weight = torch.randn_like(wanted)
+    (gradient,) = torch.autograd.grad((found * weight.cuda()).sum(), fast)
+    torch.testing.assert_close(
+        gradient.cpu(), torch.autograd.grad((wanted * weight).sum(), plain)[0], rtol=1e-4, atol=1e-5
+    )
