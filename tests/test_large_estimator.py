@@ -51,6 +51,24 @@ def test_edge_state_in_files_changes_nothing(small_mixed: Graph) -> None:
     np.testing.assert_array_equal(on_disk.embedding_, plain.embedding_)
 
 
+def test_a_budget_decides_how_many_models_train_at_once(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**QUICK, "batch_size": None, "n_models": 3, "precision": "float32"}
+    plain = H3GNN(**settings).fit(small_mixed)
+    monkeypatch.setattr("h3gnn.estimator.pick_group", lambda *_: (2, 40))
+    in_groups = H3GNN(**settings, memory="1GB").fit(small_mixed)
+    assert in_groups.history_.engine["models_at_once"] == 2
+    np.testing.assert_allclose(in_groups.embedding_, plain.embedding_, atol=1e-4)
+
+
+def test_the_history_tells_how_batches_were_computed(small_mixed: Graph) -> None:
+    model = H3GNN(**QUICK, n_models=2, precision="bfloat16").fit(small_mixed)
+    engine = {"device": "cpu", "precision": "bfloat16", "models_at_once": 2, "processes": 1}
+    assert model.history_.engine == engine
+    assert not model.encoder_.fuse_in_bfloat16
+
+
 def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, tmp_path: Path) -> None:
     model = H3GNN(**QUICK).fit(prepared(small_mixed, tmp_path))
     model.save(tmp_path / "run")

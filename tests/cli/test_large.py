@@ -106,6 +106,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(files: Path, case: str) -> 
 def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
     graph = ("graph",) if source == "graph" else ("--edges", "e.csv", "--features", "f.csv")
     options = (*QUICK, "--set", "token_dropout=0.2", "--set", "attention_dropout=0.2", "--device", "cpu")
+    options += ("--set", "precision=float32", "--models", "2")
     for processes in (1, 2):
         target = f"{source}-{processes}.parquet"
         done = run("fit", *graph, *options, "--embeddings", target, cwd=files, processes=processes)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from h3gnn import H3GNN, CheckpointError, Checkpoints, CheckpointWarning, Graph, InputError
 from h3gnn.storage import versions
 from h3gnn.tensorfiles import read_tensor_file, write_tensor_file
-from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, one_process_only
+from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, newest_in, one_process_only
 from h3gnn.training.checkpoints import CheckpointWriter
 from h3gnn.training.history import Recorder
 from h3gnn.training.interruption import StopRequest, TrainingStopped
@@ -137,6 +137,82 @@ def test_it_does_not_matter_where_it_was_killed(
         model.fit(path_graph, checkpoints=checkpoints), H3GNN(**QUICK, n_models=3).fit(path_graph)
     )
     assert steps == list(range(moment, 8))  # nothing was trained twice
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let free memory allow so many models at once."""
+    return lambda count: monkeypatch.setattr("h3gnn.training.models._fitting", lambda *_: count)
+
+
+def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
+    small_mixed: Graph,
+    tmp_path: Path,
+    killed_after: Callable[[int | None], None],
+    at_once: Callable[[int], None],
+) -> None:
+    options = {**QUICK, "n_models": 5, "token_dropout": 0.2}
+    at_once(2)
+    wanted = H3GNN(**options).fit(small_mixed)
+    folder = tmp_path / "run"
+    # Where it dies, how much memory there is then, and the newest checkpoint that is left.
+    for moment, free, left in [
+        (5, 2, (3, "models-0-1")),
+        (7, 5, (6, "models-0-1")),
+        (1, 1, (8, "models-0-1")),
+        (4, 3, (3, "models-2-3")),
+        (2, 4, (8, "models-2-3")),
+        (3, 5, (3, "models-4-4")),
+    ]:
+        at_once(free)
+        killed_after(moment)
+        with pytest.raises(KilledError):
+            H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+        assert newest_in(folder) == (left[0], folder / left[1])
+    killed_after(None)
+    again = H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+    assert_same_bits(again, wanted)
+    assert again.history_.engine == wanted.history_.engine
+    assert again.history_.engine["models_at_once"] == 2
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "words"), [(2, "of more than 2 models"), (6, "n_models is 5 there and 6 here")]
+)
+def test_groups_of_another_run_are_refused(
+    path_graph: Graph,
+    tmp_path: Path,
+    killed_after: Callable[[int | None], None],
+    at_once: Callable[[int], None],
+    models: int,
+    words: str,
+) -> None:
+    at_once(2)
+    killed_after(5)
+    with pytest.raises(KilledError):
+        H3GNN(**QUICK, n_models=5).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+    killed_after(None)
+    before = contents(tmp_path / "models-0-1")
+    with pytest.raises(InputError, match=words):
+        H3GNN(**QUICK, n_models=models).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+    assert contents(tmp_path / "models-0-1") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["models-0-1"]
+
+
+def test_a_processor_that_rounds_otherwise_is_refused(
+    path_graph: Graph,
+    tmp_path: Path,
+    killed_after: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", lambda: False)
+    interrupted_run(path_graph, tmp_path, killed_after)
+    monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", lambda: True)
+    with pytest.raises(InputError, match="precision is 'float32' there and 'bfloat16' here"):
+        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    asked = H3GNN(**QUICK, precision="float32")
+    assert len(asked.fit(path_graph, checkpoints=Checkpoints(tmp_path)).history_) == 8
 
 
 def test_training_draws_from_no_generator_that_a_checkpoint_does_not_hold(path_graph: Graph) -> None:

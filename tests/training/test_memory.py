@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.training.memory import LIBRARIES, Size, parse_memory, pick_chunk
+from h3gnn.training.memory import LIBRARIES, Size, parse_memory, pick_chunk, pick_group
 
 MEASURE = """
 import resource, sys, torch
@@ -57,6 +58,17 @@ def test_the_chunk_takes_what_is_left() -> None:
     assert pick_chunk(fixed + 10**12, SIZE, 1024) == 1024
     with pytest.raises(InputError, match="mini-batches"):
         pick_chunk(fixed, SIZE, 1024)
+
+
+def test_where_not_all_models_fit_some_train_at_a_time() -> None:
+    two = replace(SIZE, models=2)
+    budget = LIBRARIES + two.outside_chunk() + 100 * two.per_chunk_node()
+    assert pick_group(budget, replace(SIZE, models=5), 1024) == (2, 100)
+    assert pick_group(10 * budget, replace(SIZE, models=5), 1024) == (5, 1024 // 5)
+    alone = LIBRARIES + SIZE.outside_chunk() + 70 * SIZE.per_chunk_node()
+    assert pick_group(alone, replace(SIZE, models=5), 1024) == (1, 70)
+    with pytest.raises(InputError, match="mini-batches"):
+        pick_group(LIBRARIES, replace(SIZE, models=5), 1024)
 
 
 @pytest.mark.parametrize("chunk", [64, 4000])

@@ -70,16 +70,14 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
             name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
             raise InputError(f"--resume goes on with the settings of the run: leave out {name}")
     from h3gnn.runs import read_run
-    from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, group_folders
+    from h3gnn.training.checkpointfiles import newest_in
 
     run = read_run(folder)
-    place = Path(run.checkpoints.folder)
-    group = next((one for one in reversed(group_folders(place)) if checkpoints_in(one)), None)
-    newest = max(map(epoch_of, checkpoints_in(group or place)), default=0)
+    newest, place = newest_in(Path(run.checkpoints.folder))
     if not is_first():
         return run
     if newest:
-        whose = "" if group is None else f" ({group.name})"
+        whose = "" if place == Path(run.checkpoints.folder) else f" ({place.name})"
         say(f"going on with {folder} after epoch {newest} of {run.params['epochs']}{whose}")
     else:
         say(f"{folder} has no checkpoint yet: starting from the first epoch")

@@ -153,6 +153,13 @@ def _group(path: Path) -> re.Match[str] | None:
     return GROUP.fullmatch(path.name) if path.is_dir() else None
 
 
+def newest_in(folder: Path) -> tuple[int, Path]:
+    """Return after how many epochs a run's newest checkpoint was written (0: none yet), and where it lies."""
+    begun = [place for place in (folder, *group_folders(folder)) if checkpoints_in(place)]
+    place = begun[-1] if begun else folder
+    return max(map(epoch_of, checkpoints_in(place)), default=0), place
+
+
 def clear(folder: Path) -> None:
     """Remove a finished run's checkpoints, and the folder if nothing else is in it."""
     for group in group_folders(folder):
