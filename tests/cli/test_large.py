@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from h3gnn import InputError
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 QUICK = ("--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
@@ -93,6 +95,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_done_is_refused_before_anything_is_written(
+    files: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h3gnn.cli.app import app
+
+    arguments, words = BAD[case]
+    monkeypatch.chdir(files)
+    with pytest.raises(InputError, match=re.escape(words)) as refused:
+        app(["fit", *arguments, "--out", "nothing"], standalone_mode=False)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not (files / "nothing").exists()
+
+
+@pytest.mark.parametrize("case", ["no batch size", "fan-out of words"])
 def test_what_cannot_be_done_is_said_in_one_sentence(files: Path, case: str) -> None:
     arguments, words = BAD[case]
     done = run("fit", *arguments, "--out", "nothing", cwd=files)
@@ -102,7 +118,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(files: Path, case: str) -> 
     assert not (files / "nothing").exists()
 
 
-@pytest.mark.parametrize("source", ["graph", "memory"])
+@pytest.mark.parametrize("source", ["graph", pytest.param("memory", marks=pytest.mark.slow)])
 def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
     graph = ("graph",) if source == "graph" else ("--edges", "e.csv", "--features", "f.csv")
     options = (*QUICK, "--set", "token_dropout=0.2", "--set", "attention_dropout=0.2", "--device", "cpu")

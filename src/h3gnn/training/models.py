@@ -101,12 +101,16 @@ def train_models(
     trained = []
     for start in range(0, len(seeds), size):
         group = seeds[start : start + size]
-        step = _group_step(build(len(group)), features, support, group, training, chunk)
         place = checkpoints
         if checkpoints is not None and size < len(seeds):
             place = replace(checkpoints, folder=group_folder(Path(checkpoints.folder), start, len(group)))
         told = {**(fingerprint or {}), "seeds": group}
-        trained.append((step.student, _train_group(step, training, place, told, show)))
+        student = build(len(group))
+        trained.append(
+            _train_group(
+                _group_step(student, features, support, group, training, chunk), training, place, told, show
+            )
+        )
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.engine = {
@@ -157,13 +161,13 @@ def _group_step(
 
 def _train_group(
     step: Step, training: Training, checkpoints: Checkpoints | None, fingerprint: dict[str, Any], show: bool
-) -> History:
+) -> tuple[JointEncoder, History]:
     """Train a stack from its start, or from where its checkpoints end."""
     with (
         progress_bar(training.epochs, "training", show=show) as bar,
         checkpointing(checkpoints, step, fingerprint, training.epochs, bar) as (recorder, watch),
     ):
-        return train(
+        history = train(
             step,
             epochs=training.epochs,
             mask_of=training.mask_of(step.student.models),
@@ -171,6 +175,7 @@ def _train_group(
             watch=watch,
             recorder=recorder,
         )
+    return step.student, history
 
 
 def _join(build: Callable[[int], JointEncoder], students: list[JointEncoder]) -> JointEncoder:
