@@ -165,6 +165,29 @@ def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_job_that_lost_a_process_goes_on_where_it_was(files: Path) -> None:
+    options = (*QUICK, "--epochs", "200", "--device", "cpu", "--checkpoint-every", "5")
+    options += ("--set", "precision=float32", "--models", "2")
+    whole = run("fit", "graph", *options, "--out", "whole", "--embeddings", "whole.parquet", cwd=files)
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *options, "--out", "half"]
+    command += ["--embeddings", "half.parquet"]
+    job = subprocess.Popen(command, cwd=files, env=ENVIRONMENT, stderr=subprocess.DEVNULL, text=True)
+    try:
+        wait_for(lambda: any((files / "half" / "checkpoints").glob("epoch-*")), job)
+        os.kill(children(job.pid)[1], signal.SIGKILL)
+        assert job.wait(timeout=60) != 0
+    finally:
+        job.kill()
+    assert not (files / "half.parquet").exists()
+    resumed = run("fit", "--resume", "half", cwd=files, processes=2)
+    assert resumed.returncode == 0, resumed.stderr
+    np.testing.assert_allclose(
+        embedding(files / "half.parquet"), embedding(files / "whole.parquet"), atol=2e-3
+    )
+
+
+@pytest.mark.slow
 def test_a_process_that_hangs_ends_the_job_too(files: Path) -> None:
     command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]
     command += ["--epochs", "100000", "--device", "cpu", "--out", "hung", "--checkpoint-every", "5"]

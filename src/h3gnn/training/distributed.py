@@ -92,9 +92,10 @@ class ProcessGroup(Ranks):
         """Send the first process's tensors to all."""
         with self._together():
             for tensor in tensors:
-                sent = tensor.to(self._device).contiguous()  # NCCL knows tensors on GPUs alone
+                kept = tensor.detach()
+                sent = kept.to(self._device).reshape(-1).view(torch.uint8)  # gloo knows no int16, NCCL no CPU
                 dist.broadcast(sent, 0)
-                tensor.copy_(sent)
+                kept.copy_(sent.view(kept.dtype).view(kept.shape))
 
     def _gather(self, mine: Tensor) -> list[Tensor]:
         """Return every process's tensor; they may differ in length, and are padded on their way."""
