@@ -18,6 +18,7 @@ from h3gnn import InputError
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 QUICK = ("--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
+EXACT = (*QUICK, "--models", "2", "--set", "precision=float32")
 
 
 def run(*arguments: object, cwd: Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
@@ -121,8 +122,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(files: Path, case: str) -> 
 @pytest.mark.parametrize("source", ["graph", pytest.param("memory", marks=pytest.mark.slow)])
 def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
     graph = ("graph",) if source == "graph" else ("--edges", "e.csv", "--features", "f.csv")
-    options = (*QUICK, "--set", "token_dropout=0.2", "--set", "attention_dropout=0.2", "--device", "cpu")
-    options += ("--set", "precision=float32", "--models", "2")
+    options = (*EXACT, "--set", "token_dropout=0.2", "--set", "attention_dropout=0.2", "--device", "cpu")
     for processes in (1, 2):
         target = f"{source}-{processes}.parquet"
         done = run("fit", *graph, *options, "--embeddings", target, cwd=files, processes=processes)
@@ -166,8 +166,7 @@ def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path) -> None
 
 @pytest.mark.slow
 def test_a_job_that_lost_a_process_goes_on_where_it_was(files: Path) -> None:
-    options = (*QUICK, "--epochs", "200", "--device", "cpu", "--checkpoint-every", "5")
-    options += ("--set", "precision=float32", "--models", "2")
+    options = (*EXACT, "--epochs", "200", "--device", "cpu", "--checkpoint-every", "5")
     whole = run("fit", "graph", *options, "--out", "whole", "--embeddings", "whole.parquet", cwd=files)
     assert whole.returncode == 0, whole.stderr
     command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *options, "--out", "half"]
