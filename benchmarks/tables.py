@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, from the stored results: `python -m benchmarks.tables`."""
+"""Writes docs/performance.md from its template and the stored results: `python -m benchmarks.tables`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+TEMPLATE, DOCUMENT = ROOT / "docs" / "performance.md.in", ROOT / "docs" / "performance.md"
+
+MEASURED = {
+    "graph": "graph",
+    "channels": "C",
+    "precision": "precision",
+    "reference_ms": "reference ms",
+    "engine_ms": "engine ms",
+    "ratio": "times faster",
+    "reference_mb": "reference MB",
+    "engine_mb": "engine MB",
+}
+STACKED = {
+    "graph": "graph",
+    "models": "models",
+    "precision": "precision",
+    "one_after_another_ms": "one after another ms",
+    "engine_ms": "at once ms",
+    "ratio": "times faster",
+}
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
@@ -17,55 +38,32 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
 
 
 def document() -> str:
-    """Return all tables, each under the name that the document marks its place with."""
-    cpu = json.loads((RESULTS / "cpu.json").read_text())
-    gpu = json.loads((RESULTS / "gpu.json").read_text())
-    precision = json.loads((RESULTS / "precision.json").read_text())
-    measured = {
-        "graph": "graph",
-        "channels": "C",
-        "precision": "precision",
-        "reference_ms": "reference ms",
-        "engine_ms": "engine ms",
-        "ratio": "times faster",
-        "reference_mb": "reference MB",
-        "engine_mb": "engine MB",
-    }
-    single = [row for row in cpu["rows"] if row["models"] == 1]
+    """Return the document, each mark of the template replaced by its table."""
+    cpu, gpu, precision = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("cpu", "gpu", "precision")
+    )
     floors = {(row["graph"], row["channels"]): row["floor_ms"] for row in cpu["floors"]}
-    single = [row | {"floor_ms": floors[row["graph"], row["channels"]]} for row in single]
-    stacks = [row for row in cpu["rows"] if row["models"] > 1]
-    parts = [
-        f"On {cpu['machine']['processor']}, {cpu['machine']['threads']} threads, torch {cpu['machine']['torch']}:",
-        table(single, measured | {"floor_ms": "floor ms (float32)"}),
-        table(
-            stacks,
-            {
-                "graph": "graph",
-                "models": "models",
-                "precision": "precision",
-                "one_after_another_ms": "one after another ms",
-                "engine_ms": "at once ms",
-                "ratio": "times faster",
-            },
-        ),
-        table(cpu["growth"], {"graph": "shape", "engine_ms": "engine ms", "times": "times the base"}),
-        f"On an {gpu['machine']['device']}, torch {gpu['machine']['torch']}:",
-        table(gpu["rows"], measured | {"models": "models", "ms_per_model": "ms per model"}),
-        table(
-            precision,
-            {
-                "graph": "graph",
-                "seeds": "seeds",
-                "float32": "float32",
-                "bfloat16": "bfloat16",
-                "difference": "difference",
-                "standard_error": "standard error",
-            },
-        ),
+    single = [
+        row | {"floor_ms": floors[row["graph"], row["channels"]]} for row in cpu["rows"] if row["models"] == 1
     ]
-    return "\n\n".join(parts) + "\n"
+    several = [row for row in cpu["rows"] if row["models"] > 1]
+    marks = {
+        "cpu_machine": "{processor}, {threads} threads, torch {torch}.".format(**cpu["machine"]),
+        "cpu": table(single, MEASURED | {"floor_ms": "floor ms (float32)"}),
+        "stack": table(several, STACKED),
+        "growth": table(cpu["growth"], {"graph": "shape", "engine_ms": "ms", "times": "times the base"}),
+        "gpu_machine": "{device}, torch {torch}.".format(**gpu["machine"]),
+        "gpu": table(gpu["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}),
+        "precision": table(
+            precision, {name: name.replace("_", " ") for name in precision[0] if name != "sha256"}
+        ),
+    }
+    text = TEMPLATE.read_text()
+    for mark, content in marks.items():
+        text = text.replace("{" + mark + "}", content)
+    return text
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    DOCUMENT.write_text(document())
+    print(f"wrote {DOCUMENT.relative_to(ROOT)}")

@@ -72,7 +72,14 @@ def engine_step(
     where = torch.device(device)
     support = build_support(graph.edge_index, graph.num_nodes)
     entries = support.pattern.entries
-    student = JointEncoder(graph.num_features, channels, entries, fuse_in_bfloat16=bfloat16, models=models)
+    student = JointEncoder(
+        graph.num_features,
+        channels,
+        entries,
+        fuse_in_bfloat16=bfloat16,
+        side_by_side=where.type == "cuda",
+        models=models,
+    )
     student.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
     student.to(where).train()
     objective = LatentPrediction(Teacher(student, [MOMENTUM] * models))
