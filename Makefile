@@ -40,7 +40,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -W ignore -m benchmarks.cpu
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

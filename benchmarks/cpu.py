@@ -48,7 +48,10 @@ def measure_memory(name: str, channels: int, kind: str) -> float:
     """Measure it, in this process."""
     graph = graph_of(name)
     before = memory_kilobytes("VmRSS")
-    epoch = (engine_epoch if kind == "engine" else reference_epoch)(graph, channels)
+    if kind == "reference":
+        epoch = reference_epoch(graph, channels)
+    else:
+        epoch = engine_epoch(graph, channels, bfloat16=kind == "bfloat16")
     for _ in range(4):
         epoch()
     return (memory_kilobytes("VmHWM") - before) / 1024
@@ -60,36 +63,52 @@ def memory_kilobytes(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def compare(name: str, channels: int, seconds: float) -> dict[str, Any]:
-    """Measure one graph and width."""
+def compare(name: str, channels: int, seconds: float) -> list[dict[str, Any]]:
+    """Measure one graph and width, with the fusion block in float32 and in bfloat16."""
     graph = graph_of(name)
-    reference, engine = fastest([reference_epoch(graph, channels), engine_epoch(graph, channels)], seconds)
-    return {
-        "graph": name,
-        "data": graph.provenance.source,
-        "channels": channels,
-        "models": 1,
-        "reference_ms": round(reference, 2),
-        "engine_ms": round(engine, 2),
-        "ratio": round(reference / engine, 2),
-        "reference_mb": round(peak_megabytes(name, channels, "reference")),
-        "engine_mb": round(peak_megabytes(name, channels, "engine")),
-    }
+    epochs = [reference_epoch(graph, channels)]
+    epochs += [engine_epoch(graph, channels, bfloat16=half) for half in (False, True)]
+    reference, *engines = fastest(epochs, seconds)
+    del epochs
+    reference_mb = peak_megabytes(name, channels, "reference")
+    return [
+        {
+            "graph": name,
+            "data": graph.provenance.source,
+            "channels": channels,
+            "models": 1,
+            "precision": precision,
+            "reference_ms": round(reference, 2),
+            "engine_ms": round(engine, 2),
+            "ratio": round(reference / engine, 2),
+            "reference_mb": round(reference_mb),
+            "engine_mb": round(peak_megabytes(name, channels, precision)),
+        }
+        for precision, engine in zip(("float32", "bfloat16"), engines, strict=True)
+    ]
 
 
-def compare_stack(name: str, channels: int, models: int, seconds: float) -> dict[str, Any]:
+def compare_stack(name: str, channels: int, models: int, seconds: float) -> list[dict[str, Any]]:
     """Measure so many models at once against as many epochs of one model, one after another."""
     graph = graph_of(name)
-    one, many = fastest([engine_epoch(graph, channels), engine_epoch(graph, channels, models)], seconds)
-    return {
-        "graph": name,
-        "data": graph.provenance.source,
-        "channels": channels,
-        "models": models,
-        "one_after_another_ms": round(models * one, 2),
-        "engine_ms": round(many, 2),
-        "ratio": round(models * one / many, 2),
-    }
+    rows = []
+    for precision in ("float32", "bfloat16"):
+        half = precision == "bfloat16"
+        epochs = [engine_epoch(graph, channels, count, half) for count in (1, models)]
+        one, many = fastest(epochs, seconds)
+        rows.append(
+            {
+                "graph": name,
+                "data": graph.provenance.source,
+                "channels": channels,
+                "models": models,
+                "precision": precision,
+                "one_after_another_ms": round(models * one, 2),
+                "engine_ms": round(many, 2),
+                "ratio": round(models * one / many, 2),
+            }
+        )
+    return rows
 
 
 def growth(seconds: float) -> list[dict[str, Any]]:
@@ -156,23 +175,25 @@ def main() -> None:
     """Print the tables and keep them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="C = 128 only, fewer repeats, nothing kept")
-    parser.add_argument("--memory-of", choices=["engine", "reference"], help=argparse.SUPPRESS)
+    parser.add_argument("--memory-of", choices=["reference", "float32", "bfloat16"], help=argparse.SUPPRESS)
     parser.add_argument("--graph", default="", help="this graph only, nothing kept")
     parser.add_argument("--channels", type=int, default=128)
     asked = parser.parse_args()
     if asked.memory_of:
         print(measure_memory(asked.graph, asked.channels, asked.memory_of))
         return
-    seconds = 3.0 if asked.quick else 10.0
+    seconds = 3.0 if asked.quick else 8.0
     names = [asked.graph] if asked.graph else list(SHAPES)
     rows, floors = [], []
     for channels in (128,) if asked.quick or asked.graph else (128, 512):
         for name in names:
-            rows.append(compare(name, channels, seconds))
             floors.append(floor(name, channels))
-            show(rows[-1] | {"floor_ms": floors[-1]["floor_ms"]})
-    rows.append(compare_stack("texas", 128, 8, seconds))
-    show(rows[-1])
+            for row in compare(name, channels, seconds):
+                rows.append(row)
+                show(row | {"floor_ms": floors[-1]["floor_ms"]})
+    for row in compare_stack("texas", 128, 8, seconds):
+        rows.append(row)
+        show(row)
     grown = growth(seconds)
     for row in grown:
         show(row)

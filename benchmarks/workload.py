@@ -16,6 +16,7 @@ from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import ProbabilityMask, RandomMask
+from h3gnn.training.models import CHUNK
 from h3gnn.training.objective import LatentPrediction
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.step import Step
@@ -71,7 +72,14 @@ def engine_step(
     where = torch.device(device)
     support = build_support(graph.edge_index, graph.num_nodes)
     entries = support.pattern.entries
-    student = JointEncoder(graph.num_features, channels, entries, fuse_in_bfloat16=bfloat16, models=models)
+    student = JointEncoder(
+        graph.num_features,
+        channels,
+        entries,
+        fuse_in_bfloat16=bfloat16,
+        side_by_side=where.type == "cuda",
+        models=models,
+    )
     student.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
     student.to(where).train()
     objective = LatentPrediction(Teacher(student, [MOMENTUM] * models))
@@ -87,9 +95,12 @@ def engine_masks(models: int = 1) -> tuple[RandomMask, ProbabilityMask]:
     return RandomMask(ratios), ProbabilityMask(ratios, exploits)
 
 
-def engine_epoch(graph: Graph, channels: int, models: int = 1) -> Callable[[], object]:
+def engine_epoch(
+    graph: Graph, channels: int, models: int = 1, bfloat16: bool = False
+) -> Callable[[], object]:
     """Return a function that runs one epoch of the engine on the CPU."""
-    step = engine_step(graph, channels, models)
+    chunk = max(1, CHUNK["cpu"] // models)
+    step = engine_step(graph, channels, models, chunk=chunk, bfloat16=bfloat16)
     warming, masks = engine_masks(models)
     step(warming)
     return lambda: step(masks)

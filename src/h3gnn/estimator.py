@@ -418,6 +418,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             attention_dropout=self.attention_dropout,
             mask_token=self.mask_token,
             fuse_in_bfloat16=use_bfloat16(self.precision, pick_device(self.device)),
+            side_by_side=pick_device(self.device).type == "cuda",
             models=models,
         )
 

@@ -123,10 +123,20 @@ def test_nowhere_to_write_is_said(files: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_half_written(files: Path) -> None:
     command = [sys.executable, "-m", "h3gnn", "fit", "synthetic", "--out", "run", "--epochs", "100000"]
-    process = subprocess.Popen(command, cwd=files, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=files,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    )
     time.sleep(6)
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=60)
+    try:
+        _, words = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, words
     assert "Traceback" not in words
     assert not (files / "run").exists()

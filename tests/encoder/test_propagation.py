@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from h3gnn.encoder import propagation
-from h3gnn.encoder.propagation import Adjacency, FeatureMatrix, Pattern, project
+from h3gnn.encoder.propagation import Adjacency, FeatureMatrix, Pattern, project, side_by_side
 
 
 def dense_of(pattern: Pattern, values: Tensor) -> Tensor:
@@ -61,14 +61,19 @@ def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("storage", ["csr", "dense"])
 @pytest.mark.parametrize("sparse_input", [False, True])
-def test_features_times_weights(storage: str, sparse_input: bool) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_features_times_weights(storage: str, sparse_input: bool, wide: bool) -> None:
     features = torch.rand(6, 5).masked_fill(torch.rand(6, 5) < 0.6, 0.0)
     given_features = features
     if sparse_input:
         from h3gnn.sparse import to_csr
 
         given_features = to_csr(features)
-    weight = torch.rand(2, 5, 3, dtype=torch.double, requires_grad=True)
+    weight = torch.rand(2, 5, 3, dtype=torch.double)
+    if wide:
+        weight = torch.rand(5, 2, 3, dtype=torch.double).transpose(0, 1)
+    weight.requires_grad_()
+    assert side_by_side(weight) == wide
     token = torch.rand(2, 1, 5, dtype=torch.double, requires_grad=True)
     matrix = FeatureMatrix(given_features.double(), storage=storage)
     product, of_token = project(matrix, weight, token)

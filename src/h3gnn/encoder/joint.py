@@ -45,6 +45,7 @@ class JointEncoder(nn.Module):
         attention_dropout: rate on the attention weights, likewise.
         mask_token: the mask token starts `"normal"` or `"zero"`.
         fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
+        side_by_side: how the first weights of several models lie in memory; see `propagation.side_by_side`.
         models: how many models stand in the stack.
 
     Shapes:
@@ -68,6 +69,7 @@ class JointEncoder(nn.Module):
         attention_dropout: float | Sequence[float] = 0.0,
         mask_token: str = "normal",
         fuse_in_bfloat16: bool = False,
+        side_by_side: bool = False,
         models: int = 1,
     ) -> None:
         super().__init__()
@@ -76,7 +78,8 @@ class JointEncoder(nn.Module):
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
         self.fuse_in_bfloat16 = fuse_in_bfloat16
         self.token_dropout = per_model(token_dropout, models)
-        self.input = InputProjection(models, in_channels, [channels, mlp_width, *hop_widths], mask_token)
+        widths = [channels, mlp_width, *hop_widths]
+        self.input = InputProjection(models, in_channels, widths, mask_token, side_by_side=side_by_side)
         self.edges = EdgeWeights(models, entries)
         self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
         self.mlp = NodeMLP(models, mlp_width, channels)

@@ -123,21 +123,15 @@ class _Project(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
-        models, in_channels, width = weight.shape
         ctx.features = features
         ctx.save_for_backward(weight, token)
-        side_by_side = weight.transpose(0, 1).reshape(in_channels, models * width)
-        product = features.product(side_by_side).view(-1, models, width).transpose(0, 1)
-        return product, torch.bmm(token, weight)
+        return features.product(weight), torch.bmm(token, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, token = ctx.saved_tensors
-        models, in_channels, width = weight.shape
         of_product, of_token = gradients
-        flat = of_product.transpose(0, 1).reshape(-1, models * width)
-        to_weight = ctx.features.transposed_product(flat).view(in_channels, models, width).transpose(0, 1)
-        to_weight.addcmul_(token.mT, of_token)
+        to_weight = ctx.features.transposed_product(of_product, like=weight).addcmul_(token.mT, of_token)
         return to_weight, torch.bmm(of_token, weight.mT), None
 
 
@@ -182,12 +176,20 @@ class FeatureMatrix:
         return self._matrix.to_dense()
 
     def product(self, weight: Tensor) -> Tensor:
-        """Return `X @ weight`."""
-        return self._matrix @ weight
+        """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""
+        models, in_channels, width = weight.shape
+        if not side_by_side(weight):
+            return _products(self._matrix, weight)
+        wide = self._matrix @ weight.transpose(0, 1).reshape(in_channels, models * width)
+        return wide.view(-1, models, width).transpose(0, 1)
 
-    def transposed_product(self, gradient: Tensor) -> Tensor:
-        """Return `Xᵀ @ gradient`."""
-        return self._transposed @ gradient
+    def transposed_product(self, gradient: Tensor, like: Tensor) -> Tensor:
+        """Return `Xᵀ @ gradient` for every model, laid out in memory like the weight."""
+        models, in_channels, width = like.shape
+        if not side_by_side(like):
+            return _products(self._transposed, gradient.contiguous())
+        wide = self._transposed @ gradient.transpose(0, 1).reshape(-1, models * width)
+        return wide.view(in_channels, models, width).transpose(0, 1)
 
     @cached_property
     def _transposed(self) -> Tensor:
@@ -199,3 +201,20 @@ def density(features: Tensor) -> float:
     """Return the share of non-zero values."""
     filled = features.values() if features.layout == torch.sparse_csr else features
     return int(torch.count_nonzero(filled)) / max(1, features.numel())
+
+
+def _products(matrix: Tensor, own: Tensor) -> Tensor:
+    """Return `matrix @ own[m]` for every model m, each written where it belongs."""
+    products = own.new_empty(own.shape[0], matrix.shape[0], own.shape[2])
+    for product, factor in zip(products, own, strict=True):
+        torch.mm(matrix, factor, out=product)
+    return products
+
+
+def side_by_side(weight: Tensor) -> bool:
+    """Tell whether the models' weights `[models, in, out]` lie side by side in memory.
+
+    Then one wide product serves all models, which keeps a GPU busy. A processor's cache would rather have
+    one model after another.
+    """
+    return weight.shape[0] > 1 and weight.transpose(0, 1).is_contiguous()

@@ -36,13 +36,16 @@ class InputProjection(nn.Module):
     the features stay constant, one product :math:`XW` serves all tokens, and masking happens behind it.
     """
 
-    def __init__(self, models: int, in_channels: int, widths: Sequence[int], mask_token: str) -> None:
+    def __init__(
+        self, models: int, in_channels: int, widths: Sequence[int], mask_token: str, *, side_by_side: bool
+    ) -> None:
         super().__init__()
         self.widths = list(widths)
         self.mask_start = mask_token
-        # Stored with the models side by side, as the one wide product reads them; seen as [models, in, out].
-        side_by_side = torch.empty(in_channels, models, sum(widths))
-        self.weight = nn.Parameter(side_by_side.transpose(0, 1))
+        weight = torch.empty(models, in_channels, sum(widths))
+        if side_by_side:
+            weight = torch.empty(in_channels, models, sum(widths)).transpose(0, 1)
+        self.weight = nn.Parameter(weight)
         self.mask_token = nn.Parameter(torch.empty(models, 1, in_channels))
 
     def reset_parameters(self, generators: Generators) -> None:
