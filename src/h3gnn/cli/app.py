@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Annotated, NoReturn
@@ -76,9 +77,16 @@ def main() -> None:
 
 
 def _end(sentence: str, code: int) -> NoReturn:
+    """Say why, and end at once.
+
+    Everything of ours is closed by now. Python's own way out waits for no reader thread of a library that an
+    error left behind, and such a thread can turn the exit code into an abort.
+    """
     if sentence:  # of several processes, one has said it
         print(f"h3gnn: {sentence}", file=sys.stderr)
-    sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _say_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
