@@ -17,11 +17,11 @@ from h3gnn.evaluation.probe import linear_probe
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.presets import PRESETS
+from h3gnn.presets import PAPER
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": PRESETS["paper"],
+    "paper": PAPER,
     "untrained": {"epochs": 0},
     "norm=residual-post": {"norm": "residual-post"},
     "mask_token=normal": {"mask_token": "normal"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,7 +18,8 @@ from torch import Tensor
 
 from h3gnn import largefit, storage
 from h3gnn.arguments import check_arguments
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
+from h3gnn.building import encoder_of, support_of, training_of
+from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
 from h3gnn.encoder.support import attach_nodes, find_entries
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
@@ -28,7 +28,7 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.presets import PRESETS
+from h3gnn.presets import preset
 from h3gnn.training.batches import BatchStep, agree, train_in_batches
 from h3gnn.training.checkpointfiles import clear
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
@@ -184,10 +184,17 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:
-        """Return an estimator with named settings; any of them can be overridden."""
-        if name not in PRESETS:
-            raise InputError(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **overrides})
+        """Return an estimator with named settings; any of them can be overridden.
+
+        Args:
+            name: "paper", a benchmark graph such as "texas", or a file that `h3gnn tune` wrote.
+            overrides: arguments to set otherwise.
+        """
+        given = {**preset(name), **overrides}
+        unknown = sorted(set(given) - set(cls().get_params()))
+        if unknown:
+            raise InputError(f"the preset {name} sets {unknown[0]}, which H3GNN does not have")
+        return cls(**given)
 
     def fit(
         self,
@@ -392,38 +399,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             )
 
     def _support(self, graph: Graph) -> Support:
-        return build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=self.undirected,
-            self_loops=self.self_loops,
-            start=self.edge_start,
-            normalize=self.normalize,
-        )
+        return support_of(self.get_params(), graph)
 
     def _encoder(self, models: int, entries: int | None = None) -> JointEncoder:
-        return JointEncoder(
-            self.graph_.num_features,
-            self.channels,
-            self.support_.pattern.entries if entries is None else entries,
-            hops=self.hops,
-            hidden_channels=self.hidden_channels,
-            heads=self.heads,
-            norm=self.norm,
-            fusion=self.fusion,
-            output=self.output,
-            batch_norm=self.batch_norm,
-            token_dropout=self.token_dropout,
-            attention_dropout=self.attention_dropout,
-            mask_token=self.mask_token,
-            fuse_in_bfloat16=use_bfloat16(self.precision, pick_device(self.device)),
-            side_by_side=pick_device(self.device).type == "cuda",
-            models=models,
-        )
+        known = self.support_.pattern.entries if entries is None else entries
+        device = pick_device(self.device)
+        return encoder_of(self.get_params(), self.graph_.num_features, known, models, device)
 
     def _training(self) -> Training:
-        return Training(**{field.name: getattr(self, field.name) for field in fields(Training)})
+        return training_of(self.get_params())
 
     def _check_checkpoints(self, checkpoints: Checkpoints | None) -> None:
         if checkpoints is None:

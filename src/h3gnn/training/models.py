@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
+from h3gnn.encoder.joint import per_model
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.checkpointfiles import group_folder, known_group_size
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
@@ -25,6 +26,9 @@ from h3gnn.training.schedules import constant, warmup_cosine
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
+PerModel = float | Sequence[float]
+"""One number for all models of a stack, or one for each."""
+
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
 
@@ -36,24 +40,27 @@ def default_chunk(device: torch.device, models: int) -> int:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained; each field is an argument of `H3GNN`, explained there."""
+    """How a stack of models is trained; each field is an argument of `H3GNN`, explained there.
+
+    A field that may be a sequence has one value for all models, or one for each.
+    """
 
     objective: str
     teacher_mode: str
-    momentum: float
+    momentum: PerModel
     mask: str
-    mask_ratio: float
-    exploit_ratio: float
+    mask_ratio: PerModel
+    exploit_ratio: PerModel
     mask_warmup: int
     epochs: int
-    learning_rate: float
-    weight_decay: float
+    learning_rate: PerModel
+    weight_decay: PerModel
     schedule: str
     lr_warmup: int
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
         """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
-        ratios, exploits = [self.mask_ratio] * models, [self.exploit_ratio] * models
+        ratios, exploits = per_model(self.mask_ratio, models), per_model(self.exploit_ratio, models)
         warming: MaskStrategy = RandomMask(ratios)
         strategy = warming
         if self.mask == "difficulty":
@@ -108,7 +115,7 @@ def train_models(
         student = build(len(group))
         trained.append(
             _train_group(
-                _group_step(student, features, support, group, training, chunk), training, place, told, show
+                stack_step(student, features, support, group, training, chunk), training, place, told, show
             )
         )
     students = [student for student, _ in trained]
@@ -131,15 +138,15 @@ def _fitting(one: JointEncoder, features: FeatureMatrix, models: int) -> int:
     return models_at_once(models, parameters, values_per_node, features.shape[0], free)
 
 
-def _group_step(
+def stack_step(
     student: JointEncoder,
     features: FeatureMatrix,
     support: Support,
     seeds: list[int],
     training: Training,
-    chunk: int | None,
+    chunk: int | None = None,
 ) -> Step:
-    """Draw a stack of models and return the step that trains them as one program."""
+    """Draw a stack of models, one for each seed, and return the step that trains them as one program."""
     device, models = features.device, len(seeds)
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, support.start.cpu())
@@ -147,13 +154,15 @@ def _group_step(
     objective: Objective
     trained: list[nn.Module] = [student]
     if training.objective == "teacher":
-        teacher = Teacher(student, [training.momentum] * models, live=training.teacher_mode == "train")
+        momentum = per_model(training.momentum, models)
+        teacher = Teacher(student, momentum, live=training.teacher_mode == "train")
         objective = LatentPrediction(teacher)
     else:
         objective = FeatureReconstruction(models, student.out_channels, student.channels, features)
         objective.reset_parameters(drawing)
         trained.append(objective.to(device))
-    optimizer = StackedAdam(trained, [training.learning_rate] * models, [training.weight_decay] * models)
+    rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
+    optimizer = StackedAdam(trained, rates, decays)
     generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
     fused = chunk or default_chunk(device, models)
     return Step(student, objective, optimizer, features, support, generators, fused)

@@ -37,6 +37,7 @@ class Teacher(nn.Module):
         self.momentum = list(momentum)
         self.live = live
         self.projected: Projected | None = None
+        self._sizes: Tensor | None = None
         self.train()
 
     def train(self, mode: bool = True) -> Self:
@@ -75,5 +76,13 @@ class Teacher(nn.Module):
         if len(set(self.momentum)) == 1:
             torch._foreach_lerp_(mine, theirs, 1 - self.momentum[0])
             return
-        for model, momentum in enumerate(self.momentum):
-            torch._foreach_lerp_([t[model] for t in mine], [t[model] for t in theirs], 1 - momentum)
+        weight = self._step_sizes(mine[0].device)
+        for average, new in zip(mine, theirs, strict=True):
+            average.lerp_(new, weight.view(-1, *[1] * (new.dim() - 1)).to(new.dtype))
+
+    def _step_sizes(self, device: torch.device) -> Tensor:
+        """Return 1 − α of each model `[models]`; kept, since a copy to a device stops it for a moment."""
+        if self._sizes is None:
+            sizes = [1 - momentum for momentum in self.momentum]
+            self._sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
+        return self._sizes

@@ -1,0 +1,189 @@
+"""From a graph to a preset: a study, its finalists trained with more models, and the best of them by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.ridge import RidgeValidation
+from h3gnn.experiments.objectives import ClusterAgreement, ValidationAccuracy
+from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.tuning import FIXED, Budget, Searcher, Tried, best_trials, finished
+from h3gnn.graphs.graph import Graph
+from h3gnn.storage import versions
+
+if TYPE_CHECKING:
+    import optuna
+
+OBJECTIVES = ("validation", "label-free")
+FINAL_SEED = 77_000_000
+"""Finalists start from seeds that no trial had."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        params: arguments of `H3GNN`.
+        made: how they were found, for the preset file.
+        record: every trial and finalist, for whoever wants to trace the choice.
+    """
+
+    params: dict[str, Any]
+    made: dict[str, Any]
+    record: dict[str, Any]
+
+    def preset(self) -> dict[str, Any]:
+        """Return the content of a preset file."""
+        return {"params": self.params, "tuned": self.made}
+
+
+def open_study(graph: Graph, name: str, storage: str | None, objective: str, seed: int) -> optuna.Study:
+    """Create a study, or go on with one of that name.
+
+    Args:
+        graph: what the study is about; a study of another graph is refused.
+        name: of the study.
+        storage: an Optuna storage address such as `sqlite:///studies.db`, a file ending in `.log` for Optuna's
+            journal, or None to keep the study in memory.
+        objective: what its trials are scored by.
+        seed: of the sampler.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("tuning needs Optuna: pip install 'h3gnn[tune]'") from None
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    place: Any = storage
+    if storage is not None and storage.endswith(".log"):
+        place = optuna.storages.JournalStorage(JournalFileBackend(storage))
+    study = optuna.create_study(
+        study_name=name,
+        storage=place,
+        load_if_exists=True,
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True, n_startup_trials=24),
+        pruner=optuna.pruners.PercentilePruner(50.0, n_startup_trials=12, n_warmup_steps=1),
+    )
+    about = {"graph": graph.provenance.sha256, "objective": objective}
+    for key, value in about.items():
+        if study.user_attrs.setdefault(key, value) != value:
+            raise InputError(f"the study {name} is about another {key}; choose another name with --study")
+        study.set_user_attr(key, value)
+    return study
+
+
+def tune(
+    graph: Graph,
+    study: optuna.Study,
+    space: Space,
+    budget: Budget,
+    *,
+    models: int = 1,
+    finalists: int = 4,
+    objective: str = "validation",
+    splits: int | None = None,
+    clusters: int | None = None,
+    base: dict[str, Any] | None = None,
+    device: torch.device,
+    seed: int = 0,
+    told: Callable[[optuna.Study], None] | None = None,
+) -> Tuned:
+    """Search, train the best few with more models each, and return the best of those.
+
+    Args:
+        graph: what to learn from.
+        study: from `open_study`.
+        space: what to choose from.
+        budget: of the search.
+        models: `n_models` of the result, and of each finalist.
+        finalists: how many of the best trials are trained so.
+        objective: "validation" needs labels and splits and looks at training and validation nodes only;
+            "label-free" looks at no label.
+        splits: score trials on the first few splits only; finalists are scored on all.
+        clusters: for "label-free", how many clusters; the number of classes, or 8, by default.
+        base: arguments of `H3GNN` that the space does not name; its defaults otherwise.
+        device: where to train.
+        seed: of the models' starts.
+        told: called after each stack of trials.
+    """
+    params = {**H3GNN().get_params(), **(base or {})}
+    searcher = Searcher(graph, params, _objective(graph, objective, splits, clusters, device), budget, device)
+    searcher.search(study, space, seed=seed, told=told)
+    chosen = best_trials(study, finalists)
+    if not chosen:
+        raise InputError("no trial of the study ended with a score: allow more trials or more time")
+    searcher.objective = _objective(graph, objective, None, clusters, device)
+    final = [_run_finalist(searcher, one, models, seed) for one in chosen]
+    best = max(final, key=lambda one: one.score)
+    found = _preset_params(best, params, models)
+    return Tuned(found, _made(graph, study, best, objective, seed), _record(study, final))
+
+
+def _run_finalist(searcher: Searcher, trial: Tried, models: int, seed: int) -> Tried:
+    again = Tried(trial.params, FINAL_SEED + seed)
+    searcher.score([again], models, [rung for rung in searcher.budget.rungs if rung <= max(trial.curve)])
+    return again
+
+
+def _objective(
+    graph: Graph, name: str, splits: int | None, clusters: int | None, device: torch.device
+) -> ValidationAccuracy | ClusterAgreement:
+    if name == "label-free":
+        return ClusterAgreement(clusters or graph.num_classes or 8)
+    if name != "validation":
+        raise InputError(f"there is no objective {name!r}; the objectives are {', '.join(OBJECTIVES)}")
+    if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
+        raise InputError("the graph has no labels to validate on; use --objective label-free")
+    train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
+    return ValidationAccuracy(RidgeValidation(graph.labels, train, val, device))
+
+
+def _preset_params(best: Tried, base: dict[str, Any], models: int) -> dict[str, Any]:
+    """Return all arguments that shape a result; those of one machine or one run are left out."""
+    found = {**base, **best.params, **FIXED, "epochs": best.epochs, "n_models": models}
+    passing = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")
+    return {name: value for name, value in found.items() if name not in passing}
+
+
+def _made(graph: Graph, study: optuna.Study, best: Tried, objective: str, seed: int) -> dict[str, Any]:
+    return {
+        "by": "h3gnn tune",
+        "study": study.study_name,
+        "graph": graph.provenance.source,
+        "sha256": graph.provenance.sha256,
+        "protocol": "validation" if objective == "validation" else "no labels",
+        "objective": objective,
+        "score": best.score,
+        "trials": finished(study),
+        "seed": seed,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "versions": versions(),
+    }
+
+
+def _record(study: optuna.Study, final: list[Tried]) -> dict[str, Any]:
+    trials = [
+        {
+            "number": trial.number,
+            "state": trial.state.name.lower(),
+            "params": trial.params,
+            "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
+        }
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state.is_finished()
+    ]
+    finalists = [
+        {"params": one.params, "curve": {str(epoch): round(score, 5) for epoch, score in one.curve.items()}}
+        for one in final
+    ]
+    return {"trials": trials, "finalists": finalists}

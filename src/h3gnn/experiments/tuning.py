@@ -1,0 +1,252 @@
+"""Searching for good settings on validation nodes, or without labels, many configurations at a time.
+
+Optuna proposes; the batched engine trains a whole stack of proposals as one program. The models of a stack share
+their shape, so the first proposal of a stack is free and the others are proposals within its shape. All train with a
+constant learning rate and are scored at a few epochs on the way: a configuration's score is its best one, and its
+number of epochs the one at which it came. Configurations that fall behind leave the stack.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.encoder import FeatureMatrix
+from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
+from h3gnn.graphs.graph import Graph
+
+if TYPE_CHECKING:
+    import optuna
+
+Objective = Callable[[Tensor], Sequence[float]]
+"""From embeddings `[configurations, nodes, D]` to a score for each, larger is better."""
+
+FIXED = {"schedule": "constant"}
+"""With a constant rate, a run of fewer epochs is the beginning of a longer one."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a search may do.
+
+    Attributes:
+        trials: configurations in all.
+        at_once: models in a stack.
+        joined: models of a configuration, whose embeddings are scored side by side.
+        rungs: the epochs at which a stack is scored; the last is the end.
+        seconds: ask for no more after so long, or None.
+    """
+
+    trials: int = 100
+    at_once: int = 16
+    joined: int = 1
+    rungs: tuple[int, ...] = (10, 20, 40, 80, 160, 300)
+    seconds: float | None = None
+
+
+@dataclass
+class Tried:
+    """A configuration with the scores that it had along the way."""
+
+    params: dict[str, Any]
+    seed: int
+    curve: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The best score along the way."""
+        return max(self.curve.values(), default=float("-inf"))
+
+    @property
+    def epochs(self) -> int:
+        """The first epoch at which the best score came."""
+        return next((epoch for epoch, score in self.curve.items() if score == self.score), 0)
+
+
+class Searcher:
+    """Trains stacks of configurations on one graph and scores them.
+
+    Args:
+        graph: what to learn from; its labels are not looked at here.
+        base: arguments of `H3GNN` that a search does not vary.
+        objective: the score of a configuration.
+        budget: sizes and epochs.
+        device: where to train.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        base: Mapping[str, Any],
+        objective: Objective,
+        budget: Budget,
+        device: torch.device,
+    ) -> None:
+        self.graph, self.base = graph, {**base, **FIXED}
+        self.objective, self.budget, self.device = objective, budget, device
+        self._scaled: dict[str, FeatureMatrix] = {}
+
+    def search(
+        self,
+        study: optuna.Study,
+        space: Space,
+        *,
+        seed: int,
+        told: Callable[[optuna.Study], None] | None = None,
+    ) -> None:
+        """Run trials of a study until the budget is spent; a study that has trials already goes on.
+
+        Args:
+            study: of Optuna, which keeps the trials; several processes may share it.
+            space: what to choose from.
+            seed: of the models' starts.
+            told: called after each stack, for a progress bar.
+        """
+        began, sampler = time.monotonic(), study.sampler
+        while (left := self.budget.trials - finished(study)) > 0:
+            if self.budget.seconds is not None and time.monotonic() - began > self.budget.seconds:
+                return
+            batch = _propose(
+                study, sampler, space, min(left, max(1, self.budget.at_once // self.budget.joined))
+            )
+            self._run_trials(study, batch, space, seed)
+            if told is not None:
+                told(study)
+
+    def score(
+        self,
+        tried: Sequence[Tried],
+        joined: int,
+        rungs: Sequence[int],
+        fell_behind: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """Train configurations of one shape, each with `joined` models, and write down their scores.
+
+        Args:
+            tried: what to train; their curves are filled.
+            joined: models of each configuration.
+            rungs: the epochs at which to score.
+            fell_behind: from a position in `tried` and an epoch to whether to give it up.
+        """
+        shape = self.base | {name: value for name, value in tried[0].params.items() if name not in OWN}
+        own = [{name: one.params[name] for name in OWN if name in one.params} for one in tried]
+        stack = ConfigurationStack(
+            self.graph,
+            shape,
+            [one for one in own for _ in range(joined)],
+            [one.seed + model for one in tried for model in range(joined)],
+            self.device,
+            self._features(shape),
+        )
+        going_on = list(range(len(tried)))
+        for rung in rungs:
+            stack.train(rung)
+            for place, score in zip(going_on, self.objective(_side_by_side(stack, joined)), strict=True):
+                tried[place].curve[rung] = score
+            if fell_behind is not None:
+                going_on = [place for place in going_on if not fell_behind(place, rung)]
+            if not going_on:
+                break
+            stack.keep([joined * place + model for place in going_on for model in range(joined)])
+
+    def _run_trials(self, study: optuna.Study, batch: list[optuna.Trial], space: Space, seed: int) -> None:
+        import optuna
+
+        joined, rungs = self.budget.joined, self.budget.rungs
+        tried = [Tried(dict(trial.params), seed + 1000 * trial.number) for trial in batch]
+        behind: set[int] = set()
+
+        def fell_behind(place: int, rung: int) -> bool:
+            batch[place].report(tried[place].curve[rung], rung)
+            if rung != rungs[-1] and batch[place].should_prune():
+                behind.add(place)
+            return place in behind
+
+        states = optuna.trial.TrialState
+        try:
+            self.score(tried, joined, rungs, fell_behind)
+        except torch.OutOfMemoryError:
+            for trial in batch:
+                trial.set_user_attr("failed", "out of memory")
+                study.tell(trial, state=states.FAIL)
+            return
+        finally:
+            _forget(self.device)
+        for place, (trial, one) in enumerate(zip(batch, tried, strict=True)):
+            trial.set_user_attr("epochs", one.epochs)
+            trial.set_user_attr("best", one.score)
+            trial.set_user_attr("seed", one.seed)
+            if place in behind:
+                study.tell(trial, state=states.PRUNED)
+            else:
+                study.tell(trial, one.score)
+
+    def _features(self, params: Mapping[str, Any]) -> FeatureMatrix:
+        scaling = params["scale_features"]
+        if scaling not in self._scaled:
+            self._scaled[scaling] = scaled_features(self.graph, params, self.device)
+        return self._scaled[scaling]
+
+
+def finished(study: optuna.Study) -> int:
+    """Return how many trials of a study have ended."""
+    return sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+
+def best_trials(study: optuna.Study, count: int, of_one_shape: int = 2) -> list[Tried]:
+    """Return the best trials, not more than a few of the same shape, so that finalists differ."""
+    scored = [trial for trial in study.get_trials(deepcopy=False) if "best" in trial.user_attrs]
+    chosen: list[Tried] = []
+    shapes: list[dict[str, Any]] = []
+    for trial in sorted(scored, key=lambda trial: -trial.user_attrs["best"]):
+        shape = {name: value for name, value in trial.params.items() if name not in OWN}
+        if shapes.count(shape) < of_one_shape:
+            shapes.append(shape)
+            chosen.append(
+                Tried(dict(trial.params), trial.user_attrs["seed"], dict(trial.intermediate_values))
+            )
+        if len(chosen) == count:
+            break
+    return chosen
+
+
+def _propose(
+    study: optuna.Study, sampler: optuna.samplers.BaseSampler, space: Space, count: int
+) -> list[optuna.Trial]:
+    """Ask for proposals of one shape: the first is free, the others vary what a stack's models may vary."""
+    import optuna
+
+    study.sampler = sampler
+    batch = [_suggest(study.ask(), space)]
+    shape = {name: batch[0].params[name] for name in space.shared}
+    study.sampler = optuna.samplers.PartialFixedSampler(shape, sampler)
+    batch += [_suggest(study.ask(), space) for _ in range(count - 1)]
+    study.sampler = sampler
+    return batch
+
+
+def _suggest(trial: optuna.Trial, space: Space) -> optuna.Trial:
+    for name, values in space.choices.items():
+        trial.suggest_categorical(name, list(values))
+    return trial
+
+
+def _side_by_side(stack: ConfigurationStack, joined: int) -> Tensor:
+    """Return each configuration's embedding, `[configurations, nodes, joined · D]`."""
+    single = stack.embeddings()
+    _, nodes, width = single.shape
+    return single.view(-1, joined, nodes, width).transpose(1, 2).reshape(-1, nodes, joined * width)
+
+
+def _forget(device: torch.device) -> None:
+    """Give memory back between stacks: their shapes differ, and other processes may share the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
