@@ -17,6 +17,7 @@ from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
 from h3gnn.cli.prepare import prepare
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
+from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(embed)
+app.command()(tune)
 app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)

@@ -18,7 +18,8 @@ PANEL = "The method"
 PresetOption = Annotated[
     str | None,
     typer.Option(
-        help="Start from named settings: `paper` is the equations as printed.", rich_help_panel=PANEL
+        help="Start from named settings: `paper`, a benchmark such as `texas`, or a file of `h3gnn tune`.",
+        rich_help_panel=PANEL,
     ),
 ]
 EpochsOption = Annotated[int | None, typer.Option(help="Training steps.", rich_help_panel=PANEL)]
@@ -89,13 +90,18 @@ def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: write NAME=VALUE")
+    return name.strip(), parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """Return the number, truth value, nothing or word that a text stands for."""
     words = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return name.strip(), words[value.lower()]
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
     try:
-        return name.strip(), json.loads(value)
+        return json.loads(text)
     except ValueError:
-        return name.strip(), value
+        return text.strip()
 
 
 def check_output(path: Path, endings: tuple[str, ...]) -> None:

@@ -1,11 +1,11 @@
-"""A linear classifier in closed form: cheap enough to score hundreds of models at every few epochs of a search."""
+"""A linear classifier in closed form, cheap enough to score hundreds of models on the way of a search."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.probe import standardise
+from h3gnn.evaluation.rows import standardise
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Strengths to choose from, relative to a kernel with ones on its diagonal."""

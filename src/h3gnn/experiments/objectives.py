@@ -1,4 +1,4 @@
-"""What a search tries to make large: accuracy on validation nodes, or the agreement of clusters without labels."""
+"""What a search makes large: accuracy on validation nodes or, without labels, agreement of clusters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import kmeans_clusters
-from h3gnn.evaluation.probe import standardise
 from h3gnn.evaluation.ridge import RidgeValidation
+from h3gnn.evaluation.rows import standardise
 
 
 class ValidationAccuracy:
@@ -31,9 +31,9 @@ class ValidationAccuracy:
 class ClusterAgreement:
     """Label-free: how far the k-means clusters of several starts agree, by the adjusted Rand index.
 
-    A representation with structure falls into the same clusters wherever k-means starts; noise does not. The agreement
-    is multiplied by the clusters' evenness (their entropy over its largest value), so that a collapsed representation
-    with one large cluster does not win.
+    A representation with structure falls into the same clusters wherever k-means starts; noise does not. The
+    agreement is multiplied by the clusters' evenness (their entropy over its largest value), so that a
+    collapsed representation with one large cluster does not win.
 
     Args:
         clusters: how many.

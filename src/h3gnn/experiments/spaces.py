@@ -38,8 +38,8 @@ class Space:
         return Space({**self.choices, **choices})
 
 
-# Appendix "Hyperparameters" of the paper, for the arguments of the encoder and its training. The classifier's own
-# settings are the probe's business; widths above 512 are left to `--choices channels=…`.
+# Appendix "Hyperparameters" of the paper, for the arguments of the encoder and its training. The classifier's
+# own settings are the probe's business; widths above 512 are left to `--choices channels=…`.
 PAPER: dict[str, Sequence[Any]] = {
     "learning_rate": (0.01, 0.005, 0.001),
     "weight_decay": (0.0, 1e-4, 5e-4, 8e-4, 1e-3, 5e-3, 8e-3),

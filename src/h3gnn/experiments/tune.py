@@ -51,7 +51,7 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str, see
     Args:
         graph: what the study is about; a study of another graph is refused.
         name: of the study.
-        storage: an Optuna storage address such as `sqlite:///studies.db`, a file ending in `.log` for Optuna's
+        storage: an Optuna address such as `sqlite:///studies.db`, a file ending in `.log` for Optuna's
             journal, or None to keep the study in memory.
         objective: what its trials are scored by.
         seed: of the sampler.

@@ -1,9 +1,9 @@
 """Searching for good settings on validation nodes, or without labels, many configurations at a time.
 
-Optuna proposes; the batched engine trains a whole stack of proposals as one program. The models of a stack share
-their shape, so the first proposal of a stack is free and the others are proposals within its shape. All train with a
-constant learning rate and are scored at a few epochs on the way: a configuration's score is its best one, and its
-number of epochs the one at which it came. Configurations that fall behind leave the stack.
+Optuna proposes; the batched engine trains a whole stack of proposals as one program. The models of a stack
+share their shape, so the first proposal of a stack is free and the others are proposals within its shape. All
+train with a constant learning rate and are scored at a few epochs on the way: a configuration's score is its
+best one, and its number of epochs the one at which it came. Configurations that fall behind leave the stack.
 """
 
 from __future__ import annotations
