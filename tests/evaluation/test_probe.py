@@ -26,7 +26,7 @@ def test_it_finds_the_solution_that_scikit_learn_finds(strength: float) -> None:
     used[1, 20:] = True
     targets = torch.nn.functional.one_hot(labels).double()
     strengths = torch.tensor([strength, strength], dtype=torch.double)
-    weights = fit_logistic(rows[None].double(), targets, used, strengths, iterations=2000, tolerance=1e-10)[0]
+    weights = fit_logistic(rows[None].double(), targets, used, strengths, iterations=2000, tolerance=1e-13)[0]
     for problem in range(2):
         chosen = used[problem].numpy()
         model = LogisticRegression(C=1 / (strength * chosen.sum()), solver="newton-cg", tol=1e-10)
@@ -81,8 +81,8 @@ def test_rows_and_their_products_give_the_same_classifier(strength: float) -> No
     used[0, :60], used[1, 20:] = True, True
     targets = torch.nn.functional.one_hot(labels).double()
     both = torch.tensor([strength, strength])
-    from_rows = fit_logistic(rows, targets, used, both, iterations=1000, tolerance=1e-7)
-    from_products = fit_kernel_logistic(rows @ rows.mT, targets, used, both, iterations=1000, tolerance=1e-7)
+    from_rows = fit_logistic(rows, targets, used, both, iterations=1000, tolerance=1e-12)
+    from_products = fit_kernel_logistic(rows @ rows.mT, targets, used, both, iterations=1000, tolerance=1e-12)
     wanted = torch.einsum("mnd,mpdk->mpnk", rows, from_rows[:, :, :-1]) + from_rows[:, :, -1:]
     found = (
         torch.einsum("mnd,mpdk->mpnk", rows @ rows.mT, from_products[:, :, :-1]) + from_products[:, :, -1:]
