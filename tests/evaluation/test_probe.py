@@ -97,12 +97,15 @@ def thirds(splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return (order % 3) == 0, (order % 3) == 1, (order % 3) == 2
 
 
-@pytest.mark.parametrize("width", [5, 200])
-def test_splits_apart_give_what_splits_together_give(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("width", "products"), [(5, 10**6), (200, 10**6), (200, 90 * 30), (200, 0)])
+def test_splits_apart_give_what_splits_together_give(
+    width: int, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows, labels = blobs(width=width)
     masks = thirds(3)
     together = probe_candidates(rows, labels, *masks)
     monkeypatch.setitem(TOGETHER, "cpu", 0)
+    monkeypatch.setattr("h3gnn.evaluation.probe.PRODUCTS", products)
     apart = probe_candidates(rows, labels, *masks)
     np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=2e-3)
     for one, other in zip(apart.predicted, together.predicted, strict=True):

@@ -50,6 +50,17 @@ def cluster(
     edges: source.EdgesOption = None,
     features: source.FeaturesOption = None,
     labels: source.LabelsOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    label_id_column: source.LabelIdColumnOption = None,
+    label_column: source.LabelColumnOption = None,
+    split_columns: source.SplitColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
     data_dir: source.DataDirOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
@@ -71,7 +82,24 @@ def cluster(
         settings.check_output(out, (".csv", ".parquet"))
     asked = None
     if graph is not None or edges is not None:
-        asked = source.load_source(graph, edges=edges, features=features, labels=labels, data_dir=data_dir)
+        asked = source.load_source(
+            graph,
+            edges=edges,
+            features=features,
+            labels=labels,
+            source_column=source_column,
+            target_column=target_column,
+            weight_column=weight_column,
+            id_column=id_column,
+            feature_columns=feature_columns,
+            label_id_column=label_id_column,
+            label_column=label_column,
+            split_columns=split_columns,
+            header=header,
+            delimiter=delimiter,
+            undirected=undirected,
+            data_dir=data_dir,
+        )
     read = read_embedded(embeddings, asked, device)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
