@@ -27,6 +27,13 @@ PROBES: dict[str, Callable[..., Candidates]] = {
 """The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper."""
 
 
+def find_probe(name: str) -> Callable[..., Candidates]:
+    """Return a probe by its name."""
+    if name not in PROBES:
+        raise InputError(f"there is no probe {name!r}; the probes are {', '.join(PROBES)}")
+    return PROBES[name]
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The scores of one training run, and of k-means where it was asked for."""
@@ -70,11 +77,9 @@ class Judge:
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
     ) -> None:
-        if probe not in PROBES:
-            raise InputError(f"there is no probe {probe!r}; the probes are {', '.join(PROBES)}")
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
-        self.fit, self.parts = PROBES[probe], parts
+        self.fit, self.parts = find_probe(probe), parts
         self.cluster, self.cluster_options = cluster, cluster_options or {}
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
