@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -37,7 +38,7 @@ from h3gnn.training.distributed import Ranks, launched_together, together
 from h3gnn.training.memory import Size, parse_memory, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
 from h3gnn.training.progress import progress_bar
-from h3gnn.training.resources import pick_device, use_bfloat16
+from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
 from h3gnn.training.step import Step
 
 
@@ -96,6 +97,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         graph_: the fitted `Graph`.
         embedding_: its embedding, float32 `[nodes, n_models · D]`.
         history_: the training log, a `History`.
+        cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
     """
 
@@ -210,10 +212,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
+        started = time.perf_counter()
         if self.batch_size is not None or isinstance(X, MappedGraph):
             self._fit_in_batches(X, edge_index, checkpoints)
         else:
             self._fit_full_graph(X, edge_index, checkpoints)
+        self.cost_ = {
+            "seconds": round(time.perf_counter() - started, 3),
+            "peak_megabytes": peak_megabytes(pick_device(self.device)),
+        }
         self._warn_of_collapse()
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
@@ -342,6 +349,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         state = storage.load_model(Path(folder))
         model = cls(**state.params)
         model.graph_, model.history_, model.seeds_ = state.graph, state.history, state.seeds
+        model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
@@ -372,10 +380,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
         if self.scaler_.mean is not None and self.scaler_.scale is not None:
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
+        if self.history_.difficulty is not None:
+            tensors["difficulty"] = self.history_.difficulty
         params = self.get_params()
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
-        return storage.ModelState(params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind)
+        return storage.ModelState(
+            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind, self.cost_
+        )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         if edge_index is not None or _is_graph(X):

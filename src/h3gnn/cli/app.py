@@ -15,7 +15,9 @@ from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
+from h3gnn.cli.plot import plot
 from h3gnn.cli.prepare import prepare
+from h3gnn.cli.report import report
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.errors import InputError, RankLostError
 
@@ -31,6 +33,8 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(embed)
+app.command()(report)
+app.command()(plot)
 app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)
