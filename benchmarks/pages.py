@@ -22,7 +22,7 @@ from h3gnn.report.page import render_page
 TOKENS = ("own features, linear", "own features, MLP", "neighbours, hop 1", "neighbours, hop 2")
 
 
-def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 8, seed: int = 0) -> Findings:
+def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int = 0) -> Findings:
     """Return findings of a random graph in which everything a page can show is there."""
     random = np.random.default_rng(seed)
     labels = random.integers(classes, size=nodes)
@@ -41,7 +41,7 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 8, seed: int
         Measure("degree", "degree", np.full(nodes, float(degree))),
         Measure("difficulty", "difficulty in the last epoch", random.exponential(size=nodes)),
         Measure("attention", "attention to neighbours, all hops", attention[:, 2:].sum(axis=1)),
-        *(Measure(f"attention{t}", f"attention: {name}", attention[:, t]) for t, name in enumerate(TOKENS)),
+        *(Measure(f"attention_{t}", f"attention: {name}", attention[:, t]) for t, name in enumerate(TOKENS)),
     )
     start = np.full(nodes * degree, 1 / degree)
     return Findings(
@@ -53,8 +53,8 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 8, seed: int
         measures=measures,
         tokens=TOKENS,
         attention=attention,
-        nearest=random.integers(nodes, size=(nodes, 10)),
-        similarity=-np.sort(-random.random((nodes, 10)), axis=1),
+        nearest=random.integers(nodes, size=(nodes, 6)),
+        similarity=-np.sort(-random.random((nodes, 6)), axis=1),
         heard=Heard(
             np.arange(nodes + 1) * degree,
             random.integers(nodes, size=nodes * degree),

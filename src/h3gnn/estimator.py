@@ -37,7 +37,7 @@ from h3gnn.training.collapse import CollapseWarning, collapse_epochs
 from h3gnn.training.distributed import Ranks, launched_together, together
 from h3gnn.training.memory import Size, parse_memory, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
-from h3gnn.training.progress import progress_bar
+from h3gnn.training.progress import Watching, both, progress_bar
 from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
 from h3gnn.training.step import Step
 
@@ -198,6 +198,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         *,
         edge_index: Any = None,
         checkpoints: Checkpoints | None = None,
+        watching: Watching | None = None,
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
@@ -209,14 +210,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             checkpoints: where to write down the state of the training, and how often. If the folder holds a
                 run with the same settings on the same graph, the fit goes on from there; when it ends, the
                 checkpoints are removed.
+            watching: gives, for a group of models that starts with a given one, what is called after each of
+                its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
         started = time.perf_counter()
         if self.batch_size is not None or isinstance(X, MappedGraph):
-            self._fit_in_batches(X, edge_index, checkpoints)
+            self._fit_in_batches(X, edge_index, checkpoints, watching)
         else:
-            self._fit_full_graph(X, edge_index, checkpoints)
+            self._fit_full_graph(X, edge_index, checkpoints, watching)
         self.cost_ = {
             "seconds": round(time.perf_counter() - started, 3),
             "peak_megabytes": peak_megabytes(pick_device(self.device)),
@@ -226,7 +229,13 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             clear(Path(checkpoints.folder))
         return self
 
-    def _fit_full_graph(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
+    def _fit_full_graph(
+        self,
+        X: Any,  # noqa: N803
+        edge_index: Any,
+        checkpoints: Checkpoints | None,
+        watching: Watching | None,
+    ) -> None:
         if launched_together():
             raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
         device = pick_device(self.device)
@@ -243,13 +252,20 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             show=self.verbose,
             checkpoints=checkpoints,
             fingerprint=self._fingerprint(device),
+            watching=watching,
         )
         if self.memory is None:
             self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
         else:
             self.embedding_ = np.concatenate(list(self.embedding_chunks()))
 
-    def _fit_in_batches(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
+    def _fit_in_batches(
+        self,
+        X: Any,  # noqa: N803
+        edge_index: Any,
+        checkpoints: Checkpoints | None,
+        watching: Watching | None,
+    ) -> None:
         if self.batch_size is None:
             raise InputError(
                 "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
@@ -260,7 +276,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self._take_in(X)
         else:
             self._take_in(self._read(X, edge_index))
-        self._train_in_batches(self._source(), checkpoints)
+        self._train_in_batches(self._source(), checkpoints, watching)
         if not isinstance(X, MappedGraph):
             self.embedding_ = np.concatenate(list(self.embedding_chunks()))
 
@@ -490,7 +506,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _budget(self) -> int:
         return largefit.physical_memory() if self.memory is None else parse_memory(self.memory)
 
-    def _train_in_batches(self, source: largefit.Source, checkpoints: Checkpoints | None) -> None:
+    def _train_in_batches(
+        self, source: largefit.Source, checkpoints: Checkpoints | None, watching: Watching | None
+    ) -> None:
         device = pick_device(self.device)
         drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
         student = self._encoder(self.n_models, entries=0)
@@ -511,7 +529,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             largefit.edge_files(source, self.n_models, self._budget()) as allocate,
         ):
             step = largefit.build_step(student, source, how, self.seeds_, device, ranks, allocate)
-            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints)
+            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints, watching)
         self.history_.engine = {
             "device": str(device),
             "precision": self._precision(device),
@@ -522,13 +540,19 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.encoder_ = student
 
     def _run_in_batches(
-        self, step: BatchStep, ranks: Ranks, fingerprint: dict[str, Any], checkpoints: Checkpoints | None
+        self,
+        step: BatchStep,
+        ranks: Ranks,
+        fingerprint: dict[str, Any],
+        checkpoints: Checkpoints | None,
+        watching: Watching | None,
     ) -> None:
         training, first = self._training(), ranks.rank == 0
+        more = watching(0) if watching is not None and first else None
         with (
             progress_bar(self.epochs, "training", show=self.verbose and first) as bar,
             checkpointing(
-                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, bar
+                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, both(bar, more)
             ) as (recorder, watch),
         ):
             self.history_ = train_in_batches(

@@ -134,7 +134,7 @@ def test_the_page_draws_and_answers(browser: Any, page_of: Callable[[int], Path]
     field.send_keys(f"NODE-{nodes - 1}", Keys.ENTER)
     settle(browser)
     assert text(browser, "#node h3") == f"node-{nodes - 1}"
-    assert len(browser.find_elements("css selector", "#node .nodes li")) == 8 + 10
+    assert len(browser.find_elements("css selector", "#node .nodes li")) == 6 + 6
     no_errors(browser)
 
 

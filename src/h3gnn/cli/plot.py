@@ -28,7 +28,7 @@ def plot(
         typer.Option(
             "--colour",
             help="Of a map's nodes: class, cluster, homophily, degree, difficulty, attention (to "
-            "neighbours), attention0 (first token), …; the class, or else the cluster, if not given.",
+            "neighbours), attention_linear, attention_hop1, …; the class, or else the cluster, if not given.",
             show_default=False,
         ),
     ] = None,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
     from h3gnn.findings import Findings, Floats
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
+MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 MapOption = Annotated[
     str, typer.Option("--map", help="How nodes are placed: tsne, umap (needs `h3gnn[umap]`) or pca.")
 ]
@@ -27,6 +28,14 @@ def report(
         Path | None,
         typer.Option(
             "--out", help="The page, .html; `report.html` inside RUN if not given.", show_default=False
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="Also write all that is known about each node, for other viewers: .parquet.",
+            show_default=False,
         ),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
@@ -44,6 +53,8 @@ def report(
 
     One HTML file that needs nothing else: a map of the embedding beside one of the raw features, each node's
     neighbours with the learned edge weights, the training, and the scores. It works without labels too.
+
+    `--table nodes.parquet` writes the same for other embedding viewers (see docs/report.md).
     """
     from h3gnn.estimator import H3GNN
     from h3gnn.experiments.gather import gather
@@ -53,17 +64,33 @@ def report(
     check_map(map_)
     model = H3GNN.load(run)
     settings.check_output(path, (".html",))
+    if table is not None:
+        settings.check_output(table, (".parquet",))
     pick_device(device)
     if not as_json:
         say("scoring …")
     findings = gather(model.set_params(device=device), most_nodes=nodes)
     if not as_json:
         say(f"placing {findings.nodes:,} nodes …")
-    write_page(path, findings, place_all(findings, map_, seed))
+    maps = place_all(findings, map_, seed)
+    write_page(path, findings, maps)
+    if table is not None:
+        from h3gnn.report.table import write_node_table
+
+        write_node_table(table, findings, *maps.values())
     if as_json:
-        told = {"page": str(path), "bytes": path.stat().st_size, "nodes": findings.nodes, "map": map_}
-        typer.echo(json.dumps(told | {"provenance": findings.run.provenance}, indent=2))
+        told = {
+            "page": str(path),
+            "table": None if table is None else str(table),
+            "bytes": path.stat().st_size,
+            "nodes": findings.nodes,
+            "map": map_,
+            "provenance": findings.run.provenance,
+        }
+        typer.echo(json.dumps(told, indent=2))
     else:
+        if table is not None:
+            typer.echo(f"table: {table}")
         typer.echo(f"report: {path} ({path.stat().st_size / 2**20:.1f} MB)")
     if open_:
         open_page(path)
@@ -73,9 +100,8 @@ def check_map(method: str) -> None:
     """Refuse a map that cannot be drawn, before the work and not after it."""
     from importlib.util import find_spec
 
-    methods = ("tsne", "umap", "pca")
-    if method not in methods:
-        raise InputError(f"--map {method}: there are {', '.join(methods)}")
+    if method not in MAPS:
+        raise InputError(f"--map {method}: there are {', '.join(MAPS)}")
     if method == "umap" and find_spec("umap") is None:
         raise InputError("--map umap needs umap-learn: pip install 'h3gnn[umap]'")
 
@@ -86,7 +112,7 @@ def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
     from h3gnn.report.places import place
 
     return {
-        f"{title} ({method})": place(findings.embeddings[name], method=method, seed=seed)
+        f"{title}, {MAPS[method]}": place(findings.embeddings[name], method=method, seed=seed)
         for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
     }
 

@@ -211,12 +211,13 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         measures.append(Measure("difficulty", "difficulty in the last epoch", difficulty))
     if attention is not None:
         names = token_names(model.hops)
+        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
         measures.append(
             Measure("attention", "attention to neighbours, all hops", attention[:, OWN:].sum(axis=1))
         )
         measures += [
-            Measure(f"attention{token}", f"attention: {name}", attention[:, token])
-            for token, name in enumerate(names)
+            Measure(f"attention_{key}", f"attention: {name}", attention[:, token])
+            for token, (key, name) in enumerate(zip(keys, names, strict=True))
         ]
     return tuple(measures)
 

@@ -7,25 +7,26 @@ import numpy.typing as npt
 
 from h3gnn.findings import EdgeChange, Floats, Heard, Whole
 
-NEAREST = 10
-"""How many nearest nodes are looked up."""
+NEAREST, FEWER_NEAREST = 10, 6
+"""How many nearest nodes are looked up, and how many where there are many nodes."""
 
 WIDEST = 128
 """Wider embeddings of many nodes are compared in their first so many principal directions."""
 
 MANY_NODES = 10_000
-MOST_HEARD = 400_000
+MOST_HEARD = 300_000
 """Beyond so many entries, each node keeps those that training changed most."""
 
 BLOCK = 1_024
 
 
-def nearest_nodes(embedding: Floats, count: int = NEAREST) -> tuple[Whole, Floats]:
+def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
     """Return each node's nearest other nodes and their cosine similarity, `[nodes, count]` each.
 
     The embedding is centred first: what all nodes share says nothing about who is near whom.
     """
     rows = embedding - embedding.mean(axis=0)
+    count = count or (NEAREST if len(rows) <= MANY_NODES else FEWER_NEAREST)
     if len(rows) > MANY_NODES and rows.shape[1] > WIDEST:
         from sklearn.decomposition import PCA
 

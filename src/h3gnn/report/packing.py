@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-UNKNOWN = 65_535
-"""The step of a scaled number that stands for "not known"."""
+FINE, COARSE = "uint16", "uint8"
+"""How finely numbers are kept: in 65,535 steps or in 255; the step after the last one means "not known"."""
 
 WORD = 8
 
@@ -34,15 +34,16 @@ class Packer:
         kind = "uint8" if largest < 2**8 else "uint16" if largest < 2**16 else "uint32"
         return self._keep(np.asarray(values).astype(kind), kind)
 
-    def scaled(self, values: npt.NDArray[Any], low: float | None = None) -> dict[str, Any]:
-        """Keep numbers as 65,535 steps between their smallest and largest; NaN stays unknown."""
+    def scaled(self, values: npt.NDArray[Any], low: float | None = None, kind: str = FINE) -> dict[str, Any]:
+        """Keep numbers as steps between their smallest (or `low`) and largest; NaN stays unknown."""
+        unknown = int(np.iinfo(kind).max)
         numbers = np.asarray(values, dtype=np.float64)
         known = np.isfinite(numbers)
         smallest = (float(numbers[known].min()) if known.any() else 0.0) if low is None else low
         largest = float(numbers[known].max()) if known.any() else smallest
-        step = (largest - smallest) / (UNKNOWN - 1) or 1.0
-        steps = np.where(known, np.round((np.where(known, numbers, smallest) - smallest) / step), UNKNOWN)
-        return self._keep(steps.astype("uint16"), "uint16") | {"low": smallest, "step": step}
+        step = (largest - smallest) / (unknown - 1) or 1.0
+        steps = np.where(known, np.round((np.where(known, numbers, smallest) - smallest) / step), unknown)
+        return self._keep(steps.astype(kind), kind) | {"low": smallest, "step": step}
 
     def _keep(self, values: npt.NDArray[Any], kind: str) -> dict[str, Any]:
         content = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.findings import Findings, Heard, Scores
-from h3gnn.report.packing import Packer
+from h3gnn.report.packing import COARSE, Packer
 
 SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
 """In the order in which they are read; together they are one script."""
@@ -68,7 +68,9 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
             for c in findings.categories
         ],
         "measures": [
-            {"key": m.key, "title": m.title, "values": packer.scaled(m.values)} for m in findings.measures
+            {"key": m.key, "title": m.title, "values": packer.scaled(m.values)}
+            for m in findings.measures
+            if not m.key.startswith("attention")  # the page works these out
         ],
         "tokens": list(findings.tokens),
         "attention": None if findings.attention is None else packer.scaled(findings.attention, low=0.0),
@@ -91,7 +93,7 @@ def _nearest(findings: Findings, packer: Packer) -> dict[str, Any] | None:
     return {
         "count": findings.nearest.shape[1],
         "nodes": packer.whole(findings.nearest),
-        "similarity": packer.scaled(findings.similarity),
+        "similarity": packer.scaled(findings.similarity, kind=COARSE),
     }
 
 
@@ -101,7 +103,7 @@ def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
     return {
         "crow": packer.whole(heard.crow),
         "sources": packer.whole(heard.sources),
-        "weight": packer.scaled(heard.weight, low=0.0),
+        "weight": packer.scaled(heard.weight, low=0.0, kind=COARSE),
         "change": packer.scaled(heard.weight / heard.start - 1),
         "total": packer.whole(heard.total),
     }

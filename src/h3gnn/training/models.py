@@ -16,10 +16,10 @@ from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.checkpointfiles import group_folder, known_group_size
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.history import History
-from h3gnn.training.loop import train
+from h3gnn.training.loop import Watch, train
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
 from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.progress import progress_bar
+from h3gnn.training.progress import Watching, both, progress_bar
 from h3gnn.training.resources import free_bytes, models_at_once
 from h3gnn.training.schedules import constant, warmup_cosine
 from h3gnn.training.step import MaskStrategy, Step
@@ -80,6 +80,7 @@ def train_models(
     show: bool = False,
     checkpoints: Checkpoints | None = None,
     fingerprint: dict[str, Any] | None = None,
+    watching: Watching | None = None,
 ) -> tuple[JointEncoder, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
@@ -95,6 +96,7 @@ def train_models(
         show: draw a progress bar.
         checkpoints: where and how often to write down the state; several groups have a subfolder each.
         fingerprint: what the result depends on, by name, for the checkpoints.
+        watching: gives what is called after each epoch of the group that starts with a given model.
     """
     known = None if checkpoints is None else known_group_size(Path(checkpoints.folder), len(seeds))
     size = known or at_once or _fitting(build(1), features, len(seeds))
@@ -108,7 +110,12 @@ def train_models(
         student = build(len(group))
         trained.append(
             _train_group(
-                _group_step(student, features, support, group, training, chunk), training, place, told, show
+                _group_step(student, features, support, group, training, chunk),
+                training,
+                place,
+                told,
+                show,
+                None if watching is None else watching(start),
             )
         )
     students = [student for student, _ in trained]
@@ -160,12 +167,17 @@ def _group_step(
 
 
 def _train_group(
-    step: Step, training: Training, checkpoints: Checkpoints | None, fingerprint: dict[str, Any], show: bool
+    step: Step,
+    training: Training,
+    checkpoints: Checkpoints | None,
+    fingerprint: dict[str, Any],
+    show: bool,
+    more: Watch | None,
 ) -> tuple[JointEncoder, History]:
     """Train a stack from its start, or from where its checkpoints end."""
     with (
         progress_bar(training.epochs, "training", show=show) as bar,
-        checkpointing(checkpoints, step, fingerprint, training.epochs, bar) as (recorder, watch),
+        checkpointing(checkpoints, step, fingerprint, training.epochs, both(bar, more)) as (recorder, watch),
     ):
         history = train(
             step,

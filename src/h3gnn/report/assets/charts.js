@@ -13,7 +13,7 @@ function draw(tag, attributes = {}, ...children) {
 }
 
 function card(title, note, ...children) {
-  const body = make("div", { class: "card" }, make("h3", { text: title }), ...children);
+  const body = make("article", { class: "card" }, make("h3", { text: title }), ...children);
   if (note) body.append(make("p", { class: "quiet", text: note }));
   return body;
 }
@@ -81,6 +81,24 @@ function lineChart(title, series, { band = null, note = "", zero = false } = {})
   return card(title, note, readout, drawing);
 }
 
+/** Makes a card take the room of two. */
+function wide(element) { element.classList.add("wide"); return element; }
+
+/** A median and its middle half for each group, with a dashed line at `even`. */
+function spreadChart(title, groups, spreads, { colour, even, note }) {
+  const known = [...spreads.flat(), even], low = Math.min(...known), high = Math.max(...known), margin = 0.08 * (high - low) || 0.01;
+  const height = 220, { drawing, y } = frame({ title, low: low - margin, high: high + margin, height, tick: (value) => percent(value, high - low < 0.04 ? 1 : 0) });
+  const room = (WIDTH - EDGES.left - EDGES.right) / groups.length;
+  drawing.append(draw("line", { x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(even), y2: y(even), class: "even" }));
+  groups.forEach((group, g) => {
+    const x = EDGES.left + room * (g + 0.5), [lower, middle, upper] = spreads[g];
+    const spot = draw("circle", { cx: x, cy: y(middle), r: 6, fill: colour, class: "spot" }, draw("title", { text: `${group.name}: median ${percent(middle)}, middle half ${percent(lower)} to ${percent(upper)}` }));
+    drawing.append(draw("line", { x1: x, x2: x, y1: y(lower), y2: y(upper), stroke: colour, class: "span" }), spot,
+      draw("text", { x, y: height - 12, "text-anchor": "middle", text: group.name }), draw("text", { x, y: height - 1, "text-anchor": "middle", class: "sub", text: group.sub }));
+  });
+  return card(title, note, drawing);
+}
+
 /** Bars in groups. groups: [{name, sub}]; series: [{name, colour, values}] with null where nothing is known. */
 function barChart(title, groups, series, note) {
   const width = Math.max(WIDTH, 70 + groups.length * Math.max(46, series.length * 16 + 14));
@@ -111,6 +129,7 @@ function stackChart(title, groups, series, note) {
       const part = make("span", { title: `${one.name}: ${percent(one.values[g])}`, text: one.values[g] > 0.09 ? percent(one.values[g], 0) : "" });
       part.style.flexGrow = one.values[g];
       part.style.background = one.colour;
+      part.style.color = readableOn(one.colour);
       bar.append(part);
     }
     rows.append(make("span", { class: "stack-name", text: group.name, title: group.name }), bar);

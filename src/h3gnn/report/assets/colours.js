@@ -22,6 +22,12 @@ const pixel = (hex) => { const [r, g, b] = channels(hex); return (b << 16) | (g 
 const categoryColour = (position) => CATEGORIES[theme()][position % CATEGORIES.light.length];
 const RIGHT_WRONG = () => [categoryColour(0), categoryColour(4)];
 
+/** Black or white, whichever is easier to read on a colour. */
+function readableOn(colour) {
+  const [r, g, b] = channels(colour).map((value) => (value / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.2 ? "#10141a" : "#ffffff";
+}
+
 /** Colour at a share from 0 to 1; the end that fades into the background is left out. */
 function scaleColour(share) {
   const [from, to] = theme() === "dark" ? [0.14, 1] : [0, 0.94];

@@ -1,7 +1,7 @@
 // What the page carries: one gzip stream of a description and typed arrays.
 
 const KINDS = { uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
-const UNKNOWN = 65535;
+const UNKNOWN = { uint8: 255, uint16: 65535 };
 
 /** Returns the description with every packed array opened in place. */
 async function readData() {
@@ -18,15 +18,15 @@ async function readData() {
 function openArrays(data, buffer, start) {
   const whole = (told) => new KINDS[told.kind](buffer, start + told.at, told.length);
   const scaled = (told) => {
-    const steps = whole(told), values = new Float32Array(steps.length);
-    for (let i = 0; i < steps.length; i++) values[i] = steps[i] === UNKNOWN ? NaN : told.low + steps[i] * told.step;
+    const steps = whole(told), values = new Float32Array(steps.length), unknown = UNKNOWN[told.kind];
+    for (let i = 0; i < steps.length; i++) values[i] = steps[i] === unknown ? NaN : told.low + steps[i] * told.step;
     return values;
   };
   data.nodes = data.ids.length;
   for (const map of data.maps) { map.x = scaled(map.x); map.y = scaled(map.y); }
   for (const one of data.categories) { one.values = whole(one.values); }
   for (const one of data.measures) { one.values = scaled(one.values); }
-  if (data.attention) data.attention = scaled(data.attention);
+  if (data.attention) { data.attention = scaled(data.attention); data.measures.push(...attentionMeasures(data)); }
   if (data.nearest) {
     data.nearest.nodes = whole(data.nearest.nodes);
     data.nearest.similarity = scaled(data.nearest.similarity);
@@ -36,6 +36,18 @@ function openArrays(data, buffer, start) {
     for (const name of ["weight", "change"]) data.heard[name] = scaled(data.heard[name]);
   }
   return data;
+}
+
+/** The share of attention that a node's neighbours get, all hops together, and that of each token. */
+function attentionMeasures(data) {
+  const tokens = data.tokens.length, own = data.tokens.filter((name) => name.startsWith("own")).length;
+  const share = (from, to) => Float32Array.from({ length: data.nodes }, (_, node) => {
+    let sum = 0;
+    for (let t = from; t < to; t++) sum += data.attention[node * tokens + t];
+    return sum;
+  });
+  return [{ key: "attention", title: "attention to neighbours, all hops", values: share(own, tokens) },
+    ...data.tokens.map((name, t) => ({ key: `attention-${t}`, title: `attention: ${name}`, values: share(t, t + 1) }))];
 }
 
 /** Makes an element; text is set as text, so nothing in it is read as markup. */

@@ -49,7 +49,7 @@ function showNode(panel, data, node, go, swatch) {
   const near = nearestTo(data, node);
   if (near.length) {
     panel.append(make("h4", { text: "Nearest in the embedding" }),
-      listOf(near, ({ node: other, similarity }) => [nodeButton(data, other, go, swatch), make("span", { class: "value", text: similarity.toFixed(3) })], "cosine similarity"));
+      listOf(near, ({ node: other, similarity }) => [nodeButton(data, other, go, swatch), make("span", { class: "value", text: similarity.toFixed(2) })], "cosine similarity"));
   }
 }
 
@@ -92,7 +92,7 @@ function heardList(data, node, heard, go, swatch) {
   box.append(listOf(shown, (one) => [
     nodeButton(data, one.node, go, swatch),
     make("span", { class: `change ${one.change < 0 ? "down" : "up"}`, text: `${one.change < 0 ? "▼" : "▲"} ${signedPercent(one.change)}` }),
-    make("span", { class: "value", text: one.weight.toFixed(3) }),
+    make("span", { class: "value", text: one.weight.toFixed(2) }),
   ], "change in training, learned weight"));
   if (shown.length < heard.length) box.append(make("p", { class: "quiet", text: `The ${MOST_LISTED} most changed of ${count(heard.length)} are listed.` }));
   return box;

@@ -16,7 +16,6 @@ function showScores(host, data) {
   host.replaceChildren();
   const { scores } = data;
   if (!scores || !scores.rows.length) { byId("scores-section").hidden = true; return; }
-  byId("protocol").textContent = scores.protocol;
   host.append(scoreTable(scores));
   if (!scores.confusion) return;
   const series = (field) => scores.rows.map((row) => ({ name: row.representation, colour: representationColour(row.representation), values: row[field] }));
@@ -39,7 +38,7 @@ function scoreTable(scores) {
     cells: [row.representation, ...(labelled ? [withSpread(row.probe)] : []),
       ...measures.map((name) => (name === "accuracy" ? withSpread(row.clustering[name]) : plainSpread(row.clustering[name])))],
   }));
-  return card("Against raw features and the untrained encoder", "", tableOf(head, rows, "Scores by representation"));
+  return wide(card("Against raw features and the untrained encoder", scores.protocol, tableOf(head, rows, "Scores by representation")));
 }
 
 function confusionTable(scores) {
@@ -57,8 +56,8 @@ function confusionTable(scores) {
       })));
   });
   table.append(body);
-  return card("What H3GNN takes for what", "Test nodes of all splits. Blue: right. Orange: taken for another class; the deeper, the larger the share of the row.",
-    make("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Confusion matrix" }, table));
+  return wide(card("What H3GNN takes for what", "Test nodes of all splits. Blue: right. Orange: taken for another class; the deeper, the larger the share of the row.",
+    make("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Confusion matrix" }, table)));
 }
 
 function showModel(host, data) {
@@ -89,15 +88,15 @@ function attentionByMeasure(data, measure) {
   const whole = data.measures.find((one) => one.key === "attention").values;
   const borders = measure.key === "homophily" ? [0, 0.2, 0.4, 0.6, 0.8, 1.001] : [0, 1, 2, 3, 5, 9, 17, Infinity];
   const names = measure.key === "homophily" ? ["0–0.2", "0.2–0.4", "0.4–0.6", "0.6–0.8", "0.8–1"] : ["0", "1", "2", "3–4", "5–8", "9–16", "17+"];
-  const sums = names.map(() => 0), sizes = names.map(() => 0);
+  const found = names.map(() => []);
   for (let node = 0; node < data.nodes; node++) {
     const bin = borders.findIndex((border, i) => measure.values[node] >= border && measure.values[node] < borders[i + 1]);
-    if (bin >= 0) { sums[bin] += whole[node]; sizes[bin]++; }
+    if (bin >= 0) found[bin].push(whole[node]);
   }
-  const there = names.map((_, i) => i).filter((i) => sizes[i]);
-  return barChart(`Attention to neighbours, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(sizes[i]) })),
-    [{ name: "all hops together", colour: categoryColour(1), values: there.map((i) => sums[i] / sizes[i]) }],
-    `Number of nodes below each bin. Half would be an even hand between own features and ${data.tokens.length === 4 ? "two hops" : "neighbours"}.`);
+  const there = names.map((_, i) => i).filter((i) => found[i].length);
+  const quarters = (values) => { values.sort((a, b) => a - b); return [0.25, 0.5, 0.75].map((share) => values[Math.round(share * (values.length - 1))]); };
+  return spreadChart(`Attention to neighbours, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(found[i].length) })), there.map((i) => quarters(found[i])),
+    { colour: categoryColour(1), even: (data.tokens.length - 2) / data.tokens.length, note: "All hops together: median and middle half; number of nodes below. Above the dashed line, neighbours get more than an even share." });
 }
 
 function edgeCard(data) {
@@ -125,7 +124,9 @@ function showRun(host, facts, data) {
       { band: [quantile(25), quantile(75)], zero: true, note: "Median and middle half. Hard nodes are masked more often." }));
   }
   if (!host.children.length) host.append(make("p", { class: "quiet", text: "No epochs were trained." }));
-  facts.append(card("Facts", "", definitions(factLines(data))), card("Settings", "", definitions(Object.entries(data.settings))), card("Provenance", "", definitions(Object.entries(data.provenance))));
+  const { source, sha256, mended } = data.provenance;
+  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", mended]].filter(([, value]) => value !== undefined);
+  facts.append(card("Facts", "", definitions([...origin, ...factLines(data)])), wide(card("Settings", "", definitions(Object.entries(data.settings), "facts long"))));
 }
 
 const meanOfRow = (row) => { const known = row.filter((value) => value !== null); return known.length ? mean(known) : null; };
@@ -142,10 +143,10 @@ function factLines(data) {
   return Object.entries(data.facts).map(([name, value]) => [named[name] ?? name, typeof value === "number" ? short(value) : value]);
 }
 
-function definitions(pairs) {
-  const list = make("dl", { class: "facts" });
+function definitions(pairs, kind = "facts") {
+  const list = make("dl", { class: kind });
   for (const [name, value] of pairs) {
-    const text = value === null ? "none" : Array.isArray(value) ? value.join("; ") || "nothing" : String(value);
+    const text = value === null ? "none" : Array.isArray(value) ? value.join("; ") || "none" : String(value);
     list.append(make("dt", { text: name.replaceAll("_", " ") }), make("dd", { text }));
   }
   return list;
