@@ -39,8 +39,8 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int
     measures = (
         Measure("homophily", "local homophily", random.random(nodes)),
         Measure("degree", "degree", np.full(nodes, float(degree))),
-        Measure("difficulty", "difficulty in the last epoch", random.exponential(size=nodes)),
-        Measure("attention", "attention to neighbours, all hops", attention[:, 2:].sum(axis=1)),
+        Measure("difficulty", "difficulty, last epoch", random.exponential(size=nodes)),
+        Measure("attention", "attention to neighbours", attention[:, 2:].sum(axis=1)),
         *(Measure(f"attention_{t}", f"attention: {name}", attention[:, t]) for t, name in enumerate(TOKENS)),
     )
     start = np.full(nodes * degree, 1 / degree)

@@ -23,12 +23,24 @@ NASTY = "</script><script>window.hacked=1</script><img src=x onerror='window.hac
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    absent = missing()
-    if absent and not os.environ.get("CI"):
-        pytest.skip(f"no browser to test the page in: {absent}")
-    assert not absent, f"CI has to test the page in a browser: {absent}"
+    need_browser(missing(), in_ci=bool(os.environ.get("CI")))
     with chromium() as driver:
         yield driver
+
+
+def need_browser(absent: str, *, in_ci: bool) -> None:
+    """Skip where there is no browser; in CI that is a failure."""
+    if absent and not in_ci:
+        pytest.skip(f"no browser to test the page in: {absent}")
+    assert not absent, f"CI has to test the page in a browser: {absent}"
+
+
+def test_a_missing_browser_skips_but_never_in_ci() -> None:
+    with pytest.raises(pytest.skip.Exception, match="no browser to test the page in: chromium"):
+        need_browser("chromium", in_ci=False)
+    with pytest.raises(AssertionError, match="CI has to test the page in a browser: chromium"):
+        need_browser("chromium", in_ci=True)
+    need_browser("", in_ci=True)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +122,7 @@ def test_the_page_draws_and_answers(browser: Any, page_of: Callable[[int], Path]
     from selenium.webdriver.support.ui import Select
 
     show(browser, page_of(nodes))
+    assert browser.execute_script("return performance.getEntriesByName('map-drawn')[0].startTime") < 3000
     for which in (0, 1):
         drawn = colours(browser, which)
         assert len(drawn) > 5, "the map is blank"
@@ -125,7 +138,7 @@ def test_the_page_draws_and_answers(browser: Any, page_of: Callable[[int], Path]
     assert browser.execute_script("return report.state.hovered") == node
 
     before = colours(browser)
-    Select(browser.find_element("id", "colour")).select_by_visible_text("difficulty in the last epoch")
+    Select(browser.find_element("id", "colour")).select_by_visible_text("difficulty, last epoch")
     settle(browser)
     assert colours(browser) != before
     assert browser.find_elements("css selector", "#legend .histogram span")

@@ -148,6 +148,11 @@ def run_log(model: H3GNN) -> RunLog:
     )
 
 
+def spoken(class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names that can be told from counts: "class 3" for a class that is only called 3."""
+    return tuple(f"class {name}" if name.isdecimal() else name for name in class_names)
+
+
 def _judge(
     embeddings: Mapping[str, Floats], graph: Graph, measures: tuple[Measure, ...]
 ) -> tuple[Scores, tuple[Category, ...]]:
@@ -160,14 +165,14 @@ def _judge(
     assert graph.test_mask is not None
     homophily = next(one.values for one in measures if one.key == "homophily")
     splits = Splits(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    scores, predicted = score_with_labels(embeddings, splits, graph.class_names, homophily)
+    scores, predicted = score_with_labels(embeddings, splits, spoken(graph.class_names), homophily)
     labels = graph.labels.numpy()
     clusters = kmeans_clusters(embeddings[TRAINED], min(graph.num_classes, len(labels)))
     first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
     right = np.where(labels >= 0, predicted != labels, -1)
     categories = (
-        Category("class", "class", graph.class_names, labels),
-        Category("predicted", "predicted class", graph.class_names, predicted),
+        Category("class", "class", spoken(graph.class_names), labels),
+        Category("predicted", "predicted class", spoken(graph.class_names), predicted),
         Category("wrong", "right or wrong", ("right", "wrong"), right),
         as_category(clusters),
         Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
@@ -181,7 +186,7 @@ def node_groups(model: H3GNN, key: str) -> Category | None:
     if key == "class":
         if graph.labels is None or not bool((graph.labels >= 0).any()):
             return None
-        return Category("class", "class", graph.class_names, graph.labels.numpy())
+        return Category("class", "class", spoken(graph.class_names), graph.labels.numpy())
     if graph.num_classes:
         return as_category(kmeans_clusters(model.embedding_, min(graph.num_classes, graph.num_nodes)))
     return as_category(score_without_labels({TRAINED: model.embedding_})[1])
@@ -208,13 +213,11 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         measures.insert(0, Measure("homophily", "local homophily", homophily))
     if model.history_.difficulty is not None:
         difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
-        measures.append(Measure("difficulty", "difficulty in the last epoch", difficulty))
+        measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
     if attention is not None:
         names = token_names(model.hops)
         keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
-        measures.append(
-            Measure("attention", "attention to neighbours, all hops", attention[:, OWN:].sum(axis=1))
-        )
+        measures.append(Measure("attention", "attention to neighbours", attention[:, OWN:].sum(axis=1)))
         measures += [
             Measure(f"attention_{key}", f"attention: {name}", attention[:, token])
             for token, (key, name) in enumerate(zip(keys, names, strict=True))

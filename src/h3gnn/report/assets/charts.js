@@ -87,7 +87,7 @@ function wide(element) { element.classList.add("wide"); return element; }
 /** A median and its middle half for each group, with a dashed line at `even`. */
 function spreadChart(title, groups, spreads, { colour, even, note }) {
   const known = [...spreads.flat(), even], low = Math.min(...known), high = Math.max(...known), margin = 0.08 * (high - low) || 0.01;
-  const height = 220, { drawing, y } = frame({ title, low: low - margin, high: high + margin, height, tick: (value) => percent(value, high - low < 0.04 ? 1 : 0) });
+  const height = 220, { drawing, y } = frame({ title, low: low - margin, high: high + margin, height, tick: (value) => percent(value, Number.isInteger(Math.round(value * 1000) / 10) ? 0 : 1) });
   const room = (WIDTH - EDGES.left - EDGES.right) / groups.length;
   drawing.append(draw("line", { x1: EDGES.left, x2: WIDTH - EDGES.right, y1: y(even), y2: y(even), class: "even" }));
   groups.forEach((group, g) => {

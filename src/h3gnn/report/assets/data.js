@@ -46,7 +46,7 @@ function attentionMeasures(data) {
     for (let t = from; t < to; t++) sum += data.attention[node * tokens + t];
     return sum;
   });
-  return [{ key: "attention", title: "attention to neighbours, all hops", values: share(own, tokens) },
+  return [{ key: "attention", title: "attention to neighbours", values: share(own, tokens) },
     ...data.tokens.map((name, t) => ({ key: `attention-${t}`, title: `attention: ${name}`, values: share(t, t + 1) }))];
 }
 

@@ -118,6 +118,9 @@ async function start() {
 
   fillColours(byId("colour"), data);
   byId("colour").addEventListener("change", (event) => colourBy(event.target.value));
+  for (const tool of document.querySelectorAll("input[name=tool]")) {
+    tool.addEventListener("change", () => byId("maps").classList.toggle("lasso", chosenMap.tool() === "lasso"));
+  }
   byId("zoom-in").addEventListener("click", () => onMove(maps[0], (map) => map.zoomBy(1.5)));
   byId("zoom-out").addEventListener("click", () => onMove(maps[0], (map) => map.zoomBy(1 / 1.5)));
   byId("reset").addEventListener("click", () => { for (const map of maps) map.reset(); redraw(); });

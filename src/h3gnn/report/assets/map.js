@@ -127,7 +127,10 @@ class MapView {
     } else if (this.pointers.size === 2) {
       const other = [...this.pointers.entries()].find(([id]) => id !== event.pointerId)[1];
       const factor = Math.hypot(now.x - other.x, now.y - other.y) / Math.max(1, Math.hypot(before.x - other.x, before.y - other.y));
-      this.listeners.onMove(this, (map) => map.zoomBy(factor, (now.x + other.x) / 2, (now.y + other.y) / 2));
+      this.listeners.onMove(this, (map) => {
+        map.moveBy((now.x - before.x) / 2, (now.y - before.y) / 2);
+        map.zoomBy(factor, (now.x + other.x) / 2, (now.y + other.y) / 2);
+      });
     } else {
       this.listeners.onMove(this, (map) => map.moveBy(now.x - before.x, now.y - before.y));
     }

@@ -58,6 +58,7 @@ function hints(data) {
     "Click a node, or find it by id, to see whom it resembles and whom it hears.",
     "Drag to move, scroll or pinch to zoom. With the lasso, drag around nodes to select them.",
     "With the keyboard: Tab to a map, arrows to move, + and − to zoom, Enter for the node at the centre.",
+    "Click a name in the legend to see its nodes alone.",
   ];
   if (data.attention) ways.push("Colour by attention to see which nodes live by their own features and which by their neighbours.");
   return [make("h3", { text: "No node chosen" }), make("ul", { class: "hints" }, ...ways.map((text) => make("li", { text })))];
@@ -87,7 +88,7 @@ function heardList(data, node, heard, go, swatch) {
   const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
   if (!heard.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
   const told = total > heard.length ? `${count(heard.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
-  box.append(make("p", { class: "quiet", text: `${told}${count(down)} turned down in training.` }));
+  box.append(make("p", { class: "quiet", text: `${told}${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down; rings mark the nearest in the embedding.` }));
   const shown = heard.length > MOST_LISTED ? [...heard.slice(0, MOST_LISTED / 2), ...heard.slice(-MOST_LISTED / 2)] : heard;
   box.append(listOf(shown, (one) => [
     nodeButton(data, one.node, go, swatch),
