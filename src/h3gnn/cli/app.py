@@ -17,7 +17,9 @@ from h3gnn.cli.embed import embed
 from h3gnn.cli.evaluate import evaluate
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
+from h3gnn.cli.plot import plot
 from h3gnn.cli.prepare import prepare
+from h3gnn.cli.report import report
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
@@ -37,6 +39,8 @@ app.command()(embed)
 app.command()(tune)
 app.command()(evaluate)
 app.command()(cluster)
+app.command()(report)
+app.command()(plot)
 app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)
