@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.probe import linear_probe, probe_scores
+from h3gnn.evaluation.probe import probe_candidates
+from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.findings import TRAINED, Floats, Score, Scores, Whole
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
@@ -88,16 +89,15 @@ def score_with_labels(
 
 def probe_predictions(embedding: Floats, splits: Splits) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Return the test accuracy of each split's probe, and the class it gives each node `[splits, nodes]`."""
-    result = linear_probe(embedding, splits.labels, splits.train, splits.val, splits.test)
-    rows = torch.as_tensor(np.asarray(embedding))[None]
-    used = (splits.train & (splits.labels >= 0)[:, None]).t()
-    predicted = [
-        probe_scores(rows, splits.labels, used[split : split + 1], (float(strength),))[0, 0, 0].argmax(dim=-1)
-        for split, strength in enumerate(result.strength)
-    ]
-    accuracy = np.where(splits.tested.any(axis=1), result.test, np.nan)
-    found: npt.NDArray[np.int64] = torch.stack(predicted).numpy()
-    return accuracy, found
+    everywhere = torch.ones_like(splits.test)
+    candidates = probe_candidates(embedding, splits.labels, splits.train, splits.val, everywhere)
+    chosen = VALIDATION.choose({0: candidates})
+    rows = [candidates.predicted[split][choice.position] for split, choice in enumerate(chosen)]
+    predicted: npt.NDArray[np.int64] = np.stack(rows).astype(np.int64)
+    tested = splits.tested
+    right = ((predicted == splits.labels.numpy()) & tested).sum(axis=1)
+    asked = tested.sum(axis=1)
+    return np.where(asked > 0, right / np.maximum(asked, 1), np.nan), predicted
 
 
 def score_without_labels(embeddings: Mapping[str, Floats]) -> tuple[Scores, Whole]:
