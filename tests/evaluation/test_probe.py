@@ -5,9 +5,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.logistic import fit_logistic
-from h3gnn.evaluation.probe import linear_probe, standardise
+from h3gnn.evaluation.gradient import gradient_candidates
+from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
+from h3gnn.evaluation.probe import TOGETHER, linear_probe, probe_candidates, probe_each
+from h3gnn.evaluation.rows import standardise
 
 
 def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,7 +36,7 @@ def test_it_finds_the_solution_that_scikit_learn_finds(strength: float) -> None:
         np.testing.assert_allclose(ours.softmax(-1).numpy(), theirs, atol=1e-5)
 
 
-def test_the_basis_of_the_training_rows_changes_no_prediction() -> None:
+def test_more_columns_than_training_nodes_change_no_prediction() -> None:
     rows, labels = blobs(width=200)  # wider than the 30 training nodes
     train = (torch.arange(90) < 30)[:, None]
     val = ((torch.arange(90) >= 30) & (torch.arange(90) < 60))[:, None]
@@ -71,15 +72,72 @@ def test_nodes_without_a_label_are_left_out() -> None:
     assert 0.5 < linear_probe(rows, hidden, *masks).mean <= 1
 
 
-def test_clustering_accuracy_is_that_of_the_best_matching() -> None:
-    clusters = np.array([2, 2, 2, 0, 0, 1])
-    assert clustering_accuracy(clusters, np.array([0, 0, 0, 1, 1, 2])) == 1.0
-    assert clustering_accuracy(clusters, np.array([0, 0, 1, 1, 1, 2])) == pytest.approx(5 / 6)
-    assert clustering_accuracy(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])) == pytest.approx(0.5)
+@pytest.mark.parametrize("strength", [0.0001, 0.1])
+def test_rows_and_their_products_give_the_same_classifier(strength: float) -> None:
+    rows, labels = blobs(width=40)
+    rows[7] = rows[3]  # twice the same row: the products are singular
+    rows = rows[None].double()
+    used = torch.zeros(2, 90, dtype=torch.bool)
+    used[0, :60], used[1, 20:] = True, True
+    targets = torch.nn.functional.one_hot(labels).double()
+    both = torch.tensor([strength, strength])
+    from_rows = fit_logistic(rows, targets, used, both, iterations=1000, tolerance=1e-7)
+    from_products = fit_kernel_logistic(rows @ rows.mT, targets, used, both, iterations=1000, tolerance=1e-7)
+    wanted = torch.einsum("mnd,mpdk->mpnk", rows, from_rows[:, :, :-1]) + from_rows[:, :, -1:]
+    found = (
+        torch.einsum("mnd,mpdk->mpnk", rows @ rows.mT, from_products[:, :, :-1]) + from_products[:, :, -1:]
+    )
+    torch.testing.assert_close(found.softmax(-1), wanted.softmax(-1), rtol=0, atol=1e-5)
 
 
-def test_kmeans_finds_blobs_and_is_repeatable() -> None:
+def thirds(splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random thirds for training, validation and test."""
+    generator = torch.Generator().manual_seed(4)
+    order = torch.stack([torch.randperm(90, generator=generator) for _ in range(splits)], dim=1)
+    return (order % 3) == 0, (order % 3) == 1, (order % 3) == 2
+
+
+@pytest.mark.parametrize("width", [5, 200])
+def test_splits_apart_give_what_splits_together_give(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = blobs(width=width)
+    masks = thirds(3)
+    together = probe_candidates(rows, labels, *masks)
+    monkeypatch.setitem(TOGETHER, "cpu", 0)
+    apart = probe_candidates(rows, labels, *masks)
+    np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=2e-3)
+    for one, other in zip(apart.predicted, together.predicted, strict=True):
+        assert (one == other).mean() > 0.99
+
+
+def test_each_of_several_embeddings_gets_what_it_gets_alone() -> None:
+    several = torch.stack([blobs(seed)[0] for seed in (0, 5)])
+    labels, masks = blobs()[1], thirds(2)
+    for found, rows in zip(probe_each(several, labels, *masks), several, strict=True):
+        alone = probe_candidates(rows, labels, *masks)
+        np.testing.assert_allclose(found.val_loss, alone.val_loss, atol=2e-3)
+        np.testing.assert_allclose(found.val_accuracy, alone.val_accuracy, atol=0.04)
+
+
+def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
     rows, labels = blobs()
-    clusters = kmeans_clusters((10 * rows).numpy(), 3)
-    assert clustering_accuracy(clusters, labels.numpy()) > 0.8
-    np.testing.assert_array_equal(clusters, kmeans_clusters((10 * rows).numpy(), 3))
+    masks = thirds(2)
+    found = gradient_candidates(
+        rows, labels, *masks, learning_rates=(0.01, 0.001), weight_decays=(0.0, 5e-4), steps=25
+    )
+    assert [setting["step"] for setting in found.settings] == [10] * 4 + [20] * 4 + [25] * 4
+    scaled = standardise(rows)
+    for split in range(2):
+        layer = torch.nn.Linear(6, 3)
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        adam = torch.optim.Adam(layer.parameters(), lr=0.001, weight_decay=5e-4)
+        train, val, test = (mask[:, split] for mask in masks)
+        for _ in range(25):
+            adam.zero_grad()
+            loss = torch.nn.functional.cross_entropy(layer(scaled[train]), labels[train])
+            torch.autograd.backward(loss)
+            adam.step()
+        loss = torch.nn.functional.cross_entropy(layer(scaled[val]), labels[val])
+        assert found.settings[11] == {"learning_rate": 0.001, "weight_decay": 5e-4, "step": 25}
+        assert found.val_loss[split, 11] == pytest.approx(loss.item(), abs=1e-5)
+        assert found.predicted[split][11].tolist() == layer(scaled[test]).argmax(1).tolist()

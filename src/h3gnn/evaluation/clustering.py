@@ -1,26 +1,156 @@
-"""k-means on embeddings, and how well its clusters agree with classes."""
+"""k-means on embeddings: how well its clusters agree with classes, and how clear they are without any."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from h3gnn.evaluation.metrics import macro_f1
+from h3gnn.evaluation.rows import as_rows
+
+MEASURES = ("acc", "nmi", "ari", "macro_f1")
+"""How clusters are compared with classes."""
+SEEDS = tuple(range(10))
+"""k-means is run once for each, every time as the best of several starts."""
+SAMPLE = 5000
+"""The silhouette is measured on no more nodes than this, since it needs all distances between them."""
+
+Labels = npt.NDArray[np.int64]
 
 
 def kmeans_clusters(
-    embedding: npt.NDArray[np.floating], clusters: int, *, starts: int = 10, seed: int = 0
-) -> npt.NDArray[np.int64]:
-    """Return the cluster of each node, `[nodes]`: the best of several starts by k-means's own loss."""
-    from sklearn.cluster import KMeans
+    embedding: npt.ArrayLike | Tensor, clusters: int, *, starts: int = 10, seed: int = 0
+) -> Labels:
+    """Return the cluster of each node, `[nodes]`: the best of several starts by k-means's own loss.
 
-    found: npt.NDArray[np.int32] = KMeans(clusters, n_init=starts, random_state=seed).fit_predict(embedding)
-    return found.astype(np.int64)
+    The embedding is taken as it is, not standardised: in it, distances are what training made them.
+    """
+    return _kmeans(compact(embedding), clusters, starts, seed)
 
 
-def clustering_accuracy(clusters: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> float:
+def compact(embedding: npt.ArrayLike | Tensor) -> npt.NDArray[np.float32]:
+    """Return rows with the same distances between them and no more columns than there are nodes.
+
+    k-means and the silhouette know rows by their distances alone, so a rotation into the rows' own span
+    changes neither.
+    """
+    rows = as_rows(embedding).float()
+    rows = rows - rows.mean(dim=0)
+    if rows.shape[1] > rows.shape[0]:
+        rows = torch.linalg.qr(rows.mT.double()).R.mT.float()
+    found: npt.NDArray[np.float32] = np.ascontiguousarray(rows.cpu().numpy())
+    return found
+
+
+def clustering_accuracy(clusters: Labels, labels: Labels) -> float:
     """Return the share of nodes whose cluster is matched to their class, under the best matching."""
+    return float((match_clusters(clusters, labels) == labels).mean())
+
+
+def match_clusters(clusters: Labels, labels: Labels) -> Labels:
+    """Return for each node the class that its cluster is matched to, under the matching with most hits.
+
+    Clusters beyond the number of classes get numbers of their own, which no label has.
+    """
     size = int(max(clusters.max(), labels.max())) + 1
     counts = np.zeros((size, size), dtype=np.int64)
     np.add.at(counts, (clusters, labels), 1)
-    matched = linear_sum_assignment(counts, maximize=True)
-    return float(counts[matched].sum() / labels.size)
+    _, classes = linear_sum_assignment(counts, maximize=True)
+    matched: Labels = np.asarray(classes, dtype=np.int64)[clusters]
+    return matched
+
+
+def compare_clusters(clusters: Labels, labels: Labels) -> dict[str, float]:
+    """Return `MEASURES` of clusters against classes; nodes with a negative label are left out."""
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    known = labels >= 0
+    clusters, labels = clusters[known], labels[known]
+    matched = match_clusters(clusters, labels)
+    return {
+        "acc": float((matched == labels).mean()),
+        "nmi": float(normalized_mutual_info_score(labels, clusters)),
+        "ari": float(adjusted_rand_score(labels, clusters)),
+        "macro_f1": macro_f1(matched, labels, int(labels.max()) + 1),
+    }
+
+
+def cluster_scores(
+    embedding: npt.ArrayLike | Tensor,
+    labels: npt.ArrayLike | Tensor,
+    clusters: int | None = None,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    starts: int = 10,
+) -> dict[str, list[float]]:
+    """Run k-means on all nodes once for each seed, and compare the clusters with the classes.
+
+    Args:
+        embedding: `[nodes, D]`.
+        labels: `[nodes]`; nodes with a negative label are clustered and not scored.
+        clusters: how many; by default as many as there are classes.
+        seeds: one run of k-means for each.
+        starts: of each run, how many starts; the best by k-means's own loss is taken.
+
+    Returns:
+        For each of `MEASURES`, one value per seed.
+    """
+    known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
+    rows, count = compact(embedding), clusters or int(np.unique(known[known >= 0]).size)
+    runs = [compare_clusters(_kmeans(rows, count, starts, seed), known) for seed in seeds]
+    return {name: [run[name] for run in runs] for name in MEASURES}
+
+
+def spread(values: dict[str, list[float]]) -> dict[str, Any]:
+    """Return mean, standard deviation and values of each measure, as results keep them."""
+    return {
+        name: {"mean": float(np.mean(some)), "std": float(np.std(some)), "values": list(some)}
+        for name, some in values.items()
+    }
+
+
+def silhouette(embedding: npt.ArrayLike | Tensor, clusters: Labels, *, seed: int = 0) -> float:
+    """Return how much nearer nodes are to their own cluster than to the next, −1 to 1, on a sample.
+
+    NaN where there are fewer than two clusters, or as many as nodes.
+    """
+    from sklearn.metrics import silhouette_score
+
+    rows = compact(embedding)
+    if len(rows) > SAMPLE:
+        chosen = np.random.default_rng(seed).choice(len(rows), SAMPLE, replace=False)
+        rows, clusters = rows[chosen], clusters[chosen]
+    if not 2 <= np.unique(clusters).size < len(rows):
+        return float("nan")
+    return float(silhouette_score(rows, clusters))
+
+
+def pick_clusters(
+    embedding: npt.ArrayLike | Tensor, counts: Sequence[int], *, starts: int = 10, seed: int = 0
+) -> tuple[Labels, dict[int, float]]:
+    """Return the clusters whose number has the best silhouette, and the silhouette of each number tried."""
+    rows = compact(embedding)
+    found, measured = {}, {}
+    for count in counts:
+        found[count] = _kmeans(rows, count, starts, seed)
+        measured[count] = silhouette(rows, found[count], seed=seed)
+    best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
+    return found[best], measured
+
+
+def _kmeans(rows: npt.NDArray[np.float32], clusters: int, starts: int, seed: int) -> Labels:
+    import warnings
+
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+        found: npt.NDArray[np.int32] = KMeans(clusters, n_init=starts, random_state=seed).fit_predict(rows)
+    return found.astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -35,67 +37,159 @@ def fit_logistic(
     Returns:
         W `[models, problems, D + 1, classes]`.
     """
-    problem = _Problem(rows, targets, used, strength)
-    weights = rows.new_zeros(rows.shape[0], used.shape[0], rows.shape[2] + 1, targets.shape[1])
+    problem = _FromRows(rows, targets, used, strength)
+    start = rows.new_zeros(rows.shape[0], used.shape[0], rows.shape[2] + 1, targets.shape[1])
+    return _minimise(problem, start, iterations, tolerance)
+
+
+def fit_kernel_logistic(
+    kernel: Tensor,
+    targets: Tensor,
+    used: Tensor,
+    strength: Tensor,
+    *,
+    iterations: int = 200,
+    tolerance: float = 1e-4,
+) -> Tensor:
+    """Solve the same problems from the products of rows alone, which is less work where D > n.
+
+    The solution lies in the span of the training rows, W = Xᵀ A, so that XW = K A with K = X Xᵀ. L-BFGS
+    walks through the same W; each of its vectors is kept as coefficients a beside K a, for with both at hand
+    an inner product ⟨Xᵀa, Xᵀb⟩ = aᵀ(K b) costs no more than one of two vectors.
+
+    Args:
+        kernel: K `[models, n, n]`; in float64, since its condition is the square of the rows'.
+        targets, used, strength, iterations, tolerance: as in `fit_logistic`.
+
+    Returns:
+        A, and the intercept as its last row, `[models, problems, n + 1, classes]`.
+    """
+    models, many, _ = kernel.shape
+    problem = _FromKernel(kernel, targets, used, strength)
+    start = kernel.new_zeros(models, used.shape[0], 2 * many + 1, targets.shape[1])
+    found = _minimise(problem, start, iterations, tolerance)
+    return torch.cat([found[:, :, :many], found[:, :, -1:]], dim=2)
+
+
+class _Problem(Protocol):
+    """A loss over vectors that have an inner product."""
+
+    def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss `[models, problems]` and its gradient, a vector like the weights."""
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the inner product `[models, problems]`."""
+
+    def size(self, gradient: Tensor) -> Tensor:
+        """Return the size of the largest gradient's entries."""
+
+
+def _minimise(problem: _Problem, weights: Tensor, iterations: int, tolerance: float) -> Tensor:
     loss, gradient = problem(weights)
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(iterations):
-        if gradient.abs().amax() < tolerance:
+        if problem.size(gradient) < tolerance:
             break
-        direction = -_approximate_newton(gradient, steps)
+        direction = -_approximate_newton(problem, gradient, steps)
         moved, new_loss, new_gradient = _line_search(problem, weights, loss, gradient, direction)
         change, curve = moved - weights, new_gradient - gradient
-        product = _dot(change, curve)
+        product = problem.dot(change, curve)
         steps.append((change, curve, torch.where(product > 1e-12, 1 / product.clamp_min(1e-12), 0.0)))
         del steps[:-MEMORY]
         weights, loss, gradient = moved, new_loss, new_gradient
     return weights
 
 
-class _Problem:
-    """Loss `[models, problems]` and gradient of a batch of weights."""
+class _Batch:
+    """The training rows' targets, and each problem's share of them."""
+
+    def __init__(self, targets: Tensor, used: Tensor, strength: Tensor) -> None:
+        self.targets = targets
+        self.share = (used / used.sum(dim=1, keepdim=True).clamp_min(1)).to(targets.dtype)
+        self.strength = strength.to(targets.dtype)
+
+    def fit(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss `[models, problems]` of logits `[models, problems, n, classes]`, its slope."""
+        log_p = logits.log_softmax(dim=-1)
+        loss = -((log_p * self.targets).sum(dim=-1) * self.share).sum(dim=-1)
+        return loss, (log_p.exp() - self.targets) * self.share[:, :, None]
+
+
+class _FromRows(_Batch):
+    """Weights `[models, problems, D + 1, classes]`, with the usual inner product."""
 
     def __init__(self, rows: Tensor, targets: Tensor, used: Tensor, strength: Tensor) -> None:
+        super().__init__(targets, used, strength)
         self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)
-        self.targets = targets
-        self.share = (used / used.sum(dim=1, keepdim=True).clamp_min(1)).to(rows.dtype)
-        self.strength = strength.to(rows.dtype)
         self.penalised = torch.ones(rows.shape[2] + 1, 1, dtype=rows.dtype, device=rows.device)
         self.penalised[-1] = 0
 
     def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its gradient."""
-        models, problems, width, classes = weights.shape
-        side_by_side = weights.permute(0, 2, 1, 3).reshape(models, width, problems * classes)
-        logits = torch.bmm(self.rows, side_by_side).view(models, -1, problems, classes)
-        share = self.share.t()  # [n, problems]
-        log_p = logits.log_softmax(dim=-1)
-        fit = -((log_p * self.targets[:, None, :]).sum(dim=-1) * share).sum(dim=1)
-        slope = (log_p.exp() - self.targets[:, None, :]) * share[:, :, None]
-        gradient = torch.bmm(self.rows.mT, slope.reshape(models, -1, problems * classes))
-        gradient = gradient.view(models, width, problems, classes).transpose(1, 2)
+        loss, slope = self.fit(_product(self.rows, weights))
         shrunk = weights * self.penalised * self.strength[:, None, None]
-        return fit + 0.5 * _dot(weights, shrunk), gradient + shrunk
+        return loss + 0.5 * self.dot(weights, shrunk), _product(self.rows.mT, slope) + shrunk
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the inner product of each problem's weights."""
+        return (a * b).sum(dim=(2, 3))
+
+    def size(self, gradient: Tensor) -> Tensor:
+        """Return the largest entry."""
+        return gradient.abs().amax()
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(dim=(2, 3))
+class _FromKernel(_Batch):
+    """Vectors `[models, problems, n + n + 1, classes]`: coefficients a, products K a, and the intercept."""
+
+    def __init__(self, kernel: Tensor, targets: Tensor, used: Tensor, strength: Tensor) -> None:
+        super().__init__(targets, used, strength)
+        self.kernel = kernel
+        self.many = kernel.shape[1]
+
+    def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and its gradient."""
+        coefficients, products, intercept = torch.split(weights, [self.many, self.many, 1], dim=2)
+        loss, slope = self.fit(products + intercept)
+        strength = self.strength[:, None, None]
+        gradient = slope + strength * coefficients
+        penalty = 0.5 * self.strength * (coefficients * products).sum(dim=(2, 3))
+        whole = [gradient, _product(self.kernel, gradient), slope.sum(dim=2, keepdim=True)]
+        return loss + penalty, torch.cat(whole, dim=2)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return ⟨Xᵀa, Xᵀb⟩ and the intercepts' product."""
+        inner = (a[:, :, : self.many] * b[:, :, self.many : -1]).sum(dim=(2, 3))
+        return inner + (a[:, :, -1] * b[:, :, -1]).sum(dim=2)
+
+    def size(self, gradient: Tensor) -> Tensor:
+        """Return the length of the longest gradient, shared out over the n directions that there are."""
+        return (self.dot(gradient, gradient).clamp_min(0).amax() / self.many).sqrt()
 
 
-def _approximate_newton(gradient: Tensor, steps: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply `[models, a, b]` with every problem's `[models, problems, b, classes]` at once."""
+    models, problems, inner, classes = right.shape
+    side_by_side = right.transpose(1, 2).reshape(models, inner, problems * classes)
+    return torch.bmm(left, side_by_side).view(models, -1, problems, classes).transpose(1, 2)
+
+
+def _approximate_newton(
+    problem: _Problem, gradient: Tensor, steps: list[tuple[Tensor, Tensor, Tensor]]
+) -> Tensor:
     """Return H⁻¹ g by L-BFGS's two loops."""
     direction = gradient
     taken = []
     for change, curve, inverse in reversed(steps):
-        amount = inverse * _dot(change, direction)
+        amount = inverse * problem.dot(change, direction)
         direction = direction - amount[..., None, None] * curve
         taken.append(amount)
     if steps:
         change, curve, inverse = steps[-1]
-        scale = _dot(change, curve) / _dot(curve, curve).clamp_min(1e-12)
+        scale = problem.dot(change, curve) / problem.dot(curve, curve).clamp_min(1e-12)
         direction = direction * torch.where(inverse > 0, scale, 1.0)[..., None, None]
     for (change, curve, inverse), amount in zip(steps, reversed(taken), strict=True):
-        correction = amount - inverse * _dot(curve, direction)
+        correction = amount - inverse * problem.dot(curve, direction)
         direction = direction + correction[..., None, None] * change
     return direction
 
@@ -104,10 +198,10 @@ def _line_search(
     problem: _Problem, weights: Tensor, loss: Tensor, gradient: Tensor, direction: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Halve each problem's step until its loss falls enough; a problem that cannot move stays."""
-    slope = _dot(gradient, direction)
+    slope = problem.dot(gradient, direction)
     uphill = slope >= 0
     direction = torch.where(uphill[..., None, None], -gradient, direction)
-    slope = torch.where(uphill, -_dot(gradient, gradient), slope)
+    slope = torch.where(uphill, -problem.dot(gradient, gradient), slope)
     slack = 4 * torch.finfo(loss.dtype).eps * loss.abs()  # rounding must not forbid the last steps
     length = torch.ones_like(loss)
     for _ in range(12):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.logistic import fit_logistic
+from h3gnn.evaluation.candidates import Candidates, gather, judge
+from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
+from h3gnn.evaluation.rows import as_rows, inner_products, standardise
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes."""
+TOGETHER = {"cpu": 256, "cuda": 2048}
+"""Splits are solved together while all their training nodes are no more than this, else one by one."""
 
 
 @dataclass(frozen=True)
@@ -56,83 +61,111 @@ def linear_probe(
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths to choose from.
     """
-    rows = torch.as_tensor(np.asarray(embedding) if not isinstance(embedding, Tensor) else embedding)
-    known = (labels >= 0).to(rows.device)
-    train, val, test = (
-        (mask.to(rows.device) & known[:, None]).t() for mask in (train_mask, val_mask, test_mask)
-    )
-    scores = probe_scores(rows[None], labels.to(rows.device), train, strengths)[0]
-    val_accuracy, val_loss = _accuracy(scores, labels, val), _loss(scores, labels, val)
-    chosen = _best(val_accuracy, val_loss)  # [splits]
-    split = torch.arange(len(chosen), device=chosen.device)
-    test_accuracy = _accuracy(scores, labels, test)
+    from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
+
+    found = probe_candidates(embedding, labels, train_mask, val_mask, test_mask, strengths)
+    choices = VALIDATION.choose({0: found})
+    scores = score({0: found}, choices, answers_of(labels, test_mask))
     return ProbeResult(
-        _numpy(test_accuracy[split, chosen]),
-        _numpy(val_accuracy[split, chosen]),
-        np.array([strengths[int(i)] for i in chosen]),
+        np.array(scores.accuracy),
+        np.array(scores.validation),
+        np.array([choice.setting["strength"] for choice in choices]),
     )
 
 
-def probe_scores(embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...]) -> Tensor:
-    """Return class log-probabilities `[models, splits, strengths, nodes, classes]`, all solved at once.
+def probe_candidates(
+    embedding: npt.ArrayLike | Tensor,
+    labels: Tensor,
+    train_mask: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    strengths: Sequence[float] = STRENGTHS,
+    classes: int | None = None,
+) -> Candidates:
+    """Fit a classifier for each split and strength; nothing is chosen yet, and no test label is looked at.
 
     Args:
-        embeddings: `[models, nodes, D]`.
-        labels: int64 `[nodes]`.
-        train: bool `[splits, nodes]`.
-        strengths: L2 strengths.
+        embedding: `[nodes, D]`, an array or a tensor on any device; the work is done on that device.
+        labels: int64 `[nodes]`; nodes with a negative label are left out.
+        train_mask, val_mask, test_mask: bool `[nodes, splits]`.
+        strengths: the L2 strengths.
+        classes: how many there are; by default what the training and validation nodes show.
     """
-    classes = int(labels.max()) + 1
-    needed = train.any(dim=0)
-    rows = _span(standardise(embeddings), needed)
-    targets = torch.nn.functional.one_hot(labels[needed].clamp_min(0), classes).to(rows.dtype)
-    used = train[:, needed].repeat_interleave(len(strengths), dim=0)
-    strength = torch.tensor(strengths, dtype=rows.dtype, device=rows.device).repeat(train.shape[0])
-    weights = fit_logistic(rows[:, needed], targets, used, strength)
-    logits = torch.einsum("mnd,mpdk->mpnk", rows, weights[:, :, :-1]) + weights[:, :, -1:]
-    scores = logits.log_softmax(dim=-1)
-    return scores.view(scores.shape[0], train.shape[0], len(strengths), *scores.shape[2:])
+    rows = as_rows(embedding)[None]
+    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes)[0]
 
 
-def standardise(embeddings: Tensor) -> Tensor:
-    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0."""
-    centred = embeddings - embeddings.mean(dim=-2, keepdim=True)
-    spread = centred.std(dim=-2, correction=0, keepdim=True)
-    return torch.where(spread > 1e-8, centred / spread.clamp_min(1e-8), 0.0)
+def probe_each(
+    embeddings: Tensor,
+    labels: Tensor,
+    train_mask: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    strengths: Sequence[float] = STRENGTHS,
+    classes: int | None = None,
+) -> list[Candidates]:
+    """Probe several embeddings of one graph at once, `[models, nodes, D]`; see `probe_candidates`."""
+    labels, train, val, test = (
+        one.to(embeddings.device) for one in (labels, train_mask, val_mask, test_mask)
+    )
+    train = train & (labels >= 0)[:, None]
+    if classes is None:
+        classes = known_classes(labels, train, val)
+    solver = _Solver(embeddings, labels, train, tuple(strengths), classes)
+    judged: list[list[Any]] = [[] for _ in embeddings]
+    for splits in solver.groups():
+        asked = torch.nonzero((val | test)[:, splits].any(dim=1)).flatten()
+        log_p = solver.solve(splits, asked)  # [models, splits, strengths, asked, classes]
+        for place, split in enumerate(splits):
+            for model, scores in enumerate(log_p[:, place]):
+                judged[model].append(judge(scores, labels[asked], val[asked, split], test[asked, split]))
+    return [gather(one, [{"strength": value} for value in strengths], classes) for one in judged]
 
 
-def _span(rows: Tensor, needed: Tensor) -> Tensor:
-    """Express all rows in a basis of the training rows' span, where that is smaller.
+def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
+    """Return how many classes the training and validation nodes show; test labels are not looked at."""
+    seen = labels[(train | val).any(dim=1)]
+    return max(2, int(seen.max()) + 1 if len(seen) else 0)
 
-    An L2-regularised linear classifier lies in the span of its training rows, so this changes no prediction;
-    it turns a wide problem into one with as many columns as training rows.
+
+class _Solver:
+    """Logistic regressions on some splits of stacked embeddings, by rows or by their inner products.
+
+    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
+    columns than a split has training nodes, the rows' inner products say all that is needed.
     """
-    training = rows[:, needed]
-    if training.shape[1] >= training.shape[2]:
-        return rows
-    basis: Tensor = torch.linalg.qr(training.mT).Q  # [models, D, n]
-    return rows @ basis
 
+    def __init__(
+        self, embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...], classes: int
+    ) -> None:
+        self.embeddings, self.labels, self.train = embeddings, labels, train
+        self.strengths, self.classes = strengths, classes
+        self.union = torch.nonzero(train.any(dim=1)).flatten()
+        largest = int(train.sum(dim=0).amax()) if train.numel() else 0
+        self.apart = len(self.union) > max(largest, TOGETHER.get(embeddings.device.type, 256))
+        self.wide = embeddings.shape[2] > (largest if self.apart else len(self.union))
+        self.rows = None if self.wide else standardise(embeddings.float())
+        self.products = inner_products(embeddings, self.union) if self.wide else None
 
-def _accuracy(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    """Return the accuracy on masked nodes, `[splits, strengths]`."""
-    right = (scores.argmax(dim=-1) == labels.to(scores.device)).double()
-    return (right * mask[:, None, :]).sum(dim=-1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
+    def groups(self) -> list[list[int]]:
+        """Return which splits to solve together."""
+        splits = list(range(self.train.shape[1]))
+        return [[split] for split in splits] if self.apart else [splits]
 
-
-def _loss(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean cross-entropy on masked nodes, `[splits, strengths]`."""
-    index = labels.clamp_min(0).to(scores.device).expand(scores.shape[:-1]).unsqueeze(-1)
-    own = scores.gather(-1, index).squeeze(-1).double()
-    return -(own * mask[:, None, :]).sum(dim=-1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
-
-
-def _best(accuracy: Tensor, loss: Tensor) -> Tensor:
-    """Return the position of the best accuracy in each row, ties broken by the smaller loss."""
-    tied = accuracy >= accuracy.amax(dim=1, keepdim=True) - 1e-12
-    return torch.where(tied, loss, float("inf")).argmin(dim=1)
-
-
-def _numpy(values: Tensor) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = values.double().cpu().numpy()
-    return array
+    def solve(self, splits: list[int], asked: Tensor) -> Tensor:
+        """Return log-probabilities of the asked nodes, `[models, splits, strengths, asked, classes]`."""
+        place = torch.nonzero(self.train[self.union][:, splits].any(dim=1)).flatten()
+        nodes = self.union[place]
+        used = self.train[nodes][:, splits].t().repeat_interleave(len(self.strengths), dim=0)
+        strength = torch.tensor(self.strengths, device=used.device).repeat(len(splits))
+        targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes)
+        if self.products is not None:
+            towards = self.products[:, :, place]  # [models, nodes, training nodes]
+            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
+            basis = towards[:, asked]
+        elif self.rows is not None:
+            weights = fit_logistic(self.rows[:, nodes], targets.float(), used, strength)
+            basis = self.rows[:, asked]
+        logits = torch.einsum("mnd,mpdk->mpnk", basis, weights[:, :, :-1]) + weights[:, :, -1:]
+        log_p = logits.log_softmax(dim=-1)
+        return log_p.view(len(log_p), len(splits), len(self.strengths), *log_p.shape[2:])

@@ -1,0 +1,140 @@
+"""Protocols: who may look at what while choosing. See docs/evaluation.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from h3gnn.errors import InputError
+from h3gnn.evaluation.candidates import Candidates, Setting
+from h3gnn.evaluation.metrics import accuracy, macro_f1, roc_auc
+
+EPOCH_RULES = ("last", "validation", "label-free")
+"""How the training epoch is chosen: not at all; on each split's validation nodes; or without labels."""
+TEST_EPOCH = "best test epoch"
+"""The rule of `published`, whatever else was asked for."""
+
+Answers = Sequence[npt.NDArray[np.int64]]
+"""The labels of each split's test nodes."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The epoch and the setting that one split's classifier has."""
+
+    epoch: int
+    position: int
+    setting: Setting
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"epoch": self.epoch, **self.setting}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A rule for choosing among candidates, and what it may look at.
+
+    Attributes:
+        name: "validation" or "published".
+        sees_test: whether test labels are handed to it.
+        words: what has to be said beside its numbers.
+    """
+
+    name: str
+    sees_test: bool
+    words: str
+
+    def epoch_rule(self, asked: str) -> str:
+        """Return how the epoch is chosen under this protocol."""
+        if asked not in EPOCH_RULES:
+            raise InputError(f"there is no epoch rule {asked!r}; the rules are {', '.join(EPOCH_RULES)}")
+        return TEST_EPOCH if self.sees_test else asked
+
+    def choose(self, by_epoch: Mapping[int, Candidates], answers: Answers | None = None) -> list[Choice]:
+        """Choose an epoch and a setting for each split.
+
+        `validation` takes the best accuracy on the split's validation nodes, ties broken by the loss there,
+        then by the earlier epoch. `published` takes the best accuracy on the test nodes.
+
+        Args:
+            by_epoch: the candidates of each epoch that may be chosen; for the rules "last" and "label-free"
+                that is one.
+            answers: labels of the test nodes, for a protocol that sees them; for any other they are refused.
+        """
+        if self.sees_test != (answers is not None):
+            raise ValueError(f"{self.name} {'needs' if self.sees_test else 'must not see'} test labels")
+        if not by_epoch:
+            raise ValueError("there is nothing to choose from")
+        splits = range(next(iter(by_epoch.values())).splits)
+        return [
+            self._choose(by_epoch, split, None if answers is None else answers[split]) for split in splits
+        ]
+
+    def _choose(
+        self, by_epoch: Mapping[int, Candidates], split: int, answers: npt.NDArray[np.int64] | None
+    ) -> Choice:
+        best: tuple[float, float] | None = None
+        choice = Choice(0, 0, {})
+        for epoch, candidates in by_epoch.items():
+            for position, setting in enumerate(candidates.settings):
+                if answers is None:
+                    right = candidates.val_accuracy[split, position]
+                else:
+                    right = accuracy(candidates.predicted[split][position], answers)
+                merit = (float(right), -float(candidates.val_loss[split, position]))
+                if best is None or merit > best:
+                    best, choice = merit, Choice(epoch, position, setting)
+        return choice
+
+
+VALIDATION = Protocol(
+    "validation", False, "epoch and probe chosen on validation nodes or without labels; test nodes seen once"
+)
+PUBLISHED = Protocol(
+    "published", True, "epoch and probe chosen on TEST nodes, only to compare with the paper's tables"
+)
+PROTOCOLS = {protocol.name: protocol for protocol in (VALIDATION, PUBLISHED)}
+
+
+def find_protocol(name: str) -> Protocol:
+    """Return a protocol by its name."""
+    if name not in PROTOCOLS:
+        raise InputError(f"there is no protocol {name!r}; the protocols are {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """How the chosen classifier of each split does on its test nodes, and on its validation nodes."""
+
+    accuracy: list[float]
+    macro_f1: list[float]
+    roc_auc: list[float] | None
+    validation: list[float]
+    chosen: list[dict[str, Any]]
+
+
+def score(by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers: Answers) -> SplitScores:
+    """Score what was chosen: the one moment at which `validation` looks at test labels."""
+    right, f1, auc, validation = [], [], [], []
+    for split, choice in enumerate(choices):
+        candidates, position = by_epoch[choice.epoch], choice.position
+        predicted = candidates.predicted[split][position]
+        right.append(accuracy(predicted, answers[split]))
+        f1.append(macro_f1(predicted, answers[split], candidates.classes))
+        if candidates.odds is not None:
+            auc.append(roc_auc(candidates.odds[split][position], answers[split]))
+        validation.append(float(candidates.val_accuracy[split, position]))
+    return SplitScores(right, f1, auc or None, validation, [choice.as_dict() for choice in choices])
+
+
+def answers_of(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
+    """Return the labels of each split's test nodes, in the order of the nodes."""
+    known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
+    return [known[masks[:, split]] for split in range(masks.shape[1])]

@@ -1,0 +1,162 @@
+"""Results that say where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from h3gnn.evaluation.protocols import PROTOCOLS, SplitScores
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One measure for each seed and split, `values[seed][split]`, as shares from 0 to 1."""
+
+    values: list[list[float]]
+
+    @property
+    def flat(self) -> npt.NDArray[np.float64]:
+        """All values in one row; what could not be measured (NaN) is left out."""
+        every = np.array(self.values, dtype=np.float64).ravel()
+        return every[~np.isnan(every)]
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds and splits."""
+        return float(self.flat.mean()) if self.flat.size else float("nan")
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over all seeds and splits, divided by their number (not one less)."""
+        return float(self.flat.std()) if self.flat.size else float("nan")
+
+    @property
+    def interval95(self) -> tuple[float, float] | None:
+        """The 95 % t interval of the mean, as if all values were drawn independently; None for one value.
+
+        Splits of one graph share nodes, so the true interval is wider: to say that one method is better than
+        another, use `paired_test`.
+        """
+        from scipy.stats import t
+
+        many = self.flat.size
+        if many < 2:
+            return None
+        half = float(t.ppf(0.975, many - 1)) * float(self.flat.std(ddof=1)) / float(np.sqrt(many))
+        return self.mean - half, self.mean + half
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, None for what could not be measured."""
+        return {
+            "test_mean": _plain(self.mean),
+            "test_std": _plain(self.std),
+            "interval95": None if self.interval95 is None else list(self.interval95),
+            "per_split": [[_plain(one) for one in row] for row in self.values],
+        }
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Scores:
+        """Read what `as_dict` wrote."""
+        rows = kept["per_split"]
+        return cls([[float("nan") if one is None else float(one) for one in row] for row in rows])
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a method does on a graph, and all that this depends on.
+
+    Attributes:
+        method: its name.
+        graph, sha256: the graph's name and the hash of its content.
+        protocol: "validation" or "published".
+        epoch_rule: how the training epoch was chosen.
+        params: the method's full configuration.
+        seeds: of the training runs, in the order of the scores' rows.
+        versions: of Python and the libraries.
+        device: what it was computed on.
+        seconds: wall time of everything, training and evaluation.
+        probe, macro_f1, roc_auc: on test nodes; the ROC-AUC for two classes only.
+        validation: accuracy of what was chosen on validation nodes.
+        chosen: for each seed and split, the epoch and the probe's setting.
+        clustering: for each measure its mean, std and values; None where it was not asked for.
+    """
+
+    method: str
+    graph: str
+    sha256: str
+    protocol: str
+    epoch_rule: str
+    params: dict[str, Any]
+    seeds: list[int]
+    versions: dict[str, str]
+    device: str
+    seconds: float
+    probe: Scores
+    macro_f1: Scores
+    roc_auc: Scores | None
+    validation: Scores
+    chosen: list[list[dict[str, Any]]]
+    clustering: dict[str, Any] | None = None
+
+    @property
+    def words(self) -> str:
+        """What the protocol says about these numbers."""
+        return PROTOCOLS[self.protocol].words
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "method": self.method,
+            "graph": self.graph,
+            "sha256": self.sha256,
+            "protocol": self.protocol,
+            "protocol_in_words": self.words,
+            "epoch_rule": self.epoch_rule,
+            "probe": {
+                **self.probe.as_dict(),
+                "macro_f1": self.macro_f1.as_dict(),
+                "roc_auc": None if self.roc_auc is None else self.roc_auc.as_dict(),
+                "validation_mean": _plain(self.validation.mean),
+                "validation": self.validation.as_dict()["per_split"],
+            },
+            "clustering": self.clustering,
+            "chosen": self.chosen,
+            "params": self.params,
+            "seeds": self.seeds,
+            "versions": self.versions,
+            "device": self.device,
+            "seconds": round(self.seconds, 3),
+        }
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> Result:
+        """Read what `as_dict` wrote."""
+        probe = kept["probe"]
+        same = ("method", "graph", "sha256", "protocol", "epoch_rule", "params", "seeds", "versions")
+        return cls(
+            **{name: kept[name] for name in (*same, "device", "seconds", "chosen", "clustering")},
+            probe=Scores.from_dict(probe),
+            macro_f1=Scores.from_dict(probe["macro_f1"]),
+            roc_auc=None if probe["roc_auc"] is None else Scores.from_dict(probe["roc_auc"]),
+            validation=Scores.from_dict({"per_split": probe["validation"]}),
+        )
+
+
+def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
+    """Return the fields of a `Result` that come from scoring, with one row per seed."""
+    aucs = [one.roc_auc for one in of_seeds if one.roc_auc is not None]
+    return {
+        "probe": Scores([one.accuracy for one in of_seeds]),
+        "macro_f1": Scores([one.macro_f1 for one in of_seeds]),
+        "roc_auc": Scores(aucs) if len(aucs) == len(of_seeds) else None,
+        "validation": Scores([one.validation for one in of_seeds]),
+        "chosen": [one.chosen for one in of_seeds],
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,44 @@
+"""Rows of embeddings: standardised, and multiplied with one another without a copy of the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+COLUMNS = 1024
+"""So many columns are standardised at a time when all that is needed are the rows' inner products."""
+CONSTANT = 1e-8
+"""A column whose standard deviation is no larger is constant."""
+
+
+def as_rows(embedding: npt.ArrayLike | Tensor) -> Tensor:
+    """Return an embedding `[nodes, D]` as a tensor, where it is if it is one already."""
+    if isinstance(embedding, Tensor):
+        return embedding.detach()
+    return torch.as_tensor(np.asarray(embedding))
+
+
+def standardise(embeddings: Tensor) -> Tensor:
+    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0."""
+    centred = embeddings - embeddings.mean(dim=-2, keepdim=True)
+    spread = centred.std(dim=-2, correction=0, keepdim=True)
+    return torch.where(spread > CONSTANT, centred / spread.clamp_min(CONSTANT), 0.0)
+
+
+def inner_products(embeddings: Tensor, chosen: Tensor) -> Tensor:
+    """Return the inner products of all standardised rows with the chosen ones, `[models, nodes, chosen]`.
+
+    In float64, some columns at a time: an embedding of many joined models is never copied whole.
+
+    Args:
+        embeddings: `[models, nodes, D]`.
+        chosen: positions of nodes.
+    """
+    models, nodes, _ = embeddings.shape
+    total = torch.zeros(models, nodes, len(chosen), dtype=torch.float64, device=embeddings.device)
+    for columns in torch.split(embeddings, COLUMNS, dim=2):
+        scaled = standardise(columns.double())
+        total.baddbmm_(scaled, scaled[:, chosen].mT)
+    return total

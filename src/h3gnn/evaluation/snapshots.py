@@ -1,0 +1,144 @@
+"""Embeddings of several epochs in, the scores of the chosen one out: one embedding in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from h3gnn.errors import InputError
+from h3gnn.evaluation.candidates import Candidates
+from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
+from h3gnn.evaluation.gradient import gradient_candidates
+from h3gnn.evaluation.probe import known_classes, probe_candidates
+from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
+from h3gnn.evaluation.rows import as_rows
+
+PROBES: dict[str, Callable[..., Candidates]] = {
+    "logistic": probe_candidates,
+    "gradient": gradient_candidates,
+}
+"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The scores of one training run, and of k-means where it was asked for."""
+
+    scores: SplitScores
+    clustering: dict[str, list[float]] | None
+
+
+class Judge:
+    """Takes a run's embeddings epoch by epoch and keeps of each what its protocol needs.
+
+    Under the rule "last" only the newest embedding is kept and probed at the end. Under "label-free" it is
+    the one in which the parts agree most, see `agreement`. Under "validation", and for the protocol
+    `published`, every epoch is probed and a few numbers for each validation and test node are kept.
+
+    k-means is run on the epoch that the rule chose. "validation" has an epoch for each split, so there
+    k-means takes the last; `published` takes each measure's best over epochs, as the released code does.
+
+    Args:
+        labels: int64 `[nodes]`, negative where unknown.
+        train_mask, val_mask, test_mask: bool `[nodes, splits]`.
+        protocol: what may be looked at.
+        epoch_rule: "last", "validation" or "label-free"; `published` has its own.
+        probe: "logistic" or "gradient".
+        parts: how many models' embeddings stand side by side, for "label-free".
+        cluster: whether to run k-means too.
+        cluster_options: `seeds` and `starts` of `cluster_scores`.
+    """
+
+    def __init__(
+        self,
+        labels: Tensor,
+        train_mask: Tensor,
+        val_mask: Tensor,
+        test_mask: Tensor,
+        *,
+        protocol: Protocol = VALIDATION,
+        epoch_rule: str = "last",
+        probe: str = "logistic",
+        parts: int = 1,
+        cluster: bool = False,
+        cluster_options: dict[str, Any] | None = None,
+    ) -> None:
+        if probe not in PROBES:
+            raise InputError(f"there is no probe {probe!r}; the probes are {', '.join(PROBES)}")
+        self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
+        self.epoch_rule = protocol.epoch_rule(epoch_rule)
+        self.fit, self.parts = PROBES[probe], parts
+        self.cluster, self.cluster_options = cluster, cluster_options or {}
+        self.kept: tuple[int, Any] | None = None
+        self.best_agreement = -np.inf
+        self.by_epoch: dict[int, Candidates] = {}
+        self.clustering: dict[str, list[float]] | None = None
+
+    def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
+        """Take the embedding after so many epochs, `[nodes, D]`."""
+        if self.epoch_rule == "label-free":
+            agreed = agreement(embedding, known_classes(self.labels, *self.masks[:2]), self.parts)
+            if agreed > self.best_agreement:
+                self.best_agreement, self.kept = agreed, (epoch, embedding)
+            return
+        self.kept = (epoch, embedding)
+        if self.epoch_rule != "last":
+            self.by_epoch[epoch] = self.fit(embedding, self.labels, *self.masks)
+        if self.protocol.sees_test and self.cluster:
+            self._keep_best(cluster_scores(embedding, self.labels, **self.cluster_options))
+
+    def result(self) -> Judgement:
+        """Choose, and score what was chosen."""
+        if self.kept is None:
+            raise ValueError("there is no embedding to judge")
+        epoch, embedding = self.kept
+        if not self.by_epoch:
+            self.by_epoch[epoch] = self.fit(embedding, self.labels, *self.masks)
+        if self.cluster and self.clustering is None:
+            self.clustering = cluster_scores(embedding, self.labels, **self.cluster_options)
+        answers = answers_of(self.labels, self.masks[2])
+        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.sees_test else None)
+        return Judgement(score(self.by_epoch, choices, answers), self.clustering)
+
+    def _keep_best(self, found: dict[str, list[float]]) -> None:
+        if self.clustering is None:
+            self.clustering = found
+            return
+        for name in MEASURES:
+            self.clustering[name] = max(self.clustering[name], found[name], key=np.mean)
+
+
+def evaluate_snapshots(
+    snapshots: Iterable[tuple[int, npt.ArrayLike | Tensor]],
+    labels: Tensor,
+    train_mask: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    **options: Any,
+) -> Judgement:
+    """Judge the embeddings (epoch, `[nodes, D]`) of one training run; the options are those of `Judge`."""
+    judge = Judge(labels, train_mask, val_mask, test_mask, **options)
+    for epoch, embedding in snapshots:
+        judge.add(epoch, embedding)
+    return judge.result()
+
+
+def agreement(embedding: npt.ArrayLike | Tensor, clusters: int, parts: int = 1) -> float:
+    """Return how much the parts of an embedding agree on the nodes' clusters, without any label.
+
+    Each part is clustered by k-means on its own, and the adjusted Rand index is averaged over pairs. With
+    several models the parts are their embeddings; of one model, the even and the odd columns.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    rows = as_rows(embedding)
+    pieces = torch.chunk(rows, parts, dim=1) if parts > 1 else (rows[:, ::2], rows[:, 1::2])
+    found = [kmeans_clusters(piece, clusters, starts=3) for piece in pieces]
+    return float(np.mean([adjusted_rand_score(one, other) for one, other in combinations(found, 2)]))

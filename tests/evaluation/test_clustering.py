@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from h3gnn.evaluation.clustering import (
+    cluster_scores,
+    clustering_accuracy,
+    compact,
+    compare_clusters,
+    kmeans_clusters,
+    pick_clusters,
+    silhouette,
+    spread,
+)
+
+
+def blobs(apart: float = 8.0, width: int = 6) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    centres = apart * torch.nn.functional.one_hot(torch.arange(3), width).float()
+    return centres[labels] + torch.randn(90, width, generator=generator), labels.numpy()
+
+
+def test_clustering_accuracy_is_that_of_the_best_matching() -> None:
+    clusters = np.array([2, 2, 2, 0, 0, 1])
+    assert clustering_accuracy(clusters, np.array([0, 0, 0, 1, 1, 2])) == 1.0
+    assert clustering_accuracy(clusters, np.array([0, 0, 1, 1, 1, 2])) == pytest.approx(5 / 6)
+    assert clustering_accuracy(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])) == pytest.approx(0.5)
+
+
+def test_the_other_measures_by_hand() -> None:
+    clusters, labels = np.array([1, 1, 0, 0, 0]), np.array([0, 0, 1, 1, -1])
+    assert compare_clusters(clusters, labels) == {"acc": 1.0, "nmi": 1.0, "ari": 1.0, "macro_f1": 1.0}
+    # matched 1->0, 0->1: predictions 0 0 1 1 1 1 against 0 0 0 1 1 1
+    found = compare_clusters(np.array([1, 1, 0, 0, 0, 0]), np.array([0, 0, 0, 1, 1, 1]))
+    assert found["macro_f1"] == pytest.approx((4 / 5 + 6 / 7) / 2)
+    # 15 pairs, 7 together in clusters, 6 in classes, 4 in both: (4 − 7·6/15) / ((7 + 6)/2 − 7·6/15)
+    assert found["ari"] == pytest.approx((4 - 2.8) / (6.5 - 2.8))
+
+
+def test_kmeans_finds_blobs_and_is_repeatable() -> None:
+    rows, labels = blobs()
+    clusters = kmeans_clusters(rows, 3)
+    assert clustering_accuracy(clusters, labels) > 0.95
+    np.testing.assert_array_equal(clusters, kmeans_clusters(rows, 3))
+
+
+def test_many_columns_are_turned_into_few_with_the_same_distances() -> None:
+    rows = torch.randn(30, 400, generator=torch.Generator().manual_seed(0))
+    few = torch.from_numpy(compact(rows))
+    assert few.shape == (30, 30)
+    torch.testing.assert_close(torch.pdist(few), torch.pdist(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_scores_have_one_value_per_seed_and_leave_unknown_labels_out() -> None:
+    rows, labels = blobs()
+    hidden = labels.copy()
+    hidden[:5] = -1
+    found = cluster_scores(rows, torch.from_numpy(hidden), seeds=(0, 1), starts=2)
+    assert set(found) == {"acc", "nmi", "ari", "macro_f1"}
+    assert found["acc"] == [1.0, 1.0]
+    assert spread({"acc": [0.5, 1.0]})["acc"] == {"mean": 0.75, "std": 0.25, "values": [0.5, 1.0]}
+
+
+def test_the_silhouette_finds_the_number_of_blobs() -> None:
+    rows, labels = blobs()
+    clusters, measured = pick_clusters(rows, range(2, 7), starts=3)
+    assert max(measured, key=lambda count: measured[count]) == 3
+    assert clustering_accuracy(clusters, labels) > 0.95
+    assert silhouette(rows, clusters) == pytest.approx(measured[3])
+    assert np.isnan(silhouette(rows, np.zeros(90, dtype=np.int64)))
+
+
+def test_equal_rows_are_no_error() -> None:
+    assert np.unique(kmeans_clusters(torch.zeros(10, 3), 3)).size == 1

@@ -1,0 +1,131 @@
+"""What a protocol may look at: nothing but the final score depends on test labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from h3gnn.errors import InputError
+from h3gnn.evaluation.candidates import Candidates, candidates_from_scores
+from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, find_protocol, score
+from h3gnn.evaluation.snapshots import Judgement, agreement, evaluate_snapshots
+
+NODES, EPOCHS = 120, (0, 10, 20)
+
+
+def graph(splits: int = 2) -> tuple[Tensor, list[Tensor]]:
+    """Labels, and splits that share their test nodes."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(NODES) % 3
+    masks = [torch.zeros(NODES, splits, dtype=torch.bool) for _ in range(3)]
+    masks[2][90:] = True
+    for split in range(splits):
+        order = torch.randperm(90, generator=generator)
+        masks[0][order[:45], split] = True
+        masks[1][order[45:], split] = True
+    return labels, masks
+
+
+def snapshots(labels: Tensor) -> list[tuple[int, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    centres = torch.randn(3, 8, generator=generator)
+    noise = torch.randn(len(EPOCHS), NODES, 8, generator=generator)
+    return [(epoch, 0.6 * centres[labels] + noise[i]) for i, epoch in enumerate(EPOCHS)]
+
+
+def judged(labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], **options: Any) -> Judgement:
+    return evaluate_snapshots(iter(runs), labels, *masks, **options)
+
+
+@pytest.mark.parametrize(
+    ("rule", "probe"),
+    [("last", "logistic"), ("validation", "logistic"), ("label-free", "logistic"), ("last", "gradient")],
+)
+def test_nothing_but_the_final_score_depends_on_test_labels(rule: str, probe: str) -> None:
+    labels, masks = graph()
+    runs = snapshots(labels)
+    first = judged(labels, masks, runs, epoch_rule=rule, probe=probe).scores
+    for garbage in ((labels[90:] + 1) % 3, torch.full((30,), 40), torch.full((30,), -1)):
+        changed = torch.cat([labels[:90], garbage])
+        second = judged(changed, masks, runs, epoch_rule=rule, probe=probe).scores
+        assert second.chosen == first.chosen
+        assert second.validation == first.validation
+        assert second.accuracy != first.accuracy
+
+
+def test_published_chooses_by_what_the_others_must_not_see() -> None:
+    labels, masks = graph()
+    runs = snapshots(labels)
+    honest = judged(labels, masks, runs, epoch_rule="validation").scores
+    best = judged(labels, masks, runs, protocol=PUBLISHED).scores
+    alone = [judged(labels, masks, [run], protocol=PUBLISHED).scores.accuracy for run in runs]
+    assert best.accuracy == np.max(alone, axis=0).tolist()
+    assert all(b >= h for b, h in zip(best.accuracy, honest.accuracy, strict=True))
+
+
+def candidates(val: list[float], loss: list[float], predicted: list[list[int]]) -> Candidates:
+    return Candidates(
+        tuple({"strength": float(i)} for i in range(len(val))),
+        np.array([val]),
+        np.array([loss]),
+        (np.array(predicted, dtype=np.int16),),
+        None,
+        2,
+    )
+
+
+def test_ties_go_to_the_smaller_loss_then_to_the_earlier_epoch() -> None:
+    early = candidates([0.5, 0.8], [0.9, 0.4], [[0, 0], [0, 1]])
+    late = candidates([0.8, 0.8], [0.4, 0.3], [[1, 1], [1, 0]])
+    answers = [np.array([0, 0])]
+    (choice,) = VALIDATION.choose({3: early, 7: late})
+    assert choice.as_dict() == {"epoch": 7, "strength": 1.0}
+    (tied,) = VALIDATION.choose({3: early, 7: early})
+    assert tied.epoch == 3
+    (peeked,) = PUBLISHED.choose({3: early, 7: late}, answers)
+    assert peeked.as_dict() == {"epoch": 3, "strength": 0.0}
+    assert score({3: early, 7: late}, [choice], answers).accuracy == [0.5]
+
+
+def test_a_protocol_is_handed_test_labels_only_if_it_may_see_them() -> None:
+    some = candidates([0.5], [0.9], [[0, 0]])
+    with pytest.raises(ValueError, match="must not see test labels"):
+        VALIDATION.choose({0: some}, [np.array([0, 0])])
+    with pytest.raises(ValueError, match="needs test labels"):
+        PUBLISHED.choose({0: some})
+    with pytest.raises(InputError, match="no protocol 'best'"):
+        find_protocol("best")
+    with pytest.raises(InputError, match="no epoch rule 'best'"):
+        VALIDATION.epoch_rule("best")
+
+
+def test_classifiers_fitted_elsewhere_are_scored_alike() -> None:
+    labels = torch.tensor([0, 1, 0, 1, -1])
+    log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3], [0.5, 0.5]]).log()[None]
+    val = torch.tensor([True, True, False, False, True])[:, None]
+    test = torch.tensor([False, False, True, True, False])[:, None]
+    found = candidates_from_scores(log_p, labels, val, test)
+    assert found.val_accuracy.tolist() == [[1.0]]
+    assert found.val_loss[0, 0] == pytest.approx(-(np.log(0.9) + np.log(0.8)) / 2)
+    scores = score({0: found}, VALIDATION.choose({0: found}), [np.array([0, 1])])
+    assert scores.accuracy == [0.5]
+    assert scores.roc_auc == [0.0]  # the node of class 1 has 0.3 of it, that of class 0 has 0.4
+
+
+def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree() -> None:
+    labels, masks = graph(1)
+    clear = torch.nn.functional.one_hot(labels, 3).float()
+    noise = torch.randn(NODES, 12, generator=torch.Generator().manual_seed(2))
+    agreeing = torch.cat([clear, clear, clear, clear], dim=1) + 0.01 * noise
+    runs = [(5, noise), (10, agreeing), (15, noise.roll(1, 0))]
+    assert judged(labels, masks, runs).scores.chosen[0]["epoch"] == 15
+    chosen = judged(labels, masks, runs, epoch_rule="label-free", parts=2, cluster=True)
+    assert chosen.scores.chosen[0]["epoch"] == 10
+    assert chosen.clustering is not None
+    assert np.mean(chosen.clustering["acc"]) == 1.0
+    assert agreement(agreeing, 3, parts=4) == pytest.approx(1.0)
+    assert agreement(noise, 3) < 0.3
