@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning
     from h3gnn.training.collapse import CollapseWarning
     from h3gnn.training.interruption import TrainingStopped
+    from h3gnn.training.snapshots import Snapshots
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "ModelFolderError",
+    "Snapshots",
     "TrainingStopped",
     "__version__",
 ]
@@ -38,6 +40,7 @@ _HOMES = {
     "GraphError": "h3gnn.errors",
     "InputError": "h3gnn.errors",
     "ModelFolderError": "h3gnn.errors",
+    "Snapshots": "h3gnn.training.snapshots",
     "TrainingStopped": "h3gnn.training.interruption",
 }
 

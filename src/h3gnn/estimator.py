@@ -38,6 +38,7 @@ from h3gnn.training.memory import Size, parse_memory, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
 from h3gnn.training.progress import progress_bar
 from h3gnn.training.resources import pick_device, use_bfloat16
+from h3gnn.training.snapshots import Snapshots
 from h3gnn.training.step import Step
 
 
@@ -196,6 +197,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         *,
         edge_index: Any = None,
         checkpoints: Checkpoints | None = None,
+        snapshots: Snapshots | None = None,
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
@@ -207,19 +209,31 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             checkpoints: where to write down the state of the training, and how often. If the folder holds a
                 run with the same settings on the same graph, the fit goes on from there; when it ends, the
                 checkpoints are removed.
+            snapshots: after which epochs to hand the models' embedding to a function; not in mini-batches,
+                and not together with checkpoints.
         """
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
         if self.batch_size is not None or isinstance(X, MappedGraph):
+            if snapshots is not None:
+                raise InputError("snapshots are taken of the full graph: leave batch_size out")
             self._fit_in_batches(X, edge_index, checkpoints)
         else:
-            self._fit_full_graph(X, edge_index, checkpoints)
+            self._fit_full_graph(X, edge_index, checkpoints, snapshots)
         self._warn_of_collapse()
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
 
-    def _fit_full_graph(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
+    def _fit_full_graph(
+        self,
+        X: Any,  # noqa: N803
+        edge_index: Any,
+        checkpoints: Checkpoints | None,
+        snapshots: Snapshots | None,
+    ) -> None:
+        if checkpoints is not None and snapshots is not None:
+            raise InputError("a run that goes on from checkpoints has no earlier snapshots: give one of them")
         if launched_together():
             raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
         device = pick_device(self.device)
@@ -236,6 +250,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             show=self.verbose,
             checkpoints=checkpoints,
             fingerprint=self._fingerprint(device),
+            snapshots=snapshots,
         )
         if self.memory is None:
             self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)

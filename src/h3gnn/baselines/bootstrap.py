@@ -78,7 +78,9 @@ class BootstrapEncoder(nn.Module):
         self.features = features
         self.first = Convolution(features.shape[1], 2 * width, generator)
         self.second = Convolution(2 * width, width, generator)
-        self.norms = nn.ModuleList([nn.BatchNorm1d(2 * width, momentum=0.01), nn.BatchNorm1d(width, momentum=0.01)])
+        self.norms = nn.ModuleList(
+            [nn.BatchNorm1d(2 * width, momentum=0.01), nn.BatchNorm1d(width, momentum=0.01)]
+        )
         self.activations = nn.ModuleList([nn.PReLU(), nn.PReLU()])
 
     def forward(self, view: View) -> Tensor:

@@ -162,7 +162,9 @@ class _Trainer:
                 self.val_share,
                 epochs=self.epochs,
                 patience=self.patience,
-                watch=lambda share, start=start, size=len(group): watch((start + share * size) / len(members)),
+                watch=lambda share, start=start, size=len(group): watch(
+                    (start + share * size) / len(members)
+                ),
             )
             done += _read_back(trained)
         return done

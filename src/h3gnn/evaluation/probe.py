@@ -19,6 +19,8 @@ STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes."""
 TOGETHER = {"cpu": 256, "cuda": 2048}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
+PRODUCTS = 2**28
+"""So many inner products may be in memory at once, 2 GiB of them."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,13 @@ class _Solver:
         self.union = torch.nonzero(train.any(dim=1)).flatten()
         largest = int(train.sum(dim=0).amax()) if train.numel() else 0
         self.apart = len(self.union) > max(largest, TOGETHER.get(embeddings.device.type, 256))
-        self.wide = embeddings.shape[2] > (largest if self.apart else len(self.union))
-        spread = None if by_column else common_spread(embeddings)
-        self.rows = None if self.wide else standardise(embeddings.float(), spread)
-        self.products = inner_products(embeddings, self.union, spread) if self.wide else None
+        models, nodes, width = embeddings.shape
+        together = len(self.union) if not self.apart else largest
+        wide = width > together and models * nodes * together <= PRODUCTS
+        share = wide and models * nodes * len(self.union) <= PRODUCTS
+        self.spread = None if by_column else common_spread(embeddings)
+        self.rows = None if wide else standardise(embeddings.float(), self.spread)
+        self.products = inner_products(embeddings, self.union, self.spread) if share else None
 
     def groups(self) -> list[list[int]]:
         """Return which splits to solve together."""
@@ -169,13 +174,16 @@ class _Solver:
         used = self.train[nodes][:, splits].t().repeat_interleave(len(self.strengths), dim=0)
         strength = torch.tensor(self.strengths, device=used.device).repeat(len(splits))
         targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes)
-        if self.products is not None:
-            towards = self.products[:, :, place]  # [models, nodes, training nodes]
-            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
-            basis = towards[:, asked]
-        elif self.rows is not None:
+        if self.rows is not None:
             weights = fit_logistic(self.rows[:, nodes], targets.float(), used, strength)
             basis = self.rows[:, asked]
+        else:
+            if self.products is not None:
+                towards = self.products[:, :, place]  # [models, nodes, training nodes]
+            else:
+                towards = inner_products(self.embeddings, nodes, self.spread)
+            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
+            basis = towards[:, asked]
         logits = torch.einsum("mnd,mpdk->mpnk", basis, weights[:, :, :-1]) + weights[:, :, -1:]
         log_p = logits.log_softmax(dim=-1)
         return log_p.view(len(log_p), len(splits), len(self.strengths), *log_p.shape[2:])

@@ -22,6 +22,7 @@ from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.progress import progress_bar
 from h3gnn.training.resources import free_bytes, models_at_once
 from h3gnn.training.schedules import constant, warmup_cosine
+from h3gnn.training.snapshots import Snapshots
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
@@ -80,6 +81,7 @@ def train_models(
     show: bool = False,
     checkpoints: Checkpoints | None = None,
     fingerprint: dict[str, Any] | None = None,
+    snapshots: Snapshots | None = None,
 ) -> tuple[JointEncoder, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
@@ -95,6 +97,7 @@ def train_models(
         show: draw a progress bar.
         checkpoints: where and how often to write down the state; several groups have a subfolder each.
         fingerprint: what the result depends on, by name, for the checkpoints.
+        snapshots: after which epochs to hand over the embedding.
     """
     known = None if checkpoints is None else known_group_size(Path(checkpoints.folder), len(seeds))
     size = known or at_once or _fitting(build(1), features, len(seeds))
@@ -106,11 +109,9 @@ def train_models(
             place = replace(checkpoints, folder=group_folder(Path(checkpoints.folder), start, len(group)))
         told = {**(fingerprint or {}), "seeds": group}
         student = build(len(group))
-        trained.append(
-            _train_group(
-                _group_step(student, features, support, group, training, chunk), training, place, told, show
-            )
-        )
+        step = _group_step(student, features, support, group, training, chunk)
+        models = range(start, start + len(group))
+        trained.append(_train_group(step, training, place, told, show, snapshots, models))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.engine = {
@@ -160,13 +161,23 @@ def _group_step(
 
 
 def _train_group(
-    step: Step, training: Training, checkpoints: Checkpoints | None, fingerprint: dict[str, Any], show: bool
+    step: Step,
+    training: Training,
+    checkpoints: Checkpoints | None,
+    fingerprint: dict[str, Any],
+    show: bool,
+    snapshots: Snapshots | None,
+    models: range,
 ) -> tuple[JointEncoder, History]:
     """Train a stack from its start, or from where its checkpoints end."""
     with (
         progress_bar(training.epochs, "training", show=show) as bar,
-        checkpointing(checkpoints, step, fingerprint, training.epochs, bar) as (recorder, watch),
+        checkpointing(checkpoints, step, fingerprint, training.epochs, bar) as (recorder, after_epoch),
     ):
+        watch = after_epoch
+        if snapshots is not None:
+            snapshots.begin(step, models)
+            watch = snapshots.watching(step, models, after_epoch)
         history = train(
             step,
             epochs=training.epochs,
