@@ -65,8 +65,8 @@ def _features(name: str, title: str, hops: int) -> Method:
 
 _LISTED = (
     _features("raw", "raw features", 0),
-    _features("smoothed", "features and neighbour mean", 1),
-    _features("smoothed2", "features and two hops' means", 2),
+    _features("smoothed", "features + neighbours", 1),
+    _features("smoothed2", "features + two hops", 2),
     Method("untrained", "untrained encoder", overrides={"epochs": 0}),
     Method("mlp", "MLP (supervised)", classifier=True),
     Method("gcn", "GCN (supervised)", classifier=True),

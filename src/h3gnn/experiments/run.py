@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, predict
+from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, part_of, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
@@ -45,8 +45,8 @@ def run_method(
         graph: with labels and splits.
         seeds: one training each; a method without chance takes the first.
         model: the settings of H3GNN, for the methods that are made of it; by default its defaults.
-        protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods choose
-            epoch and settings on validation nodes always; the others' epoch is their own.
+        protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods
+            choose epoch and settings on validation nodes always; the others' epoch is their own.
         device: "auto", "cpu", "cuda".
         grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`.
         cluster: run k-means too, on methods that embed.
@@ -136,9 +136,7 @@ def _judge_embeddings(
     judgements = []
     for turn, seed in enumerate(seeds):
         judge = build_judge(graph, protocol=protocol, probe=method.probe, cluster=cluster)
-        embedding = method.embed(
-            graph, seed, device, lambda share, turn=turn: watch((turn + share) / len(seeds))
-        )
+        embedding = method.embed(graph, seed, device, part_of(watch, turn, 1, len(seeds)))
         judge.add(0, torch.from_numpy(embedding).to(device))
         judgements.append(judge.result())
         watch((turn + 1) / len(seeds))
