@@ -88,7 +88,7 @@ def test_a_supervised_result_carries_its_grid_and_choices(
     from h3gnn.baselines.supervised import predict
 
     monkeypatch.setattr("h3gnn.experiments.run.predict", partial(predict, epochs=5))
-    result = run_method(METHODS["mlp"], small_mixed, seeds=[0], device="cpu")
+    result = run_method("mlp", small_mixed, seeds=[0], device="cpu")
     assert len(result.params["grid"]) == 4
     assert {"epoch", "width", "dropout", "learning_rate", "weight_decay"} == set(result.chosen[0][0])
     assert (result.protocol, result.epoch_rule) == ("validation", "validation")
@@ -100,7 +100,7 @@ def test_a_comparison_goes_on_from_its_file(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    real = comparing.run_method
+    real = run_method
 
     def counted(method: Any, *arguments: Any, **options: Any) -> Result:
         ran.append(method.name)

@@ -16,7 +16,7 @@ from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answer
 from h3gnn.evaluation.results import Result
 from h3gnn.evaluation.snapshots import Judgement
 from h3gnn.experiments.evaluate import HOW_NOT_WHAT, build_judge, evaluate_estimator, to_result
-from h3gnn.experiments.methods import Method, Watch
+from h3gnn.experiments.methods import Method, Watch, find_methods
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
@@ -25,7 +25,7 @@ STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
 
 
 def run_method(
-    method: Method,
+    method: Method | str,
     graph: Graph,
     *,
     seeds: Sequence[int],
@@ -41,7 +41,7 @@ def run_method(
     """Train a method once for each seed, and score it on every split of a graph.
 
     Args:
-        method: from `METHODS`.
+        method: one of `METHODS`, or its name.
         graph: with labels and splits.
         seeds: one training each; a method without chance takes the first.
         model: the settings of H3GNN, for the methods that are made of it; by default its defaults.
@@ -54,6 +54,7 @@ def run_method(
         watch: told the share of the work that is done.
     """
     watch = watch or (lambda share: None)
+    method = find_methods(method)[0] if isinstance(method, str) else method
     used = list(seeds) if method.has_chance else list(seeds)[:1]
     if not method.is_h3gnn:
         return _run_baseline(method, graph, used, protocol, device, grid, cluster, name, watch)
