@@ -56,9 +56,10 @@ def run_method(
     watch = watch or (lambda share: None)
     method = find_methods(method)[0] if isinstance(method, str) else method
     used = list(seeds) if method.has_chance else list(seeds)[:1]
-    if not method.is_h3gnn:
-        return _run_baseline(method, graph, used, protocol, device, grid, cluster, name, watch)
     settings = {**(model or H3GNN()).get_params(), **(method.overrides or {}), "device": device}
+    if method.overrides is None:
+        given = H3GNN(**settings)
+        return _run_baseline(method, graph, used, given, protocol, grid, cluster, name, watch)
     trained: list[int] = []
 
     def done(seed: int) -> None:
@@ -80,9 +81,10 @@ def run_method(
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str = "small") -> dict[str, Any]:
     """Return a method's configuration as results record it."""
-    if method.is_h3gnn:
+    if method.takes_settings:
         given = {**(model or H3GNN()).get_params(), **(method.overrides or {})}
-        return {key: value for key, value in given.items() if key not in HOW_NOT_WHAT}
+        plain = {key: value for key, value in given.items() if key not in HOW_NOT_WHAT}
+        return {**plain, "probe": method.probe}
     if method.classifier:
         if grid not in GRIDS:
             raise InputError(f"there is no grid {grid!r}; the grids are {', '.join(GRIDS)}")
@@ -95,20 +97,20 @@ def _run_baseline(
     method: Method,
     graph: Graph,
     seeds: list[int],
+    model: H3GNN,
     protocol: Protocol,
-    device: str,
     grid: str,
     cluster: bool,
     name: str | None,
     watch: Watch,
 ) -> Result:
-    started, place = time.perf_counter(), pick_device(device)
-    params = method_params(method, grid=grid)
+    started, place = time.perf_counter(), pick_device(model.device)
+    params = method_params(method, model, grid)
     if method.classifier:
         judgements = _judge_classifier(method, graph, seeds, place, grid, watch)
         rule = "validation"
     else:
-        judgements = _judge_embeddings(method, graph, seeds, place, protocol, cluster, watch)
+        judgements = _judge_embeddings(method, graph, seeds, model, protocol, cluster, watch)
         rule = protocol.epoch_rule("last")
     return to_result(
         judgements,
@@ -128,16 +130,20 @@ def _judge_embeddings(
     method: Method,
     graph: Graph,
     seeds: list[int],
-    device: torch.device,
+    model: H3GNN,
     protocol: Protocol,
     cluster: bool,
     watch: Watch,
 ) -> list[Judgement]:
-    assert method.embed is not None
-    judgements = []
+    device, judgements = pick_device(model.device), []
     for turn, seed in enumerate(seeds):
         judge = build_judge(graph, protocol=protocol, probe=method.probe, cluster=cluster)
-        embedding = method.embed(graph, seed, device, part_of(watch, turn, 1, len(seeds)))
+        told = part_of(watch, turn, 1, len(seeds))
+        if method.embed is not None:
+            embedding = method.embed(graph, seed, device, told)
+        elif method.objective is not None:
+            seeded = H3GNN(**{**model.get_params(), "random_state": seed, "verbose": False})
+            embedding = method.objective(seeded, graph, told)
         judge.add(0, torch.from_numpy(embedding).to(device))
         judgements.append(judge.result())
         watch((turn + 1) / len(seeds))
