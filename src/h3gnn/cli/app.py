@@ -11,6 +11,7 @@ import typer
 
 from h3gnn import __version__
 from h3gnn.cli.cluster import cluster
+from h3gnn.cli.compare import compare
 from h3gnn.cli.datasets import datasets
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
@@ -33,17 +34,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-app.command()(demo)
-app.command()(fit)
-app.command()(embed)
-app.command()(tune)
-app.command()(evaluate)
-app.command()(cluster)
-app.command()(report)
-app.command()(plot)
-app.command()(prepare)
-app.command()(inspect)
-app.command()(datasets)
+for command in (
+    demo,
+    fit,
+    embed,
+    evaluate,
+    cluster,
+    compare,
+    tune,
+    report,
+    plot,
+    inspect,
+    datasets,
+    prepare,
+):
+    app.command()(command)
 
 
 def _show_version(wanted: bool) -> None:
