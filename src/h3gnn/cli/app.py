@@ -16,6 +16,7 @@ from h3gnn.cli.embed import embed
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
 from h3gnn.cli.prepare import prepare
+from h3gnn.cli.reproduce import reproduce
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
@@ -33,6 +34,7 @@ app.command()(demo)
 app.command()(fit)
 app.command()(embed)
 app.command()(tune)
+app.command()(reproduce)
 app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)
