@@ -20,6 +20,8 @@ ARGUMENTS: dict[str, Any] = {
     "heads": 2,
     "epochs": 8,
     "n_models": 2,
+    "batch_norm": True,
+    "token_dropout": 0.2,
     "device": "cpu",
     "precision": "bfloat16",
 }

@@ -10,9 +10,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from h3gnn import __version__
+from h3gnn.cli.cluster import cluster
+from h3gnn.cli.compare import compare
 from h3gnn.cli.datasets import datasets
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
+from h3gnn.cli.evaluate import evaluate
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
 from h3gnn.cli.prepare import prepare
@@ -33,6 +36,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(embed)
+app.command()(evaluate)
+app.command()(cluster)
+app.command()(compare)
 app.command()(tune)
 app.command()(reproduce)
 app.command()(prepare)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 MEMORY = 10
 """How many past steps L-BFGS remembers."""
+CHECK = 5
+"""After so many steps the gradients are looked at."""
 
 
 def fit_logistic(
@@ -17,8 +19,8 @@ def fit_logistic(
     used: Tensor,
     strength: Tensor,
     *,
-    iterations: int = 200,
-    tolerance: float = 1e-4,
+    iterations: int = 500,
+    tolerance: float = 1e-6,
 ) -> Tensor:
     r"""Solve a batch of L2-regularised softmax regressions.
 
@@ -32,7 +34,7 @@ def fit_logistic(
         used: bool `[problems, n]`, the training rows of each problem.
         strength: λ of each problem `[problems]`.
         iterations: at most this many steps.
-        tolerance: stop when no gradient entry is larger.
+        tolerance: stop when no loss can be further than this from its least value.
 
     Returns:
         W `[models, problems, D + 1, classes]`.
@@ -48,8 +50,8 @@ def fit_kernel_logistic(
     used: Tensor,
     strength: Tensor,
     *,
-    iterations: int = 200,
-    tolerance: float = 1e-4,
+    iterations: int = 500,
+    tolerance: float = 1e-6,
 ) -> Tensor:
     """Solve the same problems from the products of rows alone, which is less work where D > n.
 
@@ -80,24 +82,51 @@ class _Problem(Protocol):
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the inner product `[models, problems]`."""
 
-    def size(self, gradient: Tensor) -> Tensor:
-        """Return the size of the largest gradient's entries."""
+    strength: Tensor
+    curvature: Tensor
+
+    def narrow(self, chosen: Tensor) -> None:
+        """Go on with some of the problems only."""
 
 
 def _minimise(problem: _Problem, weights: Tensor, iterations: int, tolerance: float) -> Tensor:
+    """Walk from the given weights; every few steps, problems that are solved are put aside.
+
+    The loss is at least as curved as λ/2 ‖W‖², so that it is no more than ‖g‖² / 2λ above its least value:
+    the smaller the strength, the smaller the gradient has to be. The first step is as long as the curvature
+    of the mean loss allows; a longer one would reach weights that separate the training rows and from which
+    a weak pull leads back only slowly.
+    """
     loss, gradient = problem(weights)
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
-    for _ in range(iterations):
-        if problem.size(gradient) < tolerance:
-            break
+    found, left = weights.clone(), torch.arange(weights.shape[1], device=weights.device)
+    for iteration in range(iterations):
+        if iteration % CHECK == 0:
+            gap = problem.dot(gradient, gradient).amax(dim=0) / (2 * problem.strength)
+            still = torch.nonzero(~(gap < tolerance)).flatten()
+            found[:, left] = weights
+            if not len(still):
+                return found
+            if len(still) < len(left):
+                problem.narrow(still)
+                left, weights, loss, gradient = (
+                    left[still],
+                    weights[:, still],
+                    loss[:, still],
+                    gradient[:, still],
+                )
+                steps = [(change[:, still], curve[:, still], i[:, still]) for change, curve, i in steps]
         direction = -_approximate_newton(problem, gradient, steps)
+        if not steps:
+            direction = direction / problem.curvature
         moved, new_loss, new_gradient = _line_search(problem, weights, loss, gradient, direction)
         change, curve = moved - weights, new_gradient - gradient
         product = problem.dot(change, curve)
         steps.append((change, curve, torch.where(product > 1e-12, 1 / product.clamp_min(1e-12), 0.0)))
         del steps[:-MEMORY]
         weights, loss, gradient = moved, new_loss, new_gradient
-    return weights
+    found[:, left] = weights
+    return found
 
 
 class _Batch:
@@ -107,6 +136,10 @@ class _Batch:
         self.targets = targets
         self.share = (used / used.sum(dim=1, keepdim=True).clamp_min(1)).to(targets.dtype)
         self.strength = strength.to(targets.dtype)
+
+    def narrow(self, chosen: Tensor) -> None:
+        """Go on with some of the problems only."""
+        self.share, self.strength = self.share[chosen], self.strength[chosen]
 
     def fit(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss `[models, problems]` of logits `[models, problems, n, classes]`, its slope."""
@@ -121,6 +154,7 @@ class _FromRows(_Batch):
     def __init__(self, rows: Tensor, targets: Tensor, used: Tensor, strength: Tensor) -> None:
         super().__init__(targets, used, strength)
         self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)
+        self.curvature = 1 + 0.5 * rows.square().sum(dim=2).mean()
         self.penalised = torch.ones(rows.shape[2] + 1, 1, dtype=rows.dtype, device=rows.device)
         self.penalised[-1] = 0
 
@@ -134,10 +168,6 @@ class _FromRows(_Batch):
         """Return the inner product of each problem's weights."""
         return (a * b).sum(dim=(2, 3))
 
-    def size(self, gradient: Tensor) -> Tensor:
-        """Return the largest entry."""
-        return gradient.abs().amax()
-
 
 class _FromKernel(_Batch):
     """Vectors `[models, problems, n + n + 1, classes]`: coefficients a, products K a, and the intercept."""
@@ -146,6 +176,7 @@ class _FromKernel(_Batch):
         super().__init__(targets, used, strength)
         self.kernel = kernel
         self.many = kernel.shape[1]
+        self.curvature = 1 + 0.5 * kernel.diagonal(dim1=1, dim2=2).mean()
 
     def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its gradient."""
@@ -161,10 +192,6 @@ class _FromKernel(_Batch):
         """Return ⟨Xᵀa, Xᵀb⟩ and the intercepts' product."""
         inner = (a[:, :, : self.many] * b[:, :, self.many : -1]).sum(dim=(2, 3))
         return inner + (a[:, :, -1] * b[:, :, -1]).sum(dim=2)
-
-    def size(self, gradient: Tensor) -> Tensor:
-        """Return the length of the longest gradient, shared out over the n directions that there are."""
-        return (self.dot(gradient, gradient).clamp_min(0).amax() / self.many).sqrt()
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from h3gnn.evaluation.candidates import Candidates, gather, judge
 from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
-from h3gnn.evaluation.rows import as_rows, inner_products, standardise
+from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes."""
 TOGETHER = {"cpu": 256, "cuda": 2048}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
+PRODUCTS = 2**28
+"""So many inner products may be in memory at once, 2 GiB of them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def probe_candidates(
     test_mask: Tensor,
     strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
+    by_column: bool = True,
 ) -> Candidates:
     """Fit a classifier for each split and strength; nothing is chosen yet, and no test label is looked at.
 
@@ -90,9 +93,10 @@ def probe_candidates(
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths.
         classes: how many there are; by default what the training and validation nodes show.
+        by_column: standardise each column; else all are centred and divided by one number, as suits features.
     """
     rows = as_rows(embedding)[None]
-    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes)[0]
+    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes, by_column)[0]
 
 
 def probe_each(
@@ -103,6 +107,7 @@ def probe_each(
     test_mask: Tensor,
     strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
+    by_column: bool = True,
 ) -> list[Candidates]:
     """Probe several embeddings of one graph at once, `[models, nodes, D]`; see `probe_candidates`."""
     labels, train, val, test = (
@@ -111,7 +116,7 @@ def probe_each(
     train = train & (labels >= 0)[:, None]
     if classes is None:
         classes = known_classes(labels, train, val)
-    solver = _Solver(embeddings, labels, train, tuple(strengths), classes)
+    solver = _Solver(embeddings, labels, train, tuple(strengths), classes, by_column)
     judged: list[list[Any]] = [[] for _ in embeddings]
     for splits in solver.groups():
         asked = torch.nonzero((val | test)[:, splits].any(dim=1)).flatten()
@@ -136,16 +141,26 @@ class _Solver:
     """
 
     def __init__(
-        self, embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...], classes: int
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        train: Tensor,
+        strengths: tuple[float, ...],
+        classes: int,
+        by_column: bool,
     ) -> None:
         self.embeddings, self.labels, self.train = embeddings, labels, train
         self.strengths, self.classes = strengths, classes
         self.union = torch.nonzero(train.any(dim=1)).flatten()
         largest = int(train.sum(dim=0).amax()) if train.numel() else 0
         self.apart = len(self.union) > max(largest, TOGETHER.get(embeddings.device.type, 256))
-        self.wide = embeddings.shape[2] > (largest if self.apart else len(self.union))
-        self.rows = None if self.wide else standardise(embeddings.float())
-        self.products = inner_products(embeddings, self.union) if self.wide else None
+        models, nodes, width = embeddings.shape
+        together = len(self.union) if not self.apart else largest
+        wide = width > together and models * nodes * together <= PRODUCTS
+        share = wide and models * nodes * len(self.union) <= PRODUCTS
+        self.spread = None if by_column else common_spread(embeddings)
+        self.rows = None if wide else standardise(embeddings.float(), self.spread)
+        self.products = inner_products(embeddings, self.union, self.spread) if share else None
 
     def groups(self) -> list[list[int]]:
         """Return which splits to solve together."""
@@ -159,13 +174,16 @@ class _Solver:
         used = self.train[nodes][:, splits].t().repeat_interleave(len(self.strengths), dim=0)
         strength = torch.tensor(self.strengths, device=used.device).repeat(len(splits))
         targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes)
-        if self.products is not None:
-            towards = self.products[:, :, place]  # [models, nodes, training nodes]
-            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
-            basis = towards[:, asked]
-        elif self.rows is not None:
+        if self.rows is not None:
             weights = fit_logistic(self.rows[:, nodes], targets.float(), used, strength)
             basis = self.rows[:, asked]
+        else:
+            if self.products is not None:
+                towards = self.products[:, :, place]  # [models, nodes, training nodes]
+            else:
+                towards = inner_products(self.embeddings, nodes, self.spread)
+            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
+            basis = towards[:, asked]
         logits = torch.einsum("mnd,mpdk->mpnk", basis, weights[:, :, :-1]) + weights[:, :, -1:]
         log_p = logits.log_softmax(dim=-1)
         return log_p.view(len(log_p), len(splits), len(self.strengths), *log_p.shape[2:])

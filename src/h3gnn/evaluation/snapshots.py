@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -23,8 +24,17 @@ from h3gnn.evaluation.rows import as_rows
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,
     "gradient": gradient_candidates,
+    "features": partial(probe_candidates, by_column=False),
 }
-"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper."""
+"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features" is
+the default, with all columns divided by one number instead of each by its own."""
+
+
+def find_probe(name: str) -> Callable[..., Candidates]:
+    """Return a probe by its name."""
+    if name not in PROBES:
+        raise InputError(f"there is no probe {name!r}; the probes are {', '.join(PROBES)}")
+    return PROBES[name]
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,9 @@ class Judge:
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
     ) -> None:
-        if probe not in PROBES:
-            raise InputError(f"there is no probe {probe!r}; the probes are {', '.join(PROBES)}")
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
-        self.fit, self.parts = PROBES[probe], parts
+        self.fit, self.parts = find_probe(probe), parts
         self.cluster, self.cluster_options = cluster, cluster_options or {}
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf

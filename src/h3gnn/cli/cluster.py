@@ -1,0 +1,198 @@
+"""`h3gnn cluster`: groups of nodes that embeddings show, with or without labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from h3gnn.cli import settings, source
+from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+PANEL = "The clusters"
+CountOption = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters",
+        help="How many; else as many as classes, or what the silhouette picks.",
+        min=1,
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
+MostOption = Annotated[
+    int,
+    typer.Option("--max-clusters", help="The silhouette picks from 2 to this.", min=2, rich_help_panel=PANEL),
+]
+StartsOption = Annotated[
+    int, typer.Option(help="Starts of k-means; the best is taken.", min=1, rich_help_panel=PANEL)
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", help="File for each node's cluster: .csv or .parquet.", show_default=False),
+]
+
+
+def cluster(
+    embeddings: EmbeddingsArgument = None,
+    graph: source.GraphArgument = None,
+    out: OutOption = None,
+    clusters: CountOption = None,
+    max_clusters: MostOption = 12,
+    starts: StartsOption = 10,
+    edges: source.EdgesOption = None,
+    features: source.FeaturesOption = None,
+    labels: source.LabelsOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    label_id_column: source.LabelIdColumnOption = None,
+    label_column: source.LabelColumnOption = None,
+    split_columns: source.SplitColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
+    data_dir: source.DataDirOption = None,
+    seed: settings.SeedOption = 0,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Group the nodes by their embeddings with k-means; no labels are needed.
+
+    `h3gnn cluster run/ --out clusters.csv`
+
+    `h3gnn cluster embeddings.parquet --clusters 8 --out clusters.csv`
+
+    Without labels, the number of clusters is the one with the clearest silhouette (1: every node far nearer
+    to its own cluster than to the next; 0: no clusters to speak of). With labels, there are as many clusters
+    as classes, and the table says how well they agree.
+    """
+    if embeddings is None:
+        raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
+    if out is not None:
+        settings.check_output(out, (".csv", ".parquet"))
+    asked = None
+    if graph is not None or edges is not None:
+        asked = source.load_source(
+            graph,
+            edges=edges,
+            features=features,
+            labels=labels,
+            source_column=source_column,
+            target_column=target_column,
+            weight_column=weight_column,
+            id_column=id_column,
+            feature_columns=feature_columns,
+            label_id_column=label_id_column,
+            label_column=label_column,
+            split_columns=split_columns,
+            header=header,
+            delimiter=delimiter,
+            undirected=undirected,
+            data_dir=data_dir,
+        )
+    read = read_embedded(embeddings, asked, device)
+    found, summary = _cluster(read, clusters, max_clusters, starts, seed)
+    if out is not None:
+        _write(out, read, found)
+        summary["out"] = str(out)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    _print(summary)
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+def _cluster(
+    read: Embedded, clusters: int | None, most: int, starts: int, seed: int
+) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
+    import numpy as np
+
+    from h3gnn.evaluation.clustering import compare_clusters, pick_clusters, silhouette
+    from h3gnn.storage import versions
+
+    nodes = len(read.values)
+    known = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
+    classes = 0 if known is None else np.unique(known[known >= 0]).size
+    count = clusters or classes or None
+    if (count or 2) > nodes:
+        raise InputError(f"{count or 2} clusters are more than the {nodes} node(s) that there are")
+    tried = [count] if count else list(range(2, min(most, nodes - 1) + 1)) or [2]
+    found, measured = pick_clusters(read.values, tried, starts=starts, seed=seed)
+    found, sizes = _by_size(found)
+    shown = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
+    clearness = silhouette(read.values, found, seed=seed)
+    return found, {
+        "nodes": nodes,
+        "clusters": len(sizes),
+        "chosen_by": "--clusters" if clusters else "classes" if classes else "silhouette",
+        "sizes": sizes,
+        "silhouette": None if np.isnan(clearness) else clearness,
+        "silhouettes": shown,
+        "clustering": compare_clusters(found, known) if known is not None and classes else None,
+        "method": read.method,
+        "graph": None if read.graph is None else read.graph.provenance.as_dict(),
+        "params": read.params,
+        "starts": starts,
+        "seed": seed,
+        "versions": versions(),
+    }
+
+
+def _by_size(clusters: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """Number the clusters from the largest, and return their sizes."""
+    import numpy as np
+
+    _, place, counts = np.unique(clusters, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    numbered: npt.NDArray[np.int64] = rank[place].astype(np.int64)
+    return numbered, [int(count) for count in counts[order]]
+
+
+def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
+    import io
+
+    import pandas as pd
+
+    from h3gnn.storage import write_atomically
+
+    table = pd.DataFrame({"node": read.ids, "cluster": clusters})
+    if out.suffix.lower() == ".csv":
+        write_atomically(out, table.to_csv(index=False).encode())
+        return
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    write_atomically(out, buffer.getvalue())
+
+
+def _print(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{summary['clusters']} clusters of {summary['nodes']:,} nodes")
+    table.add_column("cluster")
+    table.add_column("nodes", justify="right")
+    table.add_column("share", justify="right")
+    for number, size in enumerate(summary["sizes"]):
+        table.add_row(str(number), f"{size:,}", f"{100 * size / summary['nodes']:.1f} %")
+    Console().print(table)
+    clearness = summary["silhouette"]
+    typer.echo(f"silhouette {'–' if clearness is None else f'{clearness:.3f}'}")
+    if summary["chosen_by"] == "silhouette":
+        others = ", ".join(f"{k}: {v:.3f}" for k, v in summary["silhouettes"].items() if v is not None)
+        typer.echo(f"silhouette by number of clusters: {others}")
+    if summary["clustering"] is not None:
+        agreed = ", ".join(f"{name} {100 * value:.1f} %" for name, value in summary["clustering"].items())
+        typer.echo(f"agreement with the classes: {agreed}")

@@ -1,0 +1,116 @@
+"""Embeddings that a command is given: a run's, or a file's, each row matched to its node by id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from h3gnn.cli.output import EMBEDDING_ENDINGS
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    import numpy as np
+    import numpy.typing as npt
+
+    from h3gnn.graphs.graph import Graph
+
+EmbeddingsArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN|EMBEDDINGS",
+        help="Folder of `h3gnn fit --out`, or a file of embeddings: .parquet, .csv, .npy.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """An embedding `[nodes, D]` with its nodes' ids, its graph if there is one, and where it came from."""
+
+    values: npt.NDArray[np.float32]
+    ids: npt.NDArray[Any]
+    graph: Graph | None
+    method: str
+    params: dict[str, Any]
+    seed: int | None = None
+    epochs: int = 0
+
+
+def read_embedded(given: str, graph: Graph | None, device: str) -> Embedded:
+    """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order."""
+    path = Path(given)
+    if path.is_dir():
+        return _of_run(path, graph, device)
+    if path.suffix.lower() not in EMBEDDING_ENDINGS:
+        raise InputError(
+            f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
+            f"{', '.join(EMBEDDING_ENDINGS)}"
+        )
+    return _of_file(path, graph)
+
+
+def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
+    from h3gnn.cli.chunks import is_mapped
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.splits import with_splits
+    from h3gnn.training.resources import pick_device
+
+    pick_device(device)
+    model = H3GNN.load(folder).set_params(device=device)
+    if is_mapped(model.graph_):
+        raise InputError(
+            f"{folder} is a run on a graph in files: write its embeddings with `h3gnn embed {folder} "
+            "--out embeddings.parquet` and give that file"
+        )
+    values = model.embedding_ if graph is None else model.transform(graph)
+    asked = with_splits(model.graph_) if graph is None else graph
+    params = {name: value for name, value in model.get_params().items() if name != "verbose"}
+    seed = model.random_state if isinstance(model.random_state, int) else None
+    return Embedded(values, asked.node_ids, asked, "H3GNN", params, seed, model.epochs)
+
+
+def _of_file(path: Path, graph: Graph | None) -> Embedded:
+    import hashlib
+
+    import numpy as np
+
+    from h3gnn.graphs.featurefile import read_features
+    from h3gnn.graphs.ids import find_ids, quoted
+
+    read = read_features(path, None, None, {})
+    values = np.asarray(read.values, dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"{path} holds NaN or infinity in row {int(np.argwhere(~np.isfinite(values))[0, 0])}"
+        )
+    ids = read.ids if read.named else _ids_beside(path, read.ids)
+    if graph is not None:
+        place = find_ids(graph.node_ids, ids)
+        missing = np.flatnonzero(place < 0)
+        if missing.size:
+            raise InputError(
+                f"{path} has no row for node {quoted(graph.node_ids[missing[0]])} of "
+                f"{graph.provenance.source} ({missing.size} of {graph.num_nodes} nodes are missing)"
+            )
+        values, ids = values[place], graph.node_ids
+    digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return Embedded(values, ids, graph, path.name, {"embeddings": str(path), "embeddings_sha256": digest})
+
+
+def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the ids that `h3gnn embed` wrote beside an NPY file; the positions where there are none."""
+    from h3gnn.graphs.tables import check_once, open_table, read_ids
+
+    beside = path.with_suffix(".ids.csv")
+    if not beside.exists():
+        return positions
+    table = open_table(beside, role="node ids", header=True)
+    ids = read_ids(table, (0,))[0]
+    check_once(ids, table)
+    if len(ids) != len(positions):
+        raise InputError(f"{beside} names {len(ids)} nodes, but {path} has {len(positions)} rows")
+    return ids

@@ -1,0 +1,196 @@
+"""`h3gnn evaluate`: how good embeddings are, by labels that they never saw."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from h3gnn.cli import settings, source
+from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
+from h3gnn.cli.output import say
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.evaluation.results import Result
+    from h3gnn.graphs.graph import Graph
+
+PANEL = "The evaluation"
+ProtocolOption = Annotated[
+    str,
+    typer.Option(
+        help="validation, or published (chosen on test nodes, only to compare with the paper).",
+        rich_help_panel=PANEL,
+    ),
+]
+EpochRuleOption = Annotated[
+    str,
+    typer.Option(help="With --preset: last, validation or label-free.", rich_help_panel=PANEL),
+]
+ProbeOption = Annotated[
+    str,
+    typer.Option(help="logistic, or gradient (a linear layer and Adam).", rich_help_panel=PANEL),
+]
+SeedsOption = Annotated[
+    int, typer.Option(help="With --preset: train so many times.", min=1, rich_help_panel=PANEL)
+]
+ClustersOption = Annotated[
+    bool, typer.Option("--clusters/--no-clusters", help="Run k-means too.", rich_help_panel=PANEL)
+]
+
+
+def evaluate(
+    embeddings: EmbeddingsArgument = None,
+    graph: source.GraphArgument = None,
+    protocol: ProtocolOption = "validation",
+    epoch_rule: EpochRuleOption = "last",
+    probe: ProbeOption = "logistic",
+    clusters: ClustersOption = True,
+    preset: settings.PresetOption = None,
+    seeds: SeedsOption = 10,
+    epochs: settings.EpochsOption = None,
+    models: settings.ModelsOption = None,
+    set_: settings.SetOption = None,
+    edges: source.EdgesOption = None,
+    features: source.FeaturesOption = None,
+    labels: source.LabelsOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    label_id_column: source.LabelIdColumnOption = None,
+    label_column: source.LabelColumnOption = None,
+    split_columns: source.SplitColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
+    data_dir: source.DataDirOption = None,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Score embeddings against labels that training never saw: linear probe and k-means.
+
+    `h3gnn evaluate run/` scores a saved model on the graph it was fitted on.
+
+    `h3gnn evaluate embeddings.parquet texas` scores a file of embeddings, rows matched by node id.
+
+    `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
+
+    A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
+    validation nodes, and test nodes are looked at once. docs/evaluation.md explains the rest.
+    """
+    given = {
+        "edges": edges,
+        "features": features,
+        "labels": labels,
+        "source_column": source_column,
+        "target_column": target_column,
+        "weight_column": weight_column,
+        "id_column": id_column,
+        "feature_columns": feature_columns,
+        "label_id_column": label_id_column,
+        "label_column": label_column,
+        "split_columns": split_columns,
+        "header": header,
+        "delimiter": delimiter,
+        "undirected": undirected,
+        "data_dir": data_dir,
+    }
+    how = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
+    _check(how, trains=preset is not None)
+    if preset is not None:
+        if embeddings is not None and graph is not None:
+            raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
+        graph = graph or embeddings
+        model = settings.build_estimator(
+            preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
+        )
+        result = _of_preset(model, preset, graph, _load(graph, given), seeds, how)
+    else:
+        if epochs is not None or models is not None or set_:
+            raise InputError("--epochs, --models and --set change what is trained: give --preset as well")
+        if embeddings is None:
+            raise InputError(
+                "say what to evaluate: a run, a file of embeddings, or --preset NAME with a graph"
+            )
+        needs = graph is not None or edges is not None
+        result = _of_embedding(embeddings, graph, _load(graph, given) if needs else None, device, how)
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(), indent=2))
+        return
+    from h3gnn.report.terminal import print_results
+
+    print_results([result])
+
+
+def _check(how: dict[str, Any], *, trains: bool) -> None:
+    """Refuse names that do not exist before any work is done."""
+    from h3gnn.evaluation.protocols import find_protocol
+    from h3gnn.evaluation.snapshots import find_probe
+
+    rule = find_protocol(how["protocol"]).epoch_rule(how["epoch_rule"])
+    find_probe(how["probe"])
+    if not trains and rule in ("validation", "label-free"):
+        raise InputError(f"--epoch-rule {rule} needs the epochs of a training: give --preset NAME")
+
+
+def _load(graph: str | None, given: dict[str, Any]) -> Graph:
+    loaded = source.load_source(graph, **given)
+    for note in loaded.provenance.mended:
+        say(f"note: {note}")
+    return loaded
+
+
+def _name(graph: str | None) -> str | None:
+    """Return a benchmark's name as it stands in results; None for a graph that says itself what it is."""
+    from h3gnn.graphs.catalogue import is_benchmark
+
+    return graph.lower() if graph is not None and is_benchmark(graph) else None
+
+
+def _of_preset(
+    model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
+) -> Result:
+    from h3gnn.evaluation.protocols import find_protocol
+    from h3gnn.experiments.evaluate import build_judge, evaluate_estimator
+
+    build_judge(graph)  # says at once if there are no labels
+    model.set_params(verbose=True)
+    options = {**how, "protocol": find_protocol(how["protocol"])}
+    return evaluate_estimator(
+        model,
+        graph,
+        seeds=range(seeds),
+        method=f"H3GNN, preset {preset}",
+        name=_name(name),
+        done=lambda seed: say(f"trained and scored {seed + 1} of {seeds}"),
+        **options,
+    )
+
+
+def _of_embedding(
+    given: str, name: str | None, graph: Graph | None, device: str, how: dict[str, Any]
+) -> Result:
+    import torch
+
+    from h3gnn.evaluation.protocols import find_protocol
+    from h3gnn.experiments.evaluate import evaluate_embedding
+    from h3gnn.training.resources import pick_device
+
+    read = read_embedded(given, graph, device)
+    if read.graph is None:
+        raise InputError(f"{given} holds embeddings alone: name the graph with the labels as well")
+    return evaluate_embedding(
+        torch.from_numpy(read.values).to(pick_device(device)),
+        read.graph,
+        method=read.method,
+        params=read.params,
+        seeds=[] if read.seed is None else [read.seed],
+        epoch=read.epochs,
+        name=_name(name),
+        protocol=find_protocol(how["protocol"]),
+        probe=how["probe"],
+        cluster=how["cluster"],
+    )
