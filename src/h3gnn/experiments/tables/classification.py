@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from h3gnn.experiments.methods import METHODS as LISTED
 from h3gnn.experiments.tables.experiment import Experiment, figures_of, selection_table, side_by_side
 from h3gnn.experiments.tables.lines import Line, Row, fit_line
 from h3gnn.experiments.tables.methods import METHODS, method_line
@@ -22,7 +23,13 @@ OF_ENCODER: dict[str, dict[str, Any]] = {
     DECODER: {"objective": "decoder", "mask": "random"},
 }
 """Rows that change the preset of a graph."""
-PRINTED = {DIFFI: DIFFI, PROB: PROB, DECODER: "GraphMAE", UNTRAINED: None, **METHODS}
+PRINTED = {
+    DIFFI: DIFFI,
+    PROB: PROB,
+    DECODER: "GraphMAE",
+    UNTRAINED: None,
+    **{LISTED[method].title: name for method, name in METHODS.items()},
+}
 """Our rows, and what they are called in the paper's tables."""
 
 
@@ -56,8 +63,8 @@ def compared(experiment: str, graphs: Sequence[str], rows: Sequence[Row]) -> str
         [
             side_by_side(experiment, graphs, figures, paper),
             "The encoder–decoder row is GraphMAE's objective on our encoder, and stands beside the paper's "
-            "GraphMAE. Supervised baselines choose their epoch and settings on validation nodes only, and so "
-            "have no `published` figure.",
+            "GraphMAE. The other baselines are run under `validation` only: nothing of theirs is chosen on "
+            "test nodes.",
             "### What choosing on test nodes adds",
             selection_table(experiment, graphs, figures, {DIFFI: DIFFI, PROB: PROB}),
         ]

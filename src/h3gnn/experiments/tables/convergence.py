@@ -68,9 +68,9 @@ def _text(rows: Sequence[Row]) -> str:
         "device",
     ]
     return (
-        "Accuracy on validation nodes (ridge classifier, mean over splits and seeds, percent) while "
-        "training, with everything but the objective the same: one model, random masks, the graph's preset otherwise. "
-        "Near: 99 % of the run's own best; – where training never rose above the untrained encoder.\n\n"
+        "Accuracy on validation nodes (ridge classifier, mean over splits and seeds, percent) in training, "
+        "with all but the objective the same: one model, random masks, else the graph's preset. Near: 99 % of "
+        "the run's own best; – where training never rose above the untrained encoder.\n\n"
         + table(headings, lines)
     )
 

@@ -15,7 +15,7 @@ from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, SplitScores, answers_of, score
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.planes import place_in_plane, shown_nodes
-from h3gnn.experiments.tables.scope import snapshot_epochs
+from h3gnn.experiments.tables.scope import look_epochs
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.snapshots import Snapshots
 
@@ -27,7 +27,7 @@ def run_fit(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     has each split's best on test nodes.
     """
     seed = cell.seeds[0]
-    looked_at = snapshot_epochs(cell.params["epochs"])
+    looked_at = look_epochs(cell.params["epochs"])
     looks = Looks(graph, cell.params["n_models"], looked_at[-1], cell.wants, seed)
     model = H3GNN(**cell.params, random_state=seed, device=str(device))
     model.fit(graph, snapshots=Snapshots(looked_at, looks.take))

@@ -14,7 +14,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.ridge import RidgeValidation
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.fits import known
-from h3gnn.experiments.tables.scope import snapshot_epochs
+from h3gnn.experiments.tables.scope import look_epochs
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.training.snapshots import Snapshots
@@ -52,7 +52,7 @@ def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str,
     """
     labels, train, val, _ = known(graph)
     ridge = RidgeValidation(labels, train, val, device)
-    looked_at = [0, *snapshot_epochs(cell.params["epochs"], LOOKS)]
+    looked_at = [0, *look_epochs(cell.params["epochs"], LOOKS)]
     curves = []
     for seed in cell.seeds:
         curve: list[float] = []

@@ -15,6 +15,7 @@ import torch
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.fits import run_fit
 from h3gnn.experiments.tables.measures import run_convergence, run_efficiency, run_statistics
+from h3gnn.experiments.tables.methods import run_baseline
 from h3gnn.experiments.tables.store import Record, rounded
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
@@ -24,6 +25,7 @@ Runner = Callable[[Cell, Graph, torch.device], dict[str, Any]]
 
 RUNNERS: dict[str, Runner] = {
     "fit": run_fit,
+    "method": run_baseline,
     "efficiency": run_efficiency,
     "convergence": run_convergence,
     "statistics": run_statistics,

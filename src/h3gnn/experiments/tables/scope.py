@@ -67,7 +67,7 @@ class Scope:
         return {name: value for name, value in params.items() if name not in PASSING}
 
 
-def snapshot_epochs(epochs: int, count: int = SNAPSHOTS) -> list[int]:
+def look_epochs(epochs: int, count: int = SNAPSHOTS) -> list[int]:
     """Return growing epochs, close together at the start, the last included: `epochs · (i / count)²`."""
     if epochs == 0:
         return [0]
