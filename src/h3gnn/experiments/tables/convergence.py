@@ -68,8 +68,8 @@ def _text(rows: Sequence[Row]) -> str:
         "device",
     ]
     return (
-        "Accuracy on validation nodes (ridge classifier, mean over splits and seeds, percent) in training, "
-        "with all but the objective the same: one model, random masks, else the graph's preset. Near: 99 % of "
+        "Accuracy on validation nodes (ridge classifier, mean over splits and seeds, percent) while training "
+        "one model with random masks and else the graph's preset; the objective alone differs. Near: 99 % of "
         "the run's own best; – where training never rose above the untrained encoder.\n\n"
         + table(headings, lines)
     )
