@@ -97,8 +97,9 @@ class Bootstrap(nn.Module):
     def __init__(self, features: Features, width: int, generator: torch.Generator) -> None:
         super().__init__()
         self.online = BootstrapEncoder(features, width, generator)
-        self.predictor = nn.Sequential(nn.Linear(width, 2 * width), nn.PReLU(), nn.Linear(2 * width, width))
-        for layer in (self.predictor[0], self.predictor[2]):
+        layers = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.predictor = nn.Sequential(layers[0], nn.PReLU(), layers[1])
+        for layer in layers:
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         self.target = BootstrapEncoder(features, width, generator).requires_grad_(False)
@@ -125,7 +126,7 @@ def bootstrap_embedding(
     settings: BootstrapSettings | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Train BGRL on a graph and return the online encoder's embedding of the whole graph, `[nodes, width]`."""
+    """Train BGRL on a graph and return the online encoder's embedding of all of it, `[nodes, width]`."""
     settings = settings or BootstrapSettings()
     views = ViewMaker(graph, device, torch.Generator(device).manual_seed(seed))
     with torch.random.fork_rng(devices=[]):  # torch's layers draw their starts before ours replace them

@@ -88,7 +88,10 @@ class MLP(Classifier):
 
 
 class GCN(MLP):
-    r"""Two graph convolutions (Kipf and Welling, 2017): the same, with :math:`P = \tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
+    r"""Two graph convolutions (Kipf and Welling, 2017).
+
+    The same, with :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`.
+    """
 
     def spread(self, x: Tensor) -> Tensor:
         """Propagate along the normalised adjacency."""

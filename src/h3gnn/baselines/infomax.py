@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,7 @@ def infomax_embedding(
     start, noise = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed)
     features, matrix = scaled_features(graph, device), gcn_adjacency(graph, device)
     encoder = _Encoder(features, matrix, settings.width, start).to(device)
-    model = _infomax(encoder, settings.width, start, noise).to(device)
+    model: Any = _infomax(encoder, settings.width, start, noise).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     order = torch.arange(graph.num_nodes, device=device)
     best, best_epoch = float("inf"), 0

@@ -150,5 +150,5 @@ def to_device(matrix: SparseMatrix, device: torch.device) -> SparseMatrix:
     """Return the matrix on another device."""
     if matrix.values.device == device:
         return matrix
-    moved = (part.to(device) for part in (matrix.rows, matrix.cols, matrix.values))
-    return SparseMatrix(*moved, shape=matrix.shape)
+    rows, cols, values = (part.to(device) for part in (matrix.rows, matrix.cols, matrix.values))
+    return SparseMatrix(rows, cols, values, matrix.shape)

@@ -1,7 +1,7 @@
 """A stack of models that train side by side: their settings, their noise, their weights, their Adam.
 
-Values of a stack lie as `[rows, models, channels]`, weights as `[in, models, out]`: then one wide product with
-a matrix that all models share (features, adjacency) serves all of them, and no copy is made in between.
+Values of a stack lie as `[rows, models, channels]`, weights as `[in, models, out]`: then one wide product
+with a matrix that all models share (features, adjacency) serves all of them, without a copy in between.
 
 All models of one seed start from the same weights and see the same dropout coins, whatever their split and
 settings. So a model's result depends on its own seed, split and settings alone, and not on which models
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from h3gnn.baselines.matrices import SparseMatrix, sparse_matrix
 
+COINS = 2**32
+"""Added to a seed, so that dropout does not draw the numbers that the weights started from."""
 SPARSE_BELOW = 0.06
 """Features with a smaller share of non-zero values are multiplied as sparse matrices."""
 
@@ -52,7 +54,7 @@ class Noise:
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         seeds = list(dict.fromkeys(member.seed for member in members))
-        self.generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self.generators = [torch.Generator(device).manual_seed(seed + COINS) for seed in seeds]
         self.seed_of = [seeds.index(member.seed) for member in members]
         self.index = torch.tensor(self.seed_of, device=device)
         self.rate_of = [member.setting.dropout for member in members]
@@ -133,7 +135,7 @@ class Weights:
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         self.members, self.device = members, device
         self.seeds = list(dict.fromkeys(member.seed for member in members))
-        self.generators = [torch.Generator().manual_seed(seed + 1) for seed in self.seeds]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
         self.tensors: dict[str, Tensor] = {}
 
     def glorot(self, name: str, rows: int, columns: int, fan: int | None = None) -> None:
@@ -159,8 +161,8 @@ class Weights:
 class WideAdam:
     """Adam over tensors `[in, models, out]`, each model with its own learning rate and weight decay.
 
-    The update of Kingma and Ba (2015), with L2 decay added to the gradient as torch's Adam does; the rates are
-    tensors along the models' axis, so that a hundred models take the few operations of one.
+    The update of Kingma and Ba (2015), with L2 decay added to the gradient as torch's Adam does; the rates
+    are tensors along the models' axis, so that a hundred models take the few operations of one.
     """
 
     def __init__(self, tensors: Sequence[Tensor], members: Sequence[Member]) -> None:

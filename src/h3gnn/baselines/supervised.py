@@ -89,20 +89,17 @@ def predict(
     trainer = _Trainer(kind, graph, ground_of(kind, graph, scaled, device), device, memory, epochs, patience)
     splits = range(graph.num_splits)
     search = [Member(seeds[0], split, setting) for setting in sorted(grid) for split in splits]
-    later = len(seeds[1:]) * len(splits)
-    report = watch or (lambda share: None)
+    later, report = len(seeds[1:]) * len(splits), watch or (lambda share: None)
     total = len(search) + later
-    found = trainer.train(search, lambda share: report(share * len(search) / total))
+    found = trainer.train(search, part_of(report, 0, len(search), total))
     best = [_best(search, found, split) for split in splits]
     settings = [search[position].setting for position in best]
-    again = sorted(
-        (Member(seed, split, settings[split]) for seed in seeds[1:] for split in splits),
-        key=lambda member: (member.setting, member.seed, member.split),
-    )
-    repeated = trainer.train(again, lambda share: report((len(search) + share * later) / total))
-    place = {(again[i].seed, again[i].split): repeated[i] for i in range(len(again))}
-    place |= {(seeds[0], split): found[best[split]] for split in splits}
-    every = [[place[seed, split] for split in splits] for seed in seeds]
+    again = [Member(seed, split, settings[split]) for seed in seeds[1:] for split in splits]
+    again.sort(key=lambda member: (member.setting.width, member.seed, member.setting, member.split))
+    repeated = trainer.train(again, part_of(report, len(search), later, total))
+    models = {(seeds[0], split): found[best[split]] for split in splits}
+    models |= {(member.seed, member.split): one for member, one in zip(again, repeated, strict=True)}
+    every = [[models[seed, split] for split in splits] for seed in seeds]
     chosen = [[one.described(settings[split]) for split, one in enumerate(row)] for row in every]
     return Predictions(torch.stack([torch.stack([one.scores for one in row]) for row in every]), chosen)
 
@@ -153,7 +150,6 @@ class _Trainer:
         """Train all, a stack at a time; settings of one width stand together in a stack."""
         done: list[_Model] = []
         for group in self._groups(members):
-            start = len(done)
             trained = train_stack(
                 self.kind(self.ground, group, self.device),
                 group,
@@ -162,9 +158,7 @@ class _Trainer:
                 self.val_share,
                 epochs=self.epochs,
                 patience=self.patience,
-                watch=lambda share, start=start, size=len(group): watch(
-                    (start + share * size) / len(members)
-                ),
+                watch=part_of(watch, len(done), len(group), len(members)),
             )
             done += _read_back(trained)
         return done
@@ -179,6 +173,11 @@ class _Trainer:
             else:
                 groups.append([member])
         return groups
+
+
+def part_of(watch: Watch, before: int, size: int, total: int) -> Watch:
+    """Return what tells `watch` of a part: `size` models after `before` of `total`."""
+    return lambda share: watch((before + share * size) / total)
 
 
 def _read_back(trained: Trained) -> list[_Model]:

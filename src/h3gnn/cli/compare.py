@@ -16,7 +16,7 @@ from h3gnn.cli.output import say
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
 
-DEFAULT = "raw,smoothed,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,h3gnn"
+DEFAULT = "raw,smoothed,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
 PANEL = "The comparison"
 MethodsOption = Annotated[
     str,
@@ -161,6 +161,7 @@ def _progress() -> Iterator[Callable[[Any], Callable[[float], None]] | None]:
 
 
 def _print_table(result: Comparison) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -169,17 +170,16 @@ def _print_table(result: Comparison) -> None:
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
     reference = result.results[result.reference].method
-    table = Table(title=escape(shown[0].graph), title_justify="left")
-    for heading in ("method", "accuracy", "95 % interval", "macro-F1", "seconds", f"against {reference}"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    for place, name in enumerate(result.ranked):
-        one = result.results[name]
+    table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("method", "accuracy", "95 %\ninterval", "macro\nF1", "sec.", f"against\n{reference} (p)"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for name, one in zip(result.ranked, shown, strict=True):
         interval = one.probe.interval95
         table.add_row(
-            f"{one.method}{' ★' if place == 0 else ''}",
+            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
             percent(one.probe),
-            "–" if interval is None else f"{100 * interval[0]:.1f} – {100 * interval[1]:.1f}",
-            percent(one.macro_f1),
+            "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}",
+            f"{100 * one.macro_f1.mean:.1f}",
             f"{one.seconds:.1f}",
             _versus(result, name),
         )
@@ -199,4 +199,4 @@ def _versus(result: Comparison, name: str) -> str:
     test = result.test(name)
     if test.n < 2:
         return f"{100 * test.difference:+.1f}, one run"
-    return f"{'' if test.differ else '≈ '}{100 * test.difference:+.1f} (p = {test.p_value:.2g})"
+    return f"{'' if test.differ else '≈ '}{100 * test.difference:+.1f} ({test.p_value:.2g})"

@@ -26,8 +26,8 @@ PROBES: dict[str, Callable[..., Candidates]] = {
     "gradient": gradient_candidates,
     "features": partial(probe_candidates, by_column=False),
 }
-"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features" is
-the default, with all columns divided by one number instead of each by its own."""
+"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features"
+is the default, with all columns divided by one number instead of each by its own."""
 
 
 def find_probe(name: str) -> Callable[..., Candidates]:

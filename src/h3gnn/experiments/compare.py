@@ -58,8 +58,8 @@ class Comparison:
         points, first, second = 100 * test.difference, self._title(winner), self._title(other)
         if test.n < 2:
             return (
-                f"On this graph {first} scores {points:.1f} points above {second}, but one split and one seed "
-                "cannot tell that from chance: ask for more --seeds."
+                f"On this graph {first} scores {points:.1f} points above {second}, but one split and one "
+                "seed cannot tell that from chance: ask for more --seeds."
             )
         p_value = f"p = {test.p_value:.2g}"
         if test.differ:
@@ -154,11 +154,11 @@ def read_kept(path: Path) -> dict[str, Any]:
         return {}
     try:
         stored = json.loads(path.read_text())
-        if stored["format"] != FORMAT:
-            raise KeyError("format")
-        kept: dict[str, Any] = stored["methods"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} holds something else than a comparison; choose another file") from None
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise InputError(f"{path} holds something else than a comparison; choose another file")
+    kept: dict[str, Any] = stored["methods"]
     return kept
 
 

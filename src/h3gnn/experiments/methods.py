@@ -14,6 +14,8 @@ from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
 from h3gnn.baselines.smoothing import raw_features, smoothed_features
 from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.experiments.graphmae import graphmae_embedding
 from h3gnn.graphs.graph import Graph
 
 Watch = Callable[[float], None]
@@ -21,18 +23,22 @@ Watch = Callable[[float], None]
 Embed = Callable[[Graph, int, torch.device, Watch], npt.NDArray[np.float32]]
 """From a graph and a seed to its embedding `[nodes, D]`."""
 
+Objective = Callable[[H3GNN, Graph, Watch], npt.NDArray[np.float32]]
+"""From settings of `H3GNN` and a graph to its embedding."""
+
 
 @dataclass(frozen=True)
 class Method:
     """One way to classify nodes.
 
-    Exactly one of three: settings of `H3GNN` that differ from the ones asked for, a function that embeds, or
-    a supervised classifier.
+    Exactly one of four: settings of `H3GNN` that differ from the ones asked for, another objective for its
+    encoder, a function that embeds, or a supervised classifier.
 
     Attributes:
         name: as the command line knows it.
         title: as tables show it.
         overrides: what is changed in the settings of `H3GNN`.
+        objective: how to train the encoder that the settings of `H3GNN` describe, and embed a graph with it.
         embed: how to embed a graph; the embedding is then probed.
         classifier: whether `baselines.supervised` trains it on labels.
         has_chance: whether seeds matter; without chance one run says all.
@@ -43,6 +49,7 @@ class Method:
     name: str
     title: str
     overrides: dict[str, Any] | None = None
+    objective: Objective | None = None
     embed: Embed | None = None
     classifier: bool = False
     has_chance: bool = True
@@ -50,9 +57,9 @@ class Method:
     params: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def is_h3gnn(self) -> bool:
-        """Whether it is the estimator with some settings."""
-        return self.overrides is not None
+    def takes_settings(self) -> bool:
+        """Whether the settings of `H3GNN` are its own."""
+        return self.overrides is not None or self.objective is not None
 
 
 def _features(name: str, title: str, hops: int) -> Method:
@@ -65,8 +72,8 @@ def _features(name: str, title: str, hops: int) -> Method:
 
 _LISTED = (
     _features("raw", "raw features", 0),
-    _features("smoothed", "features and neighbour mean", 1),
-    _features("smoothed2", "features and two hops' means", 2),
+    _features("smoothed", "features + neighbours", 1),
+    _features("smoothed2", "features + two hops", 2),
     Method("untrained", "untrained encoder", overrides={"epochs": 0}),
     Method("mlp", "MLP (supervised)", classifier=True),
     Method("gcn", "GCN (supervised)", classifier=True),
@@ -85,6 +92,7 @@ _LISTED = (
         params=asdict(BootstrapSettings()),
     ),
     Method("decoder", "encoder–decoder", overrides={"objective": "decoder"}),
+    Method("graphmae", "GraphMAE objective", objective=graphmae_embedding),
     Method("h3gnn", "H3GNN", overrides={}),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}

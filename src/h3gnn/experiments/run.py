@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, predict
+from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, part_of, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
@@ -16,16 +16,16 @@ from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answer
 from h3gnn.evaluation.results import Result
 from h3gnn.evaluation.snapshots import Judgement
 from h3gnn.experiments.evaluate import HOW_NOT_WHAT, build_judge, evaluate_estimator, to_result
-from h3gnn.experiments.methods import Method, Watch
+from h3gnn.experiments.methods import Method, Watch, find_methods
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
-CPU_STACK = 2**29
-"""Bytes of a stack of supervised models on a CPU, where larger ones are no faster."""
+STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
+"""Bytes of a stack of supervised models; larger ones are no faster."""
 
 
 def run_method(
-    method: Method,
+    method: Method | str,
     graph: Graph,
     *,
     seeds: Sequence[int],
@@ -42,12 +42,12 @@ def run_method(
     """Train a method once for each seed, and score it on every split of a graph.
 
     Args:
-        method: from `METHODS`.
+        method: one of `METHODS`, or its name.
         graph: with labels and splits.
         seeds: one training each; a method without chance takes the first.
         model: the settings of H3GNN, for the methods that are made of it; by default its defaults.
-        protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods choose
-            epoch and settings on validation nodes always; the others' epoch is their own.
+        protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods
+            choose epoch and settings on validation nodes always; the others' epoch is their own.
         device: "auto", "cpu", "cuda".
         grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`.
         epochs: at most so many for the supervised methods; None for the usual number.
@@ -56,10 +56,12 @@ def run_method(
         watch: told the share of the work that is done.
     """
     watch = watch or (lambda share: None)
+    method = find_methods(method)[0] if isinstance(method, str) else method
     used = list(seeds) if method.has_chance else list(seeds)[:1]
-    if not method.is_h3gnn:
-        return _run_baseline(method, graph, used, protocol, device, grid, epochs, cluster, name, watch)
     settings = {**(model or H3GNN()).get_params(), **(method.overrides or {}), "device": device}
+    if method.overrides is None:
+        given = H3GNN(**settings)
+        return _run_baseline(method, graph, used, given, protocol, grid, epochs, cluster, name, watch)
     trained: list[int] = []
 
     def done(seed: int) -> None:
@@ -83,9 +85,10 @@ def method_params(
     method: Method, model: H3GNN | None = None, grid: str = "small", epochs: int | None = None
 ) -> dict[str, Any]:
     """Return a method's configuration as results record it."""
-    if method.is_h3gnn:
+    if method.takes_settings:
         given = {**(model or H3GNN()).get_params(), **(method.overrides or {})}
-        return {key: value for key, value in given.items() if key not in HOW_NOT_WHAT}
+        plain = {key: value for key, value in given.items() if key not in HOW_NOT_WHAT}
+        return {**plain, "probe": method.probe}
     if method.classifier:
         if grid not in GRIDS:
             raise InputError(f"there is no grid {grid!r}; the grids are {', '.join(GRIDS)}")
@@ -98,21 +101,21 @@ def _run_baseline(
     method: Method,
     graph: Graph,
     seeds: list[int],
+    model: H3GNN,
     protocol: Protocol,
-    device: str,
     grid: str,
     epochs: int | None,
     cluster: bool,
     name: str | None,
     watch: Watch,
 ) -> Result:
-    started, place = time.perf_counter(), pick_device(device)
-    params = method_params(method, grid=grid, epochs=epochs)
+    started, place = time.perf_counter(), pick_device(model.device)
+    params = method_params(method, model, grid, epochs)
     if method.classifier:
         judgements = _judge_classifier(method, graph, seeds, place, grid, epochs, watch)
         rule = "validation"
     else:
-        judgements = _judge_embeddings(method, graph, seeds, place, protocol, cluster, watch)
+        judgements = _judge_embeddings(method, graph, seeds, model, protocol, cluster, watch)
         rule = protocol.epoch_rule("last")
     return to_result(
         judgements,
@@ -132,18 +135,20 @@ def _judge_embeddings(
     method: Method,
     graph: Graph,
     seeds: list[int],
-    device: torch.device,
+    model: H3GNN,
     protocol: Protocol,
     cluster: bool,
     watch: Watch,
 ) -> list[Judgement]:
-    assert method.embed is not None
-    judgements = []
+    device, judgements = pick_device(model.device), []
     for turn, seed in enumerate(seeds):
         judge = build_judge(graph, protocol=protocol, probe=method.probe, cluster=cluster)
-        embedding = method.embed(
-            graph, seed, device, lambda share, turn=turn: watch((turn + share) / len(seeds))
-        )
+        told = part_of(watch, turn, 1, len(seeds))
+        if method.embed is not None:
+            embedding = method.embed(graph, seed, device, told)
+        elif method.objective is not None:
+            seeded = H3GNN(**{**model.get_params(), "random_state": seed, "verbose": False})
+            embedding = method.objective(seeded, graph, told)
         judge.add(0, torch.from_numpy(embedding).to(device))
         judgements.append(judge.result())
         watch((turn + 1) / len(seeds))
@@ -164,8 +169,7 @@ def _judge_classifier(
     assert graph.labels is not None
     assert graph.val_mask is not None
     assert graph.test_mask is not None
-    memory = int(SHARE * free_bytes(device))
-    memory = memory if device.type == "cuda" else min(memory, CPU_STACK)
+    memory = min(int(SHARE * free_bytes(device)), STACK.get(device.type, STACK["cpu"]))
     found = predict(
         method.name,
         graph,
