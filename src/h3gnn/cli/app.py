@@ -21,6 +21,7 @@ from h3gnn.cli.inspect import inspect
 from h3gnn.cli.plot import plot
 from h3gnn.cli.prepare import prepare
 from h3gnn.cli.report import report
+from h3gnn.cli.reproduce import reproduce
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
@@ -42,6 +43,7 @@ for command in (
     cluster,
     compare,
     tune,
+    reproduce,
     report,
     plot,
     inspect,

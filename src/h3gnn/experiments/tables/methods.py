@@ -1,0 +1,80 @@
+"""The baselines of the comparison tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
+from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
+from h3gnn.experiments import methods, run
+from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables.lines import Line, pack
+from h3gnn.experiments.tables.scope import CITATION, WEBKB, Scope
+from h3gnn.graphs.graph import Graph
+
+METHODS: dict[str, str | None] = {
+    "raw": None,
+    "smoothed": None,
+    "mlp": "MLP",
+    "gcn": "GCN",
+    "gat": "GAT",
+    "h2gcn": "H2GCN",
+    "dgi": "DGI",
+    "bgrl": "BGRL",
+}
+"""Baselines by name, and what the paper calls them; those that are made of our encoder are not among them."""
+FULL_GRID = (*WEBKB, "cora", "citeseer")
+"""On these the supervised baselines choose from the full grid of settings, on others from the small."""
+SEEDS = 3
+"""Of a baseline on a graph with ten splits; with one split it has as many as H3GNN."""
+QUICK_EPOCHS = 5
+_SMALL_DGI = InfomaxSettings(width=16, epochs=QUICK_EPOCHS)
+_SMALL_BGRL = BootstrapSettings(width=16, epochs=QUICK_EPOCHS)
+_QUICK: dict[str, methods.Method] = {
+    "dgi": replace(
+        methods.METHODS["dgi"],
+        embed=lambda graph, seed, device, watch: infomax_embedding(graph, seed, device, _SMALL_DGI, watch),
+        params=asdict(_SMALL_DGI),
+    ),
+    "bgrl": replace(
+        methods.METHODS["bgrl"],
+        embed=lambda graph, seed, device, watch: bootstrap_embedding(graph, seed, device, _SMALL_BGRL, watch),
+        params=asdict(_SMALL_BGRL),
+    ),
+}
+
+
+def method_line(scope: Scope, method: str, graph: str) -> Line:
+    """Return the line of a baseline: one cell with all its seeds, under `validation`."""
+    seeds = scope.seeds_of(graph)
+    if graph not in CITATION:
+        seeds = seeds[:SEEDS]
+    chosen = _method(method, scope.quick)
+    grid = "full" if graph in FULL_GRID and not scope.quick else "small"
+    epochs = QUICK_EPOCHS if scope.quick else None
+    params = {**run.method_params(chosen, grid=grid, epochs=epochs), "method": method, "quick": scope.quick}
+    params |= {"grid_name": grid} if chosen.classifier else {}
+    cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
+    return Line(chosen.title, graph, (cell,))
+
+
+def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Run a baseline under `validation`."""
+    quick = cell.params["quick"]
+    result = run.run_method(
+        _method(cell.params["method"], quick),
+        graph,
+        seeds=cell.seeds,
+        device=str(device),
+        grid=cell.params.get("grid_name", "small"),
+        epochs=QUICK_EPOCHS if quick else None,
+        name=cell.graph,
+    )
+    return {"rows": [pack(result)]}
+
+
+def _method(name: str, quick: bool) -> methods.Method:
+    return _QUICK.get(name, methods.METHODS[name]) if quick else methods.METHODS[name]
