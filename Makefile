@@ -8,7 +8,7 @@ PROCESSES ?= 2
 .PHONY: help demo test test-slow lint format bench clean
 
 help:
-	@echo "make demo       fit the built-in graph, print the table, draw the picture"
+	@echo "make demo       fit the built-in graph, print the table, write the report page"
 	@echo "make test       format, lint, types and tests (minutes)"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make lint       format, lint and types only"

@@ -40,7 +40,7 @@ def check_arguments(given: dict[str, Any]) -> None:
         check_whole(name, given[name], smallest)
     for name, (least, below, closed) in _NUMBERS.items():
         check_number(name, given[name], least, below, closed=closed)
-    for name, choices in _CHOICES.items():
+    for name, choices in CHOICES.items():
         check_choice(name, given[name], choices)
     if given["hidden_channels"] is not None:
         check_whole("hidden_channels", given["hidden_channels"], 1)
@@ -99,7 +99,7 @@ _NUMBERS = {
     "learning_rate": (0.0, 10.0, False),
     "weight_decay": (0.0, 10.0, False),
 }
-_CHOICES = {
+CHOICES = {
     "norm": ("residual-post", "post", "pre"),
     "fusion": ("attention", "mlp"),
     "output": ("flatten", "first"),

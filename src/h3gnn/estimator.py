@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,8 +37,8 @@ from h3gnn.training.collapse import CollapseWarning, collapse_epochs
 from h3gnn.training.distributed import Ranks, launched_together, together
 from h3gnn.training.memory import Size, parse_memory, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
-from h3gnn.training.progress import progress_bar
-from h3gnn.training.resources import pick_device, use_bfloat16
+from h3gnn.training.progress import Watching, both, progress_bar
+from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
 from h3gnn.training.snapshots import Snapshots
 from h3gnn.training.step import Step
 
@@ -97,6 +98,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         graph_: the fitted `Graph`.
         embedding_: its embedding, float32 `[nodes, n_models · D]`.
         history_: the training log, a `History`.
+        cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
     """
 
@@ -205,6 +207,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         edge_index: Any = None,
         checkpoints: Checkpoints | None = None,
         snapshots: Snapshots | None = None,
+        watching: Watching | None = None,
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
@@ -218,15 +221,22 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 checkpoints are removed.
             snapshots: after which epochs to hand the models' embedding to a function; not in mini-batches,
                 and not together with checkpoints.
+            watching: gives, for a group of models that starts with a given one, what is called after each of
+                its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
         self._check_checkpoints(checkpoints)
+        started = time.perf_counter()
         if self.batch_size is not None or isinstance(X, MappedGraph):
             if snapshots is not None:
                 raise InputError("snapshots are taken of the full graph: leave batch_size out")
-            self._fit_in_batches(X, edge_index, checkpoints)
+            self._fit_in_batches(X, edge_index, checkpoints, watching)
         else:
-            self._fit_full_graph(X, edge_index, checkpoints, snapshots)
+            self._fit_full_graph(X, edge_index, checkpoints, snapshots, watching)
+        self.cost_ = {
+            "seconds": round(time.perf_counter() - started, 3),
+            "peak_megabytes": peak_megabytes(pick_device(self.device)),
+        }
         self._warn_of_collapse()
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
@@ -238,6 +248,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         edge_index: Any,
         checkpoints: Checkpoints | None,
         snapshots: Snapshots | None,
+        watching: Watching | None,
     ) -> None:
         if checkpoints is not None and snapshots is not None:
             raise InputError("a run that goes on from checkpoints has no earlier snapshots: give one of them")
@@ -258,13 +269,20 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             checkpoints=checkpoints,
             fingerprint=self._fingerprint(device),
             snapshots=snapshots,
+            watching=watching,
         )
         if self.memory is None:
             self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
         else:
             self.embedding_ = np.concatenate(list(self.embedding_chunks()))
 
-    def _fit_in_batches(self, X: Any, edge_index: Any, checkpoints: Checkpoints | None) -> None:  # noqa: N803
+    def _fit_in_batches(
+        self,
+        X: Any,  # noqa: N803
+        edge_index: Any,
+        checkpoints: Checkpoints | None,
+        watching: Watching | None,
+    ) -> None:
         if self.batch_size is None:
             raise InputError(
                 "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
@@ -275,7 +293,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self._take_in(X)
         else:
             self._take_in(self._read(X, edge_index))
-        self._train_in_batches(self._source(), checkpoints)
+        self._train_in_batches(self._source(), checkpoints, watching)
         if not isinstance(X, MappedGraph):
             self.embedding_ = np.concatenate(list(self.embedding_chunks()))
 
@@ -364,6 +382,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         state = storage.load_model(Path(folder))
         model = cls(**state.params)
         model.graph_, model.history_, model.seeds_ = state.graph, state.history, state.seeds
+        model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
@@ -394,10 +413,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
         if self.scaler_.mean is not None and self.scaler_.scale is not None:
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
+        if self.history_.difficulty is not None:
+            tensors["difficulty"] = self.history_.difficulty
         params = self.get_params()
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
-        return storage.ModelState(params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind)
+        return storage.ModelState(
+            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind, self.cost_
+        )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         if edge_index is not None or _is_graph(X):
@@ -477,7 +500,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _budget(self) -> int:
         return largefit.physical_memory() if self.memory is None else parse_memory(self.memory)
 
-    def _train_in_batches(self, source: largefit.Source, checkpoints: Checkpoints | None) -> None:
+    def _train_in_batches(
+        self, source: largefit.Source, checkpoints: Checkpoints | None, watching: Watching | None
+    ) -> None:
         device = pick_device(self.device)
         drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
         student = self._encoder(self.n_models, entries=0)
@@ -498,7 +523,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             largefit.edge_files(source, self.n_models, self._budget()) as allocate,
         ):
             step = largefit.build_step(student, source, how, self.seeds_, device, ranks, allocate)
-            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints)
+            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints, watching)
         self.history_.engine = {
             "device": str(device),
             "precision": self._precision(device),
@@ -509,13 +534,19 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.encoder_ = student
 
     def _run_in_batches(
-        self, step: BatchStep, ranks: Ranks, fingerprint: dict[str, Any], checkpoints: Checkpoints | None
+        self,
+        step: BatchStep,
+        ranks: Ranks,
+        fingerprint: dict[str, Any],
+        checkpoints: Checkpoints | None,
+        watching: Watching | None,
     ) -> None:
         training, first = self._training(), ranks.rank == 0
+        more = watching(0) if watching is not None and first else None
         with (
             progress_bar(self.epochs, "training", show=self.verbose and first) as bar,
             checkpointing(
-                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, bar
+                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, both(bar, more)
             ) as (recorder, watch),
         ):
             self.history_ = train_in_batches(

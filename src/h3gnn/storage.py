@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +49,7 @@ class ModelState:
     history: History
     seeds: list[int]
     scaling: str
+    cost: dict[str, Any] = field(default_factory=dict)
 
 
 def save_model(folder: Path, state: ModelState) -> None:
@@ -66,6 +67,7 @@ def save_model(folder: Path, state: ModelState) -> None:
         "params": state.params,
         "seeds": state.seeds,
         "scaling": state.scaling,
+        "cost": state.cost,
         "provenance": state.graph.provenance.as_dict(),
         "class_names": list(state.graph.class_names),
         "files": files,
@@ -107,6 +109,7 @@ def load_model(folder: Path) -> ModelState:
             History.from_dict(description["history"]),
             description["seeds"],
             description["scaling"],
+            description.get("cost", {}),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{folder / DESCRIPTION} is damaged: {error!r} is missing or wrong") from None

@@ -24,7 +24,9 @@ def test_the_demo_ends_with_h3gnn_ahead_in_both_columns(tmp_path: Path) -> None:
     assert result["protocol"] == "validation"
     with Image.open(picture) as image:
         assert image.width > 1000
-        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 100  # not blank
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 100  # not blank
+    assert "H3GNN embedding" not in (tmp_path / "demo.html").read_text()  # the data is packed
+    assert (tmp_path / "demo.html").stat().st_size > 100_000
 
 
 def test_the_picture_must_have_a_known_ending(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from h3gnn.cli.embed import embed
 from h3gnn.cli.evaluate import evaluate
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
+from h3gnn.cli.plot import plot
 from h3gnn.cli.prepare import prepare
+from h3gnn.cli.report import report
 from h3gnn.cli.reproduce import reproduce
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
@@ -33,17 +35,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-app.command()(demo)
-app.command()(fit)
-app.command()(embed)
-app.command()(evaluate)
-app.command()(cluster)
-app.command()(compare)
-app.command()(tune)
-app.command()(reproduce)
-app.command()(prepare)
-app.command()(inspect)
-app.command()(datasets)
+for command in (
+    demo,
+    fit,
+    embed,
+    evaluate,
+    cluster,
+    compare,
+    tune,
+    reproduce,
+    report,
+    plot,
+    inspect,
+    datasets,
+    prepare,
+):
+    app.command()(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -41,7 +41,7 @@ ResumeOption = Annotated[
         show_default=False,
     ),
 ]
-BESIDE_RESUME = ("resume", "as_json")
+BESIDE_RESUME = ("resume", "as_json", "tensorboard")
 
 
 def policy(

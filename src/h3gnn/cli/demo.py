@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.output import say
+from h3gnn.cli.report import open_page, place_all, write_page
+
+if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
+    from h3gnn.findings import Findings
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option("--out", help="The picture; none with `--no-picture`.")] = Path(
-        "h3gnn-demo.png"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", help="The picture; the report page goes beside it, ending in .html.")
+    ] = Path("h3gnn-demo.png"),
     picture: Annotated[
-        bool, typer.Option("--picture/--no-picture", help="Draw the embedding before and after.")
+        bool, typer.Option("--picture/--no-picture", help="Draw the picture and write the page.")
     ] = True,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
@@ -27,28 +32,38 @@ def demo(
 
     The graph has a thousand nodes in five classes: three whose neighbours are alike, two whose neighbours
     are unlike. A linear probe and k-means score each representation; the probe's strength is chosen on
-    validation nodes.
+    validation nodes. The report page, as `h3gnn report` writes it for any run, lets you explore the result.
     """
     from h3gnn.experiments.demo import run_demo
 
-    if picture and out is not None:
+    page = out.with_suffix(".html")
+    if picture:
         settings.check_output(out, (".png", ".pdf", ".svg"))
+        settings.check_output(page, (".html",))
     model = settings.build_estimator(None, {}, None, seed=seed, device=device)
     model.set_params(verbose=True)
     if not as_json:
         say("fitting a synthetic graph of mixed homophily (under a minute) …")
     result = run_demo(model)
-    if picture and out is not None:
-        from h3gnn.report.maps import draw_maps
-
-        maps = {row.method: row.embedding for row in result.rows if row.method != "untrained encoder"}
-        draw_maps(out, maps, result.graph.labels, result.graph.class_names)
+    if picture:
+        _draw(result.findings, out, page)
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2))
-        return
-    _print_table(result.as_dict()["rows"])
-    if picture and out is not None:
+    else:
+        _print_table(result.as_dict()["rows"])
+    if picture and not as_json:
         typer.echo(f"picture: {out}")
+        typer.echo(f"report: {page}  (open it in a browser)")
+    if picture and open_:
+        open_page(page)
+
+
+def _draw(findings: Findings, out: Path, page: Path) -> None:
+    from h3gnn.report.maps import draw_maps
+
+    maps = place_all(findings, "tsne", 0)
+    draw_maps(out, dict(reversed(maps.items())), findings.category("class"))
+    write_page(page, findings, maps)
 
 
 def _print_table(rows: list[dict[str, float | str]]) -> None:

@@ -13,6 +13,7 @@ from h3gnn.cli import checkpointing, settings, source
 from h3gnn.cli.chunks import check_ending, is_first, write_result
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say
 from h3gnn.cli.stopping import resumable
+from h3gnn.cli.watching import check_tensorboard, scalar_log
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -64,6 +65,15 @@ def fit(
     checkpoint_minutes: checkpointing.MinutesOption = None,
     keep: checkpointing.KeepOption = None,
     resume: checkpointing.ResumeOption = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="DIR",
+            help="Log every epoch for TensorBoard (needs `h3gnn[tensorboard]`).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: settings.JsonOption = False,
 ) -> None:
     """Learn embeddings of a graph, without labels, and save the model.
@@ -81,9 +91,14 @@ def fit(
 
     A long run can write checkpoints with `--checkpoint-minutes 10`; after a kill,
     `h3gnn fit --resume run/` goes on where it was.
+
+    To see the result: `h3gnn report run/ --open`. To watch the training: `--tensorboard logs/`, and beside it
+    `tensorboard --logdir logs/`.
     """
+    if tensorboard is not None:
+        check_tensorboard()
     if resume is not None:
-        _go_on(context, resume, as_json)
+        _go_on(context, resume, tensorboard, as_json)
         return
     if out is None and embeddings is None:
         raise InputError("say where the result goes: --out FOLDER for the model, --embeddings FILE, or both")
@@ -138,17 +153,18 @@ def fit(
         pick_device(device)
         with resumable(out):
             begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
-    _train_and_write(model, loaded, out, embeddings, checkpoints, as_json)
+    _train_and_write(model, loaded, out, embeddings, checkpoints, tensorboard, as_json)
 
 
-def _go_on(context: typer.Context, folder: Path, as_json: bool) -> None:
+def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_json: bool) -> None:
     """Take up an unfinished run with all that its first command said."""
     from h3gnn.estimator import H3GNN
 
     run = checkpointing.read_unfinished(context, folder)
     if run.embeddings is not None:
         settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
-    _train_and_write(H3GNN(**run.params), run.graph, folder, run.embeddings, run.checkpoints, as_json)
+    model = H3GNN(**run.params)
+    _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, as_json)
 
 
 def _train_and_write(
@@ -157,6 +173,7 @@ def _train_and_write(
     out: Path | None,
     embeddings: Path | None,
     checkpoints: Checkpoints | None,
+    tensorboard: Path | None,
     as_json: bool,
 ) -> None:
     if not is_first():  # of several processes, the first one writes
@@ -165,7 +182,8 @@ def _train_and_write(
         return
     started = time.perf_counter()
     with resumable(out if checkpoints is not None else None):
-        model.fit(graph, checkpoints=checkpoints)
+        with scalar_log(tensorboard) as watching:
+            model.fit(graph, checkpoints=checkpoints, watching=watching)
         seconds = time.perf_counter() - started
         if out is not None:
             model.save(out)

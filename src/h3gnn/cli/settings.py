@@ -90,11 +90,15 @@ def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: write NAME=VALUE")
-    return name.strip(), parse_value(value)
+    return name.strip(), parse_value(name.strip(), value)
 
 
-def parse_value(text: str) -> Any:
-    """Return the number, truth value, nothing or word that a text stands for."""
+def parse_value(name: str, text: str) -> Any:
+    """Return the number, truth value, nothing or word that a text stands for as the value of an argument."""
+    from h3gnn.arguments import CHOICES
+
+    if text.strip() in CHOICES.get(name, ()):  # "none" is a word for some
+        return text.strip()
     words = {"true": True, "false": False, "none": None}
     if text.strip().lower() in words:
         return words[text.strip().lower()]

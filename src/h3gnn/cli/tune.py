@@ -200,7 +200,7 @@ def build_space(name: str, choices: list[str] | None) -> Space:
         argument, equals, listed = text.partition("=")
         if not equals or argument not in defaults:
             raise InputError(f"--choices {text}: write NAME=A,B,… with an argument of H3GNN")
-        given[argument] = [settings.parse_value(one) for one in listed.split(",")]
+        given[argument] = [settings.parse_value(argument, one) for one in listed.split(",")]
         for value in given[argument]:
             check_arguments({**defaults, argument: value})
     return SPACES[name].restricted(given)

@@ -15,8 +15,11 @@ from h3gnn.evaluation.candidates import Candidates, gather, judge
 from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
 from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise
 
-STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
-"""The L2 strengths to choose from, relative to a mean loss over the training nodes."""
+STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""The L2 strengths to choose from, relative to a mean loss over the training nodes.
+
+The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns.
+"""
 TOGETHER = {"cpu": 256, "cuda": 2048}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
 PRODUCTS = 2**28

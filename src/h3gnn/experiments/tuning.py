@@ -221,12 +221,12 @@ def _propose(
     study: optuna.Study, sampler: optuna.samplers.BaseSampler, space: Space, count: int
 ) -> list[optuna.Trial]:
     """Ask for proposals of one shape: the first is free, the others vary what a stack's models may vary."""
-    import optuna
+    from h3gnn.experiments.samplers import WithinShape
 
     study.sampler = sampler
     batch = [_suggest(study.ask(), space)]
     shape = {name: batch[0].params[name] for name in space.shared}
-    study.sampler = optuna.samplers.PartialFixedSampler(shape, sampler)
+    study.sampler = WithinShape(shape, sampler)
     batch += [_suggest(study.ask(), space) for _ in range(count - 1)]
     study.sampler = sampler
     return batch

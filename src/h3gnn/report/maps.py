@@ -1,71 +1,69 @@
-"""Pictures of embeddings: t-SNE maps, coloured by class."""
+"""Pictures of embeddings: maps side by side, coloured by a group or a measure."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from torch import Tensor
 
-from h3gnn.storage import write_atomically
+from h3gnn.findings import Category, Floats, Measure
+from h3gnn.report.pictures import COLOURS, INK, LINE, known_range, new_figure, save_figure, shorten
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#999999")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+UNKNOWN = "#d0d0d0"
 
 
-def draw_maps(
-    path: Path,
-    embeddings: Mapping[str, npt.NDArray[np.float32]],
-    labels: Tensor | None,
-    class_names: Sequence[str],
-    *,
-    seed: int = 0,
-) -> None:
-    """Draw one t-SNE map for each embedding, side by side, in a PNG, PDF or SVG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure | None) -> None:
+    """Draw maps side by side in a PNG, PDF or SVG.
 
-    figure = Figure(figsize=(5.2 * len(embeddings), 5.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(embeddings), squeeze=False)[0]
-    for axis, (title, embedding) in zip(axes, embeddings.items(), strict=True):
-        places = tsne(embedding, seed=seed)
-        for label, name, chosen in _groups(labels, class_names, len(places)):
-            colour = COLOURS[label % len(COLOURS)]
-            axis.scatter(*places[chosen].T, s=9, color=colour, label=name, linewidths=0, alpha=0.85)
-        axis.set_title(title)
+    Args:
+        path: the file.
+        maps: places of the nodes by title, each `[nodes, 2]`.
+        colour: what the nodes are coloured by.
+    """
+    figure = new_figure(5.2 * len(maps), 5.6)
+    axes = figure.subplots(1, len(maps), squeeze=False)[0]
+    for axis, (title, places) in zip(axes, maps.items(), strict=True):
+        drawn = _draw_nodes(axis, np.asarray(places), colour)
+        axis.set_title(title, color=INK)
         axis.set_xticks([])
         axis.set_yticks([])
         axis.set_box_aspect(1)
+        axis.set_aspect("equal", adjustable="datalim")
         for side in axis.spines.values():
-            side.set_color("#cccccc")
-    handles, names = axes[0].get_legend_handles_labels()
-    if len(names) > 1:
+            side.set_color(LINE)
+    if isinstance(colour, Measure):
+        bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.04, aspect=50, pad=0.02)
+        bar.set_label(colour.title, fontsize=9)
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)
+    elif isinstance(colour, Category):
+        handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, markerscale=2)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix.lower().lstrip("."), dpi=150)
-    write_atomically(path, buffer.getvalue())
+    save_figure(figure, path)
 
 
-def tsne(embedding: npt.NDArray[np.float32], *, seed: int = 0) -> npt.NDArray[np.float32]:
-    """Place nodes in the plane by t-SNE, after PCA to at most 50 dimensions."""
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    nodes, width = embedding.shape
-    reduced = PCA(min(50, nodes, width), random_state=seed).fit_transform(embedding)
-    perplexity = min(30.0, max(1.0, (nodes - 1) / 3))
-    places: npt.NDArray[np.float32] = TSNE(perplexity=perplexity, random_state=seed).fit_transform(reduced)
-    return places
-
-
-def _groups(
-    labels: Tensor | None, class_names: Sequence[str], nodes: int
-) -> list[tuple[int, str, npt.NDArray[np.bool_]]]:
-    if labels is None:
-        return [(0, "nodes", np.ones(nodes, dtype=bool))]
-    classes = labels.numpy()
-    return [(label, name, classes == label) for label, name in enumerate(class_names)]
+def _draw_nodes(axis: Any, places: Floats, colour: Category | Measure | None) -> Any:
+    look = {
+        "s": float(np.clip(9_000 / len(places), 1.0, 28.0)),
+        "linewidths": 0,
+        "rasterized": len(places) > 5_000,
+    }
+    if colour is None:
+        return axis.scatter(*places.T, color=COLOURS[0], **look)
+    if isinstance(colour, Measure):
+        low, high = known_range(colour.values)
+        known = np.isfinite(colour.values)
+        axis.scatter(*places[~known].T, color=UNKNOWN, **look)
+        values = colour.values[known]
+        return axis.scatter(*places[known].T, c=values, vmin=low, vmax=high, cmap="viridis", **look)
+    unknown = colour.values < 0
+    if unknown.any():
+        axis.scatter(*places[unknown].T, color=UNKNOWN, label="unknown", **look)
+    for value, name in enumerate(colour.names):
+        chosen = colour.values == value
+        if chosen.any():
+            shade = COLOURS[value % len(COLOURS)]
+            axis.scatter(*places[chosen].T, color=shade, label=shorten(name, 40), alpha=0.85, **look)
+    return None

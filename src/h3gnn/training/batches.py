@@ -193,7 +193,7 @@ def train_in_batches(
         if watch is not None:
             watch(epoch, recorder)
     step.student.eval()
-    return recorder.history()
+    return recorder.history(step.difficulty)
 
 
 def agree(step: BatchStep, recorder: Recorder, ranks: Ranks) -> Recorder:

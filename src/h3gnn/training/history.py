@@ -20,7 +20,8 @@ class History:
     `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank, the
     teacher's distance and the quantiles of the difficulty are measured every few epochs and are NaN in
     between. `history.engine` says how it was computed: device, precision, how the features are stored, how
-    many models ran at once.
+    many models ran at once; `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None
+    where it was not kept.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class History:
     ) -> None:
         self.columns: dict[str, npt.NDArray[Any]] = columns or {}
         self.engine: dict[str, Any] = engine or {}
+        self.difficulty: Tensor | None = None
 
     @property
     def names(self) -> list[str]:
@@ -71,7 +73,10 @@ class History:
     def side_by_side(cls, parts: Sequence[History]) -> History:
         """Join the histories of groups of models that were trained one after another."""
         names = parts[0].columns
-        return cls({name: np.concatenate([part[name] for part in parts], axis=1) for name in names})
+        joined = cls({name: np.concatenate([part[name] for part in parts], axis=1) for name in names})
+        kept = [part.difficulty for part in parts if part.difficulty is not None]
+        joined.difficulty = torch.cat(kept) if len(kept) == len(parts) else None
+        return joined
 
 
 class Recorder:
@@ -99,9 +104,15 @@ class Recorder:
                 return float(row[name].float().mean())
         return float("nan")
 
-    def history(self) -> History:
-        """Return what was collected."""
-        return History({name: self._column(name) for name in self.names})
+    def history(self, difficulty: Tensor | None = None) -> History:
+        """Return what was collected, with the nodes' difficulty in the last epoch `[models, nodes]`."""
+        history = History({name: self._column(name) for name in self.names})
+        history.difficulty = None if difficulty is None or not len(self) else difficulty.detach().cpu()
+        return history
+
+    def newest(self) -> dict[str, list[float]]:
+        """Return what the newest epoch measured, one value per model."""
+        return {name: values.tolist() for name, values in self._rows[-1].items()} if self._rows else {}
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows as tensors: of each name its values, and the epochs at which it was measured."""

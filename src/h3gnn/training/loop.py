@@ -60,7 +60,7 @@ def train(
         if watch is not None:
             watch(epoch, recorder)
     step.student.eval()
-    return recorder.history()
+    return recorder.history(step.difficulty)
 
 
 @torch.no_grad()

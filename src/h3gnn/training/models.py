@@ -17,10 +17,10 @@ from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.checkpointfiles import group_folder, known_group_size
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.history import History
-from h3gnn.training.loop import train
+from h3gnn.training.loop import Watch, train
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
 from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.progress import progress_bar
+from h3gnn.training.progress import Watching, both, progress_bar
 from h3gnn.training.resources import free_bytes, models_at_once
 from h3gnn.training.schedules import constant, warmup_cosine
 from h3gnn.training.snapshots import Snapshots
@@ -89,6 +89,7 @@ def train_models(
     checkpoints: Checkpoints | None = None,
     fingerprint: dict[str, Any] | None = None,
     snapshots: Snapshots | None = None,
+    watching: Watching | None = None,
 ) -> tuple[JointEncoder, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
@@ -105,6 +106,7 @@ def train_models(
         checkpoints: where and how often to write down the state; several groups have a subfolder each.
         fingerprint: what the result depends on, by name, for the checkpoints.
         snapshots: after which epochs to hand over the embedding.
+        watching: gives what is called after each epoch of the group that starts with a given model.
     """
     known = None if checkpoints is None else known_group_size(Path(checkpoints.folder), len(seeds))
     size = known or at_once or _fitting(build(1), features, len(seeds))
@@ -118,7 +120,8 @@ def train_models(
         student = build(len(group))
         step = stack_step(student, features, support, group, training, chunk)
         models = range(start, start + len(group))
-        trained.append(_train_group(step, training, place, told, show, snapshots, models))
+        more = None if watching is None else watching(start)
+        trained.append(_train_group(step, training, place, told, show, snapshots, models, more))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.engine = {
@@ -177,11 +180,15 @@ def _train_group(
     show: bool,
     snapshots: Snapshots | None,
     models: range,
+    more: Watch | None,
 ) -> tuple[JointEncoder, History]:
     """Train a stack from its start, or from where its checkpoints end."""
     with (
         progress_bar(training.epochs, "training", show=show) as bar,
-        checkpointing(checkpoints, step, fingerprint, training.epochs, bar) as (recorder, after_epoch),
+        checkpointing(checkpoints, step, fingerprint, training.epochs, both(bar, more)) as (
+            recorder,
+            after_epoch,
+        ),
     ):
         watch = after_epoch
         if snapshots is not None:

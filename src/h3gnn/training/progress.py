@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import Watch
+
+Watching = Callable[[int], Watch]
+"""From the number of a group's first model to what is called after each epoch of that group."""
+
+
+def both(first: Watch | None, second: Watch | None) -> Watch | None:
+    """Return what calls both, where there are two."""
+    if first is None or second is None:
+        return first or second
+
+    def watch(epoch: int, recorder: Recorder) -> None:
+        first(epoch, recorder)
+        second(epoch, recorder)
+
+    return watch
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def free_bytes(device: torch.device) -> int:
     if "SC_AVPHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 4 * 2**30
+
+
+def peak_megabytes(device: torch.device) -> float | None:
+    """Return the most memory this process has held so far: on the GPU if it computes there, else of the host.
+
+    None where the system does not tell.
+    """
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 def models_at_once(models: int, parameters: int, values_per_node: int, nodes: int, free: int) -> int:

@@ -9,6 +9,7 @@ import torch
 
 from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
+from h3gnn.estimator import H3GNN
 from h3gnn.experiments import methods, run
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.lines import Line, pack
@@ -24,8 +25,9 @@ METHODS: dict[str, str | None] = {
     "h2gcn": "H2GCN",
     "dgi": "DGI",
     "bgrl": "BGRL",
+    "graphmae": "GraphMAE",
 }
-"""Baselines by name, and what the paper calls them; those that are made of our encoder are not among them."""
+"""Baselines by name, and what the paper calls them; GraphMAE is its objective on our encoder."""
 FULL_GRID = (*WEBKB, "cora", "citeseer")
 """On these the supervised baselines choose from the full grid of settings, on others from the small."""
 SEEDS = 3
@@ -55,7 +57,10 @@ def method_line(scope: Scope, method: str, graph: str) -> Line:
     chosen = _method(method, scope.quick)
     grid = "full" if graph in FULL_GRID and not scope.quick else "small"
     epochs = QUICK_EPOCHS if scope.quick else None
-    params = {**run.method_params(chosen, grid=grid, epochs=epochs), "method": method, "quick": scope.quick}
+    params = run.method_params(chosen, grid=grid, epochs=epochs)
+    if chosen.takes_settings:
+        params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
+    params |= {"method": method, "quick": scope.quick}
     params |= {"grid_name": grid} if chosen.classifier else {}
     cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
     return Line(chosen.title, graph, (cell,))
@@ -64,10 +69,13 @@ def method_line(scope: Scope, method: str, graph: str) -> Line:
 def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Run a baseline under `validation`."""
     quick = cell.params["quick"]
+    method = _method(cell.params["method"], quick)
+    settings = {name: value for name, value in cell.params.items() if name in H3GNN().get_params()}
     result = run.run_method(
-        _method(cell.params["method"], quick),
+        method,
         graph,
         seeds=cell.seeds,
+        model=H3GNN(**settings) if method.takes_settings else None,
         device=str(device),
         grid=cell.params.get("grid_name", "small"),
         epochs=QUICK_EPOCHS if quick else None,

@@ -1,0 +1,133 @@
+"""`h3gnn report`: a page on which a run can be explored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from h3gnn.cli import settings
+from h3gnn.cli.output import say
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
+    from h3gnn.findings import Findings, Floats
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
+MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
+MapOption = Annotated[
+    str, typer.Option("--map", help="How nodes are placed: tsne, umap (needs `h3gnn[umap]`) or pca.")
+]
+
+
+def report(
+    run: RunArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="The page, .html; `report.html` inside RUN if not given.", show_default=False
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="Also write all that is known about each node, for other viewers: .parquet.",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    map_: MapOption = "tsne",
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, help="Show at most so many nodes, evenly spaced.")
+    ] = 50_000,
+    seed: settings.SeedOption = 0,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Write a page on which the embedding can be explored and the run understood.
+
+    `h3gnn report run/ --open`
+
+    One HTML file that needs nothing else: a map of the embedding beside one of the raw features, each node's
+    neighbours with the learned edge weights, the training, and the scores. It works without labels too.
+
+    `--table nodes.parquet` writes the same for other embedding viewers (see docs/report.md).
+    """
+    from h3gnn.estimator import H3GNN
+    from h3gnn.experiments.gather import gather
+    from h3gnn.training.resources import pick_device
+
+    path = run / "report.html" if out is None else out
+    check_map(map_)
+    model = H3GNN.load(run)
+    settings.check_output(path, (".html",))
+    if table is not None:
+        settings.check_output(table, (".parquet",))
+    pick_device(device)
+    if not as_json:
+        say("scoring …")
+    findings = gather(model.set_params(device=device), most_nodes=nodes)
+    if not as_json:
+        say(f"placing {findings.nodes:,} nodes …")
+    maps = place_all(findings, map_, seed)
+    write_page(path, findings, maps)
+    if table is not None:
+        from h3gnn.report.table import write_node_table
+
+        write_node_table(table, findings, *maps.values())
+    if as_json:
+        told = {
+            "page": str(path),
+            "table": None if table is None else str(table),
+            "bytes": path.stat().st_size,
+            "nodes": findings.nodes,
+            "map": map_,
+            "provenance": findings.run.provenance,
+        }
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        if table is not None:
+            typer.echo(f"table: {table}")
+        typer.echo(f"report: {path} ({path.stat().st_size / 2**20:.1f} MB)")
+    if open_:
+        open_page(path)
+
+
+def check_map(method: str) -> None:
+    """Refuse a map that cannot be drawn, before the work and not after it."""
+    from importlib.util import find_spec
+
+    if method not in MAPS:
+        raise InputError(f"--map {method}: there are {', '.join(MAPS)}")
+    if method == "umap" and find_spec("umap") is None:
+        raise InputError("--map umap needs umap-learn: pip install 'h3gnn[umap]'")
+
+
+def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
+    """Return the two maps of a page: the embedding, and the raw features beside it."""
+    from h3gnn.findings import RAW, TRAINED
+    from h3gnn.report.places import place
+
+    return {
+        f"{title}, {MAPS[method]}": place(findings.embeddings[name], method=method, seed=seed)
+        for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
+    }
+
+
+def write_page(path: Path, findings: Findings, maps: dict[str, Floats]) -> None:
+    """Write the page, whole or not at all."""
+    from h3gnn.report.page import render_page
+    from h3gnn.storage import write_atomically
+
+    write_atomically(path, render_page(findings, maps).encode())
+
+
+def open_page(path: Path) -> None:
+    """Show a page in the browser, or say that there is none here."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        say(f"no browser could be started here: open {path} yourself")

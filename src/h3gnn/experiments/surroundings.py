@@ -1,0 +1,108 @@
+"""What stands around each node: its nearest nodes in the embedding, and whom it hears in the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from h3gnn.findings import EdgeChange, Floats, Heard, Whole
+
+NEAREST, FEWER_NEAREST = 10, 6
+"""How many nearest nodes are looked up, and how many where there are many nodes."""
+
+WIDEST = 128
+"""Wider embeddings of many nodes are compared in their first so many principal directions."""
+
+MANY_NODES = 10_000
+MOST_HEARD = 300_000
+"""Beyond so many entries, each node keeps those that training changed most."""
+
+BLOCK = 1_024
+
+
+def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
+    """Return each node's nearest other nodes and their cosine similarity, `[nodes, count]` each.
+
+    The embedding is centred first: what all nodes share says nothing about who is near whom.
+    """
+    rows = embedding - embedding.mean(axis=0)
+    count = count or (NEAREST if len(rows) <= MANY_NODES else FEWER_NEAREST)
+    if len(rows) > MANY_NODES and rows.shape[1] > WIDEST:
+        from sklearn.decomposition import PCA
+
+        rows = PCA(WIDEST, random_state=0, svd_solver="randomized").fit_transform(rows)
+    rows = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(np.float32)
+    count = min(count, len(rows) - 1)
+    found = np.empty((len(rows), count), dtype=np.int64)
+    similarity = np.empty((len(rows), count), dtype=np.float32)
+    for first in range(0, len(rows), BLOCK):
+        near = rows[first : first + BLOCK] @ rows.T
+        here = np.arange(len(near))
+        near[here, first + here] = -np.inf
+        best = np.argpartition(-near, max(count - 1, 0), axis=1)[:, :count]
+        order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
+        found[first : first + BLOCK] = np.take_along_axis(best, order, axis=1)
+        similarity[first : first + BLOCK] = np.take_along_axis(near, found[first : first + BLOCK], axis=1)
+    return found, similarity
+
+
+def heard_by(
+    receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_HEARD
+) -> Heard:
+    """Return whom each kept node hears, the most strongly changed first where not all fit.
+
+    Args:
+        receivers, sources: node numbers of each entry, sorted by receiver.
+        weight, start: learned weight of each entry and its start.
+        kept: which nodes are shown, ascending; both ends of an entry have to be.
+        most: how many entries to keep over all nodes.
+    """
+    nodes = int(kept.max()) + 1 if len(kept) else 0
+    place = np.full(max(nodes, int(receivers.max(initial=-1)) + 1, int(sources.max(initial=-1)) + 1), -1)
+    place[kept] = np.arange(len(kept))
+    total = np.bincount(receivers, minlength=len(place))[kept]
+    inside = (place[receivers] >= 0) & (place[sources] >= 0)
+    to, who, now, before = place[receivers[inside]], place[sources[inside]], weight[inside], start[inside]
+    if len(to) > most:
+        among = _rank_within(to, -np.abs(np.log(now / before)))
+        fits = among < _largest_share(np.bincount(to, minlength=len(kept)), most)
+        to, who, now, before = to[fits], who[fits], now[fits], before[fits]
+    crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])
+    return Heard(crow, who, now, before, total)
+
+
+def edge_changes(
+    receivers: Whole, sources: Whole, weight: Floats, start: Floats, labels: Whole | None
+) -> tuple[EdgeChange, ...]:
+    """Return how training changed the weights of all edges, and of those within and between classes."""
+    other = receivers != sources
+    change = weight / start - 1
+    kinds: dict[str, npt.NDArray[np.bool_]] = {"all edges": other}
+    if labels is not None:
+        known = other & (labels[receivers] >= 0) & (labels[sources] >= 0)
+        same = labels[receivers] == labels[sources]
+        kinds |= {"within a class": known & same, "between classes": known & ~same}
+    return tuple(
+        EdgeChange(kind, int(chosen.sum()), float(change[chosen].mean()), float((change[chosen] < 0).mean()))
+        for kind, chosen in kinds.items()
+        if chosen.any()
+    )
+
+
+def _rank_within(group: Whole, key: Floats) -> Whole:
+    """Return each entry's position among the entries of its group, by key; groups are in order."""
+    order = np.lexsort((key, group))
+    counts = np.bincount(group)
+    first = np.repeat(np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[order] = np.arange(len(group)) - first
+    return rank
+
+
+def _largest_share(counts: Whole, most: int) -> int:
+    """Return how many entries each node may keep so that no more than `most` are kept in all."""
+    low, high = 1, int(counts.max(initial=1))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if int(np.minimum(counts, middle).sum()) <= most else (low, middle - 1)
+    return low

@@ -1,0 +1,112 @@
+// One node: what is known about it, its nearest nodes, and whom it hears in the graph.
+
+const MOST_LISTED = 24;
+
+/** The name of a node's value of a category, or null. */
+const nameOf = (category, node) => (category.values[node] ? category.names[category.values[node] - 1] : null);
+
+/** What a person reads about a node: pairs of name and value. */
+function attributesOf(data, node) {
+  const pairs = data.categories.map((one) => [one.title, nameOf(one, node) ?? "unknown"]);
+  for (const one of data.measures) {
+    if (!one.key.startsWith("attention")) pairs.push([one.title, short(one.values[node])]);
+    else if (one.key === "attention") pairs.push([one.title, percent(one.values[node])]);
+  }
+  return pairs;
+}
+
+/** Whom a node hears: source, learned weight and its change from the start, the weakest change last. */
+function heardBy(data, node) {
+  if (!data.heard) return [];
+  const found = [];
+  for (let e = data.heard.crow[node]; e < data.heard.crow[node + 1]; e++) {
+    found.push({ node: data.heard.sources[e], weight: data.heard.weight[e], change: data.heard.change[e] });
+  }
+  return found.sort((a, b) => b.change - a.change);
+}
+
+/** The nearest nodes in the embedding. */
+function nearestTo(data, node) {
+  if (!data.nearest) return [];
+  const { count: each, nodes, similarity } = data.nearest;
+  return Array.from({ length: each }, (_, k) => ({ node: nodes[node * each + k], similarity: similarity[node * each + k] }));
+}
+
+/** Fills the panel. `go` chooses another node, `swatch` gives a node's colour. */
+function showNode(panel, data, node, go, swatch) {
+  panel.replaceChildren();
+  if (node < 0) { panel.append(...hints(data)); return; }
+  const head = make("div", { class: "node-head" }, make("span", { class: "dot" }), make("h3", { text: data.ids[node] }));
+  head.firstChild.style.background = swatch(node);
+  const facts = make("dl", { class: "facts" });
+  for (const [name, value] of attributesOf(data, node)) {
+    facts.append(make("dt", { text: name }), make("dd", { text: value }));
+  }
+  panel.append(head, facts);
+  if (data.attention) panel.append(attentionOf(data, node));
+  const heard = heardBy(data, node);
+  if (data.heard) panel.append(heardList(data, node, heard, go, swatch));
+  const near = nearestTo(data, node);
+  if (near.length) {
+    panel.append(make("h4", { text: "Nearest in the embedding" }),
+      listOf(near, ({ node: other, similarity }) => [nodeButton(data, other, go, swatch), make("span", { class: "value", text: similarity.toFixed(2) })], "cosine similarity"));
+  }
+}
+
+function hints(data) {
+  const ways = [
+    "Click a node, or find it by id, to see whom it resembles and whom it hears.",
+    "Drag to move, scroll or pinch to zoom. With the lasso, drag around nodes to select them.",
+    "With the keyboard: Tab to a map, arrows to move, + and − to zoom, Enter for the node at the centre.",
+    "Click a name in the legend to see its nodes alone.",
+  ];
+  if (data.attention) ways.push("Colour by attention to see which nodes live by their own features and which by their neighbours.");
+  return [make("h3", { text: "No node chosen" }), make("ul", { class: "hints" }, ...ways.map((text) => make("li", { text })))];
+}
+
+function attentionOf(data, node) {
+  const tokens = data.tokens.length;
+  const shares = data.tokens.map((_, t) => data.attention[node * tokens + t]);
+  const bar = make("div", { class: "stack", role: "img", "aria-label": data.tokens.map((name, t) => `${name} ${percent(shares[t])}`).join(", ") });
+  const key = make("ul", { class: "key" });
+  data.tokens.forEach((name, t) => {
+    const part = make("span", { title: `${name}: ${percent(shares[t])}` });
+    part.style.flexGrow = shares[t];
+    part.style.background = categoryColour(TOKEN_COLOURS[t % TOKEN_COLOURS.length]);
+    bar.append(part);
+    const mark = make("span", { class: "dot" });
+    mark.style.background = part.style.background;
+    key.append(make("li", {}, mark, make("span", { text: name }), make("span", { class: "value", text: percent(shares[t]) })));
+  });
+  return make("div", {}, make("h4", { text: "Listens to" }), bar, key);
+}
+
+const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7];
+
+function heardList(data, node, heard, go, swatch) {
+  const total = data.heard.total[node], down = heard.filter((one) => one.change < 0).length;
+  const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
+  if (!heard.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
+  const told = total > heard.length ? `${count(heard.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
+  box.append(make("p", { class: "quiet", text: `${told}${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down; rings mark the nearest in the embedding.` }));
+  const shown = heard.length > MOST_LISTED ? [...heard.slice(0, MOST_LISTED / 2), ...heard.slice(-MOST_LISTED / 2)] : heard;
+  box.append(listOf(shown, (one) => [
+    nodeButton(data, one.node, go, swatch),
+    make("span", { class: `change ${one.change < 0 ? "down" : "up"}`, text: `${one.change < 0 ? "▼" : "▲"} ${signedPercent(one.change)}` }),
+    make("span", { class: "value", text: one.weight.toFixed(2) }),
+  ], "change in training, learned weight"));
+  if (shown.length < heard.length) box.append(make("p", { class: "quiet", text: `The ${MOST_LISTED} most changed of ${count(heard.length)} are listed.` }));
+  return box;
+}
+
+function listOf(items, cells, columns) {
+  return make("div", {}, make("p", { class: "columns", text: columns }), make("ul", { class: "nodes" }, ...items.map((item) => make("li", {}, ...cells(item)))));
+}
+
+function nodeButton(data, node, go, swatch) {
+  const mark = make("span", { class: "dot" });
+  mark.style.background = swatch(node);
+  const button = make("button", { type: "button", class: "link", title: data.ids[node] }, mark, make("span", { text: data.ids[node] }));
+  button.addEventListener("click", () => go(node));
+  return button;
+}

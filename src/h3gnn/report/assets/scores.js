@@ -1,0 +1,169 @@
+// The scores, what the model learned, and the run.
+
+const REPRESENTATION_COLOURS = { "raw features": 7, "untrained encoder": 1, H3GNN: 0 };
+const representationColour = (name) => categoryColour(REPRESENTATION_COLOURS[name] ?? 2);
+const withSpread = (values) => {
+  const known = (values ?? []).filter((value) => value !== null);
+  if (!known.length) return "–";
+  return known.length === 1 ? percent(known[0]) : `${(100 * mean(known)).toFixed(1)} ± ${(100 * spread(known)).toFixed(1)} %`;
+};
+const plainSpread = (values) => {
+  const known = values.filter((value) => value !== null);
+  return known.length ? `${mean(known).toFixed(3)} ± ${spread(known).toFixed(3)}` : "–";
+};
+
+function showScores(host, data) {
+  host.replaceChildren();
+  const { scores } = data;
+  if (!scores || !scores.rows.length) { byId("scores-section").hidden = true; return; }
+  host.append(scoreTable(scores));
+  if (!scores.confusion) return;
+  const series = (field) => scores.rows.map((row) => ({ name: row.representation, colour: representationColour(row.representation), values: row[field] }));
+  const bins = scores.homophilyBins, some = scores.homophilyCounts.some((number) => number > 0);
+  if (some) {
+    const groups = scores.homophilyCounts.map((number, i) => ({ name: `${short(bins[i])}–${short(bins[i + 1])}`, sub: count(number) }));
+    host.append(barChart("Accuracy by local homophily", groups, series("byHomophily"),
+      "Left: nodes whose neighbours are of other classes. Right: of their own. Test nodes of all splits, their number below each bin."));
+  }
+  host.append(barChart("Accuracy by class", scores.classNames.map((name, i) => ({ name, sub: count(scores.classCounts[i]) })), series("byClass"),
+    "Test nodes of all splits, their number below each class."));
+  host.append(confusionTable(scores));
+}
+
+function scoreTable(scores) {
+  const measures = Object.keys(scores.rows[0].clustering), labelled = scores.rows[0].probe !== null;
+  const head = ["representation", ...(labelled ? ["linear probe"] : []), ...measures.map((name) => (name === "accuracy" ? "k-means" : name))];
+  const rows = scores.rows.map((row) => ({
+    strong: row.representation === "H3GNN",
+    cells: [row.representation, ...(labelled ? [withSpread(row.probe)] : []),
+      ...measures.map((name) => (name === "accuracy" ? withSpread(row.clustering[name]) : plainSpread(row.clustering[name])))],
+  }));
+  return wide(card("Against raw features and the untrained encoder", scores.protocol, tableOf(head, rows, "Scores by representation")));
+}
+
+function confusionTable(scores) {
+  const table = make("table", { class: "confusion" }, make("caption", { class: "unseen", text: "Confusion matrix: rows are classes, columns predictions" }));
+  table.append(make("thead", {}, make("tr", {}, make("th", { text: "class ↓  predicted →" }),
+    ...scores.classNames.map((name) => make("th", { scope: "col", text: shorten(name, 14), title: name })))));
+  const body = make("tbody"), [r, g, b] = channels(categoryColour(0)), [wr, wg, wb] = channels(categoryColour(4));
+  scores.confusion.forEach((row, i) => {
+    const total = Math.max(1, row.reduce((sum, value) => sum + value, 0));
+    body.append(make("tr", {}, make("th", { scope: "row", text: shorten(scores.classNames[i], 18), title: scores.classNames[i] }),
+      ...row.map((value, j) => {
+        const cell = make("td", { text: value ? count(value) : "·", title: `${scores.classNames[i]} taken for ${scores.classNames[j]}: ${count(value)} (${percent(value / total)})` });
+        cell.style.background = i === j ? `rgb(${r} ${g} ${b} / ${0.6 * value / total})` : `rgb(${wr} ${wg} ${wb} / ${0.75 * value / total})`;
+        return cell;
+      })));
+  });
+  table.append(body);
+  return wide(card("What H3GNN takes for what", "Test nodes of all splits. Blue: right. Orange: taken for another class; the deeper, the larger the share of the row.",
+    make("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": "Confusion matrix" }, table)));
+}
+
+function showModel(host, data) {
+  host.replaceChildren();
+  const groups = data.categories.find((one) => one.key === "class") ?? data.categories.find((one) => one.key === "cluster");
+  if (data.attention && groups) host.append(attentionByGroup(data, groups));
+  const measure = data.measures.find((one) => one.key === "homophily") ?? data.measures.find((one) => one.key === "degree");
+  if (data.attention && measure) host.append(attentionByMeasure(data, measure));
+  if (data.edgeChanges.length) host.append(edgeCard(data));
+  byId("model-section").hidden = !host.children.length;
+}
+
+function attentionByGroup(data, groups) {
+  const tokens = data.tokens.length, sums = groups.names.map(() => new Float64Array(tokens)), sizes = groups.names.map(() => 0);
+  for (let node = 0; node < data.nodes; node++) {
+    const group = groups.values[node] - 1;
+    if (group < 0) continue;
+    sizes[group]++;
+    for (let t = 0; t < tokens; t++) sums[group][t] += data.attention[node * tokens + t];
+  }
+  const there = groups.names.map((_, g) => g).filter((g) => sizes[g]);
+  const series = data.tokens.map((name, t) => ({ name, colour: categoryColour(TOKEN_COLOURS[t % TOKEN_COLOURS.length]), values: there.map((g) => sums[g][t] / sizes[g]) }));
+  return stackChart(`Who listens to what, by ${groups.title}`, there.map((g) => ({ name: groups.names[g] })), series,
+    "Mean share of the attention that each token gets: a node's own features, and its neighbourhood hop by hop.");
+}
+
+function attentionByMeasure(data, measure) {
+  const whole = data.measures.find((one) => one.key === "attention").values;
+  const borders = measure.key === "homophily" ? [0, 0.2, 0.4, 0.6, 0.8, 1.001] : [0, 1, 2, 3, 5, 9, 17, Infinity];
+  const names = measure.key === "homophily" ? ["0–0.2", "0.2–0.4", "0.4–0.6", "0.6–0.8", "0.8–1"] : ["0", "1", "2", "3–4", "5–8", "9–16", "17+"];
+  const found = names.map(() => []);
+  for (let node = 0; node < data.nodes; node++) {
+    const bin = borders.findIndex((border, i) => measure.values[node] >= border && measure.values[node] < borders[i + 1]);
+    if (bin >= 0) found[bin].push(whole[node]);
+  }
+  const there = names.map((_, i) => i).filter((i) => found[i].length);
+  const quarters = (values) => { values.sort((a, b) => a - b); return [0.25, 0.5, 0.75].map((share) => values[Math.round(share * (values.length - 1))]); };
+  return spreadChart(`Attention to neighbours, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(found[i].length) })), there.map((i) => quarters(found[i])),
+    { colour: categoryColour(1), even: (data.tokens.length - 2) / data.tokens.length, note: "All hops together: median and middle half; number of nodes below. Above the dashed line, neighbours get more than an even share." });
+}
+
+function edgeCard(data) {
+  const rows = data.edgeChanges.map((one) => ({ cells: [one.kind, count(one.edges), signedPercent(one.mean_change), percent(one.turned_down)] }));
+  return card("What training did to the edges", "Change of each edge's learned weight from its start. An edge is turned down when its weight fell. Click a node on the map to see its own edges.",
+    tableOf(["edges", "number", "mean change", "turned down"], rows, "Changes of edge weights"));
+}
+
+const HISTORY = [
+  ["loss", "Loss", {}],
+  ["effective_rank", "Effective rank", { zero: true, note: "How many dimensions the embedding really uses. A fall to almost nothing is collapse." }],
+  ["masked", "Masked nodes", { zero: true }],
+  ["teacher_distance", "Distance of the teacher", { zero: true, note: "‖student − teacher‖ / ‖student‖." }],
+];
+
+function showRun(host, facts, data) {
+  host.replaceChildren();
+  facts.replaceChildren();
+  for (const [key, title, options] of HISTORY) {
+    if (data.history[key]) host.append(lineChart(title, modelLines(data.history[key]), options));
+  }
+  const quantile = (q) => data.history[`difficulty_q${q}`]?.map(meanOfRow);
+  if (quantile(50)) {
+    host.append(lineChart("Difficulty of the nodes", [{ name: "median", colour: categoryColour(0), values: quantile(50) }],
+      { band: [quantile(25), quantile(75)], zero: true, note: "Median and middle half. Hard nodes are masked more often." }));
+  }
+  if (!host.children.length) host.append(make("p", { class: "quiet", text: "No epochs were trained." }));
+  const { source, sha256, mended } = data.provenance;
+  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", mended]].filter(([, value]) => value !== undefined);
+  facts.append(card("Facts", "", definitions([...origin, ...factLines(data)])), wide(card("Settings", "", definitions(Object.entries(data.settings), "facts long"))));
+}
+
+const meanOfRow = (row) => { const known = row.filter((value) => value !== null); return known.length ? mean(known) : null; };
+
+/** The mean over models, with the single models faint behind it. */
+function modelLines(rows) {
+  const models = rows[0].length, average = { name: "mean", colour: categoryColour(0), values: rows.map(meanOfRow) };
+  if (models === 1) return [average];
+  return [...Array.from({ length: models }, (_, m) => ({ name: `model ${m}`, colour: categoryColour(0), faint: true, values: rows.map((row) => row[m]) })), average];
+}
+
+function factLines(data) {
+  const named = { seconds: "seconds, last command", peak_megabytes: "peak memory, MB", feature_storage: "features stored", models_at_once: "models at once" };
+  return Object.entries(data.facts).map(([name, value]) => [named[name] ?? name, typeof value === "number" ? short(value) : value]);
+}
+
+function definitions(pairs, kind = "facts") {
+  const list = make("dl", { class: kind });
+  for (const [name, value] of pairs) {
+    const text = value === null ? "none" : Array.isArray(value) ? value.join("; ") || "none" : String(value);
+    list.append(make("dt", { text: name.replaceAll("_", " ") }), make("dd", { text }));
+  }
+  return list;
+}
+
+function showHead(data) {
+  byId("figures").textContent = Object.entries(data.figures).map(([name, value]) => `${count(value)} ${name}`).join(" · ");
+  byId("shown").textContent = data.shown;
+  const banner = byId("banner");
+  banner.hidden = !data.collapsed;
+  banner.textContent = data.collapsed;
+  const headline = byId("headline");
+  const tell = (name, value, beside) => headline.append(make("div", {}, make("dt", { text: name }), make("dd", { text: value }), make("dd", { class: "beside", text: beside })));
+  const find = (name) => data.scores?.rows.find((row) => row.representation === name);
+  const ours = find("H3GNN"), raw = find("raw features");
+  if (ours?.probe) tell("linear probe", withSpread(ours.probe), `raw features ${withSpread(raw?.probe)}`);
+  if (ours?.clustering.accuracy) tell("k-means", withSpread(ours.clustering.accuracy), `raw features ${withSpread(raw?.clustering.accuracy)}`);
+  if (ours?.clustering.silhouette) tell("silhouette", plainSpread(ours.clustering.silhouette), `raw features ${plainSpread(raw.clustering.silhouette)}`);
+  if (data.facts.seconds !== undefined) tell("fitted in", `${short(data.facts.seconds)} s`, `${short(data.facts.epochs)} epochs on ${data.facts.device ?? "?"}`);
+}

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from h3gnn.cli.app import app
+from h3gnn.errors import InputError
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+
+QUICK = (
+    "--trials", "2", "--epochs", "1,2", "--at-once", "2", "--models", "2", "--finalists", "1",
+    "--choices", "channels=8", "--choices", "hops=1,2",
+)  # fmt: skip
+
+
+def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a person does, in a process of its own."""
+    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:
+    tuned = run("tune", "synthetic", *QUICK, "--out", "p.json", "--record", "r.json", "--json", cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stderr
+    assert json.loads(tuned.stdout) == json.loads((tmp_path / "p.json").read_text())
+    assert len(json.loads((tmp_path / "r.json").read_text())["trials"]) == 2
+    fitted = run("fit", "synthetic", "--preset", "p.json", "--embeddings", "e.npy", "--json", cwd=tmp_path)
+    assert fitted.returncode == 0, fitted.stderr
+    assert json.loads(fitted.stdout)["params"]["n_models"] == 2
+    again = run("tune", "synthetic", *QUICK, "--out", "q.json", cwd=tmp_path)
+    assert "2 trials" in again.stdout
+    assert (tmp_path / "q.json").read_text() == (tmp_path / "p.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--epochs", "20,10"), "growing"),
+        (("--choices", "hops"), "write NAME"),
+        (("--choices", "hops=0"), "hops"),
+        (("--space", "none"), "spaces are"),
+        (("--objective", "test"), "objectives are"),
+        (("--out", "p.txt"), "ending must be"),
+    ],
+)
+def test_bad_options_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=word) as refused:
+        app(["tune", "synthetic", *QUICK, *options], standalone_mode=False)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not list(tmp_path.glob("*.json"))

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from h3gnn.experiments.scoring import (
+    Splits,
+    homophily_bin,
+    probe_predictions,
+    score_with_labels,
+    score_without_labels,
+)
+from h3gnn.findings import RAW, TRAINED
+
+
+def easy(nodes: int = 60) -> tuple[np.ndarray, Splits]:
+    """Two classes on a line, the last node on the wrong side; one unlabelled node at the start."""
+    labels = torch.arange(nodes) % 2
+    rows = torch.where(labels == 1, 1.0, -1.0) + 0.1 * torch.linspace(-1, 1, nodes)
+    rows[-1] = -1.0
+    labels[0] = -1
+    order = torch.arange(nodes)
+    masks = [torch.stack([order % 3 == part, (order + 1) % 3 == part], dim=1) for part in range(3)]
+    for mask in masks:
+        mask[-1] = False
+    masks[2][-1] = True
+    return rows[:, None].numpy(), Splits(labels, *masks)
+
+
+def test_each_split_is_scored_on_its_own_test_nodes() -> None:
+    rows, splits = easy()
+    accuracy, predicted = probe_predictions(rows, splits)
+    assert predicted.shape == (2, 60)
+    for split in range(2):
+        tested = (splits.test[:, split] & (splits.labels >= 0)).numpy()
+        right = predicted[split, tested] == splits.labels.numpy()[tested]
+        assert right.sum() == tested.sum() - 1  # all but the last node
+        assert accuracy[split] == right.mean()
+
+
+def test_scores_by_class_and_by_homophily_are_counts_of_test_nodes() -> None:
+    rows, splits = easy()
+    homophily = np.where(np.arange(60) == 59, 0.05, 0.9)
+    homophily[3] = np.nan
+    scores, predicted = score_with_labels({RAW: rows, TRAINED: rows}, splits, ("a", "b"), homophily)
+    tested, labels = splits.tested, splits.labels.numpy()
+    assert scores.class_counts is not None
+    assert scores.confusion is not None
+    assert scores.homophily_counts is not None
+    for one in (0, 1):
+        assert scores.class_counts[one] == (tested & (labels == one)).sum()
+    assert scores.confusion.sum() == tested.sum()
+    assert scores.confusion[1, 0] == 2  # the last node is tested, and wrong, in both splits
+    assert scores.homophily_counts.tolist()[:4] == [2, 0, 0, 0]
+    assert scores.homophily_counts[4] == tested.sum() - 2 - tested[:, 3].sum()
+    trained = scores.rows[1]
+    assert trained.by_homophily is not None
+    assert trained.by_homophily[0] == 0
+    assert np.isnan(trained.by_homophily[1])
+    assert trained.by_homophily[4] == 1
+    assert predicted[59] == 0
+    assert [row.representation for row in scores.rows] == [RAW, TRAINED]
+
+
+def test_borders_of_the_bins() -> None:
+    wanted = [0, 0, 1, 2, 3, 4, 4, -1]
+    assert homophily_bin(np.array([0, 0.19, 0.2, 0.4, 0.6, 0.8, 1, np.nan])).tolist() == wanted
+
+
+def test_without_labels_the_silhouette_finds_the_number_of_clusters() -> None:
+    random = np.random.default_rng(0)
+    rows = np.concatenate([random.normal(size=(30, 4)) + 20 * np.eye(4)[i] for i in range(4)])
+    scores, clusters = score_without_labels({RAW: random.normal(size=(120, 4)), TRAINED: rows})
+    assert len(np.unique(clusters)) == 4
+    assert all(len(np.unique(clusters[30 * i : 30 * i + 30])) == 1 for i in range(4))
+    raw, trained = (row.clustering["silhouette"].mean() for row in scores.rows)
+    assert trained > 0.8 > raw
+    assert scores.rows[0].probe is None
+
+
+def test_two_nodes_are_too_few_to_cluster() -> None:
+    scores, clusters = score_without_labels({TRAINED: np.eye(2)})
+    assert scores.rows == ()
+    assert clusters.tolist() == [0, 0]

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.experiments.spaces import SPACES, Space
+from h3gnn.experiments.tune import Tuned, open_study, tune
+from h3gnn.experiments.tuning import Budget, Searcher, finished
+from h3gnn.graphs.graph import Graph
+
+CPU = torch.device("cpu")
+SPACE = Space(
+    {"channels": (8,), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8), "learning_rate": (0.001, 0.01)}
+)
+
+
+def run(graph: Graph, storage: str | None = None, trials: int = 6, **changes: Any) -> Tuned:
+    objective = changes.get("objective", "validation")
+    study = open_study(graph, "study", storage, objective, seed=0)
+    budget = Budget(trials=trials, at_once=4, joined=2, rungs=(2, 4))
+    return tune(graph, study, SPACE, budget, models=3, finalists=2, device=CPU, **changes)
+
+
+def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) -> None:
+    found = run(small_mixed)
+    assert found.params["epochs"] in (2, 4)
+    assert found.params["n_models"] == 3
+    assert found.made["trials"] == 6
+    assert found.made["sha256"] == small_mixed.provenance.sha256
+    assert len(found.record["trials"]) == 6
+    finalists = [max(one["curve"].values()) for one in found.record["finalists"]]
+    assert found.made["score"] == pytest.approx(max(finalists), abs=1e-5)
+    embedding = H3GNN(**found.params).fit_transform(small_mixed)
+    assert embedding.shape == (100, 3 * 8 * (2 + found.params["hops"]))
+
+
+def test_the_labels_of_test_nodes_change_nothing(small_mixed: Graph) -> None:
+    assert small_mixed.labels is not None
+    assert small_mixed.test_mask is not None
+    one = replace(
+        small_mixed,
+        train_mask=small_mixed.train_mask[:, :1],  # type: ignore[index]
+        val_mask=small_mixed.val_mask[:, :1],  # type: ignore[index]
+        test_mask=small_mixed.test_mask[:, :1],
+    )
+    labels = one.labels
+    assert labels is not None
+    garbled = replace(one, labels=torch.where(one.test_mask[:, 0], labels.max() - labels, labels))  # type: ignore[index]
+    assert run(one).record == run(garbled).record
+
+
+def test_a_study_goes_on_where_it_was(small_mixed: Graph, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/studies.db"
+    first = run(small_mixed, storage, trials=4)
+    second = run(small_mixed, storage, trials=8)
+    assert second.record["trials"][:4] == first.record["trials"]
+    assert second.made["trials"] == 8
+
+
+def test_a_study_of_another_graph_is_refused(small_mixed: Graph, path_graph: Graph, tmp_path: Path) -> None:
+    storage = str(tmp_path / "study.log")  # a journal, since the database was tried above
+    run(small_mixed, storage, trials=2)
+    with pytest.raises(InputError, match="another graph"):
+        open_study(path_graph, "study", storage, "validation", seed=0)
+
+
+def test_without_labels_clusters_are_compared(small_mixed: Graph) -> None:
+    bare = replace(small_mixed, labels=None, train_mask=None, val_mask=None, test_mask=None, class_names=())
+    with pytest.raises(InputError, match="label-free"):
+        run(bare)
+    found = run(bare, objective="label-free", trials=2, clusters=4)
+    assert found.made["protocol"] == "no labels"
+    assert 0 < found.made["score"] <= 1
+
+
+def test_models_of_a_stack_share_its_shape(small_mixed: Graph) -> None:
+    trials = run(small_mixed, trials=4).record["trials"]
+    for first, second in ((0, 1), (2, 3)):
+        for name in ("hops", "learning_rate", "channels"):
+            assert trials[first]["params"][name] == trials[second]["params"][name]
+
+
+def test_a_stack_that_does_not_fit_is_told_to_the_study(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    study = open_study(small_mixed, "study", None, "validation", seed=0)
+    searcher = Searcher(small_mixed, H3GNN().get_params(), lambda _: [], Budget(trials=2), CPU)
+    monkeypatch.setattr(searcher, "score", full)
+    searcher.search(study, SPACE, seed=0)
+    assert finished(study) == 2
+    assert all(trial.user_attrs["failed"] == "out of memory" for trial in study.trials)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_value_of_a_space_is_an_argument_that_is_accepted(name: str) -> None:
+    from h3gnn.arguments import check_arguments
+
+    for argument, values in SPACES[name].choices.items():
+        for value in values:
+            check_arguments(H3GNN(**{argument: value}).get_params())

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import struct
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
+from h3gnn.report.packing import COARSE, Packer
+from h3gnn.report.page import render_page
+
+NASTY = "</script><script>alert(1)</script>"
+
+
+def unpack(text: str) -> tuple[dict[str, Any], bytes]:
+    """An independent reader of what a page carries."""
+    content = gzip.decompress(base64.b64decode(text))
+    (length,) = struct.unpack_from("<I", content)
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def data_of(page: str) -> tuple[dict[str, Any], bytes]:
+    found = re.search(r'<script type="application/octet-stream" id="data">([A-Za-z0-9+/=]+)</script>', page)
+    assert found
+    return unpack(found[1])
+
+
+def array(told: dict[str, Any], content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.dtype(told["kind"]).newbyteorder("<"), told["length"], told["at"])
+
+
+def test_arrays_come_back_from_the_packer() -> None:
+    packer = Packer()
+    told = {
+        "small": packer.whole(np.array([3, 0, 255])),
+        "large": packer.whole(np.array([70_000, 1])),
+        "scaled": packer.scaled(np.array([-2.0, np.nan, 6.0, 2.0])),
+        "flat": packer.scaled(np.array([5.0, 5.0])),
+        "coarse": packer.scaled(np.array([0.5, np.nan, 1.0]), low=0.0, kind=COARSE),
+    }
+    told, content = unpack(packer.pack(told))
+    assert [told[name]["kind"] for name in told] == ["uint8", "uint32", "uint16", "uint16", "uint8"]
+    assert array(told["small"], content).tolist() == [3, 0, 255]
+    assert array(told["large"], content).tolist() == [70_000, 1]
+    steps = array(told["scaled"], content)
+    assert steps[1] == 65_535
+    values = told["scaled"]["low"] + told["scaled"]["step"] * steps[[0, 2, 3]]
+    np.testing.assert_allclose(values, [-2, 6, 2], atol=1e-4)
+    assert told["flat"]["low"] == 5.0
+    assert array(told["flat"], content).tolist() == [0, 0]
+    assert array(told["coarse"], content).tolist() == [127, 255, 254]
+
+
+def test_the_page_names_no_address_and_is_small() -> None:
+    page = made_up_page(50_000)
+    assert len(page) < 6 * 2**20
+    code = re.sub(r'id="data">[^<]*<', "<", page)
+    assert not re.search(r"https?:|[\"'(=]\s*//|@import|\bfetch\(|XMLHttpRequest|WebSocket", code)
+    assert re.findall(r'\b(?:src|href)="([^"#][^"]*)"', code) == ["data:,"]
+
+
+def test_only_the_pages_own_script_may_run() -> None:
+    findings = replace(made_up_findings(20), title=NASTY, ids=(NASTY, "{{data}}", *map(str, range(18))))
+    page = render_page(findings, made_up_maps(findings))
+    assert NASTY not in page
+    assert page.count("<script") == 2
+    script, style = (
+        re.search(r"<script>(.*?)</script>", page, re.S),
+        re.search(r"<style>(.*?)</style>", page, re.S),
+    )
+    assert script
+    assert style
+    for kind, text in (("script", script[1]), ("style", style[1])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page
+    assert data_of(page)[0]["ids"][:2] == [NASTY, "{{data}}"]
+
+
+def test_what_is_not_a_number_is_null_and_what_is_unknown_is_zero() -> None:
+    findings = made_up_findings(30)
+    told, content = data_of(render_page(findings, made_up_maps(findings)))
+    ranks = told["history"]["effective_rank"]
+    assert ranks[0] == [40.0]
+    assert ranks[1] == [None]
+    split = next(one for one in told["categories"] if one["key"] == "split")
+    np.testing.assert_array_equal(array(split["values"], content), findings.categories[4].values + 1)
+
+
+def test_the_change_of_an_edge_keeps_its_sign() -> None:
+    findings = made_up_findings(200)
+    assert findings.heard is not None
+    told, content = data_of(render_page(findings, made_up_maps(findings)))
+    change = told["heard"]["change"]
+    read = change["low"] + change["step"] * array(change, content)
+    np.testing.assert_allclose(read, findings.heard.weight / findings.heard.start - 1, atol=1e-5)

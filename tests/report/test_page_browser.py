@@ -1,0 +1,322 @@
+"""The page in a real browser: it draws, answers, and runs nothing that came with the data."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.browser import chromium, look, missing, open_page
+from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
+from h3gnn.findings import Category, Findings
+from h3gnn.report.page import render_page
+
+SIZES = (100, 10_000, 50_000)
+NASTY = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    need_browser(missing(), in_ci=bool(os.environ.get("CI")))
+    with chromium() as driver:
+        yield driver
+
+
+def need_browser(absent: str, *, in_ci: bool) -> None:
+    """Skip where there is no browser; in CI that is a failure."""
+    if absent and not in_ci:
+        pytest.skip(f"no browser to test the page in: {absent}")
+    assert not absent, f"CI has to test the page in a browser: {absent}"
+
+
+def test_a_missing_browser_skips_but_never_in_ci() -> None:
+    with pytest.raises(pytest.skip.Exception, match="no browser to test the page in: chromium"):
+        need_browser("chromium", in_ci=False)
+    with pytest.raises(AssertionError, match="CI has to test the page in a browser: chromium"):
+        need_browser("chromium", in_ci=True)
+    need_browser("", in_ci=True)
+
+
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    folder, pages = tmp_path_factory.mktemp("pages"), {}
+
+    def page(nodes: int) -> Path:
+        if nodes not in pages:
+            pages[nodes] = folder / f"{nodes}.html"
+            pages[nodes].write_text(made_up_page(nodes))
+        return pages[nodes]
+
+    return page
+
+
+def show(browser: Any, path: Path, **window: Any) -> None:
+    look(browser, **window)
+    browser.get_log("browser")
+    open_page(browser, path)
+
+
+def text(browser: Any, selector: str) -> str:
+    found: str = browser.execute_script("return document.querySelector(arguments[0]).innerText", selector)
+    return found
+
+
+def settle(browser: Any) -> None:
+    """Wait for the next two frames."""
+    browser.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()));"
+    )
+
+
+def position(browser: Any, node: int, which: int = 0) -> tuple[float, float]:
+    place = browser.execute_script("return report.position(arguments[0], arguments[1])", which, node)
+    return place["x"], place["y"]
+
+
+def pointer(browser: Any, *moves: tuple[str, float, float]) -> None:
+    from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+    builder: Any = ActionBuilder(browser, duration=0)
+    for what, x, y in moves:
+        builder.pointer_action.move_to_location(round(x), round(y))
+        if what != "move":
+            getattr(builder.pointer_action, f"pointer_{what}")()
+    builder.perform()
+    settle(browser)
+
+
+def colours(browser: Any, which: int = 0) -> dict[int, int]:
+    """How often each colour is drawn in a map."""
+    counted: list[list[int]] = browser.execute_script(
+        """const map = report.maps[arguments[0]], canvas = map.canvas;
+        const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const counts = new Map();
+        for (const one of new Uint32Array(image.data.buffer)) counts.set(one, (counts.get(one) ?? 0) + 1);
+        return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 400)""",
+        which,
+    )
+    return {one[0]: one[1] for one in counted}
+
+
+def no_errors(browser: Any) -> None:
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+def fully_clear(maps: np.ndarray) -> int:
+    """The node that lies farthest from all others, so that a pointer on it means no other."""
+    from scipy.spatial import cKDTree
+
+    distance, _ = cKDTree(maps).query(maps, k=[2])
+    return int(np.argmax(distance))
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_the_page_draws_and_answers(browser: Any, page_of: Callable[[int], Path], nodes: int) -> None:
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select
+
+    show(browser, page_of(nodes))
+    assert browser.execute_script("return performance.getEntriesByName('map-drawn')[0].startTime") < 3000
+    for which in (0, 1):
+        drawn = colours(browser, which)
+        assert len(drawn) > 5, "the map is blank"
+        paper = max(drawn.values())
+        pixels = browser.execute_script(f"return report.maps[{which}].layer.pixels.length")
+        assert 1 - paper / pixels > 0.01
+
+    node = fully_clear(made_up_maps(made_up_findings(nodes))["H3GNN embedding"])
+    pointer(browser, ("move", *position(browser, node)))
+    assert not browser.execute_script("return document.getElementById('tip').hidden")
+    assert f"node-{node}\n" in text(browser, "#tip")
+    assert "local homophily" in text(browser, "#tip")
+    assert browser.execute_script("return report.state.hovered") == node
+
+    before = colours(browser)
+    Select(browser.find_element("id", "colour")).select_by_visible_text("difficulty, last epoch")
+    settle(browser)
+    assert colours(browser) != before
+    assert browser.find_elements("css selector", "#legend .histogram span")
+
+    field = browser.find_element("id", "search")
+    field.send_keys(f"NODE-{nodes - 1}", Keys.ENTER)
+    settle(browser)
+    assert text(browser, "#node h3") == f"node-{nodes - 1}"
+    assert len(browser.find_elements("css selector", "#node .nodes li")) == 6 + 6
+    no_errors(browser)
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_lasso_and_download(browser: Any, page_of: Callable[[int], Path], nodes: int) -> None:
+    show(browser, page_of(nodes))
+    maps = made_up_maps(made_up_findings(nodes))["H3GNN embedding"]
+    browser.execute_script("document.querySelector('input[value=lasso]').click()")
+    box = browser.execute_script("return report.maps[0].overlay.getBoundingClientRect().toJSON()")
+    left, top = round(box["left"] + box["width"] / 2), round(box["top"] + 4)
+    right, bottom = round(box["right"] - 4), round(box["bottom"] - 4)
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+    pointer(
+        browser, ("down", *corners[0]), *(("move", *corner) for corner in corners[1:]), ("up", *corners[0])
+    )
+
+    chosen = set(browser.execute_script("return [...report.state.selected]"))
+    wanted = set(np.flatnonzero(maps[:, 0] > 0).tolist())
+    assert len(chosen ^ wanted) <= 0.01 * nodes  # a pixel's width around the border
+    assert text(browser, "#selected").startswith(f"{len(chosen):,} nodes selected")
+
+    for old in browser.downloads.iterdir():
+        old.unlink()
+    browser.find_element("id", "download").click()
+    saved = browser.downloads / "selected-nodes.txt"
+    limit = time.monotonic() + 5
+    while not saved.exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert saved.read_text().split() == [f"node-{node}" for node in sorted(chosen)]
+    browser.find_element("id", "clear").click()
+    assert text(browser, "#selected") == "No nodes selected."
+    no_errors(browser)
+
+
+def test_moving_and_zooming_together_and_apart(browser: Any, page_of: Callable[[int], Path]) -> None:
+    show(browser, page_of(100))
+    start = [position(browser, 7, which) for which in (0, 1)]
+    x, y = start[0]
+    pointer(browser, ("down", x + 30, y), ("move", x + 60, y + 10), ("up", x + 70, y + 20))
+    for which in (0, 1):
+        assert np.allclose(np.subtract(position(browser, 7, which), start[which]), (40, 20), atol=1.5)
+    browser.find_element("id", "linked").click()
+    settled = position(browser, 7, 1)
+    browser.execute_script("report.maps[0].overlay.focus()")
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys("+").perform()
+    settle(browser)
+    assert browser.execute_script("return report.maps.map((map) => map.view.zoom)") == [1.3, 1]
+    assert position(browser, 7, 1) == settled
+    browser.find_element("id", "reset").click()
+    assert position(browser, 7, 0) == pytest.approx(start[0])
+
+
+def test_everything_goes_by_keyboard(browser: Any, page_of: Callable[[int], Path]) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, page_of(100))
+    browser.execute_script("report.maps[0].overlay.focus()")
+    ActionChains(browser).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER).perform()
+    settle(browser)
+    chosen = browser.execute_script("return report.state.chosen")
+    assert text(browser, "#node h3") == f"node-{chosen}"
+    browser.execute_script("document.querySelector('#node .nodes button').focus()")
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
+    settle(browser)
+    assert browser.execute_script("return report.state.chosen") != chosen
+    browser.execute_script("document.querySelector('#legend button').focus()")
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
+    settle(browser)
+    shown = browser.execute_script("return report.state.look.order.length - report.state.look.dimmed")
+    assert shown == (made_up_findings(100).categories[0].values == 0).sum()
+    browser.execute_script("report.maps[0].overlay.focus()")
+    ActionChains(browser).send_keys("0", Keys.ESCAPE).perform()
+    assert browser.execute_script("return report.state.chosen") == -1
+    browser.find_element("id", "select-view").send_keys(Keys.ENTER)
+    assert browser.execute_script("return report.state.selected.size") == shown
+    no_errors(browser)
+
+
+def test_a_click_shows_whom_a_node_hears(browser: Any, page_of: Callable[[int], Path]) -> None:
+    show(browser, page_of(100))
+    findings = made_up_findings(100)
+    node = fully_clear(made_up_maps(findings)["H3GNN embedding"])
+    x, y = position(browser, node)
+    pointer(browser, ("down", x, y), ("up", x, y))
+    assert text(browser, "#node h3") == f"node-{node}"
+    assert findings.heard is not None
+    mine = slice(findings.heard.crow[node], findings.heard.crow[node + 1])
+    change = findings.heard.weight[mine] / findings.heard.start[mine] - 1
+    assert f"{(change < 0).sum()} turned down" in text(browser, "#node")
+    listed = [one.text for one in browser.find_elements("css selector", "#node .change")]
+    wanted = [
+        f"{'▼' if one < 0 else '▲'} {'−' if one < 0 else '+'}{abs(100 * one):.1f} %"
+        for one in -np.sort(-change)
+    ]
+    assert listed == wanted
+
+
+def nasty_findings() -> Findings:
+    findings = made_up_findings(100)
+    named = Category(
+        "class", "class", (NASTY, *findings.categories[0].names[1:]), findings.categories[0].values
+    )
+    run = replace(
+        findings.run, provenance={"source": NASTY, "sha256": "", "mended": [NASTY]}, settings={"a": NASTY}
+    )
+    assert findings.scores is not None
+    scores = replace(findings.scores, class_names=named.names)
+    ids = (NASTY, "{{script}}", *findings.ids[2:])
+    return replace(findings, title=NASTY, ids=ids, categories=(named,), run=run, scores=scores)
+
+
+def test_a_node_named_script_is_shown_not_run(browser: Any, tmp_path: Path) -> None:
+    findings = nasty_findings()
+    (tmp_path / "nasty.html").write_text(render_page(findings, made_up_maps(findings)))
+    show(browser, tmp_path / "nasty.html")
+    field = browser.find_element("id", "search")
+    field.send_keys("window.hacked")
+    assert text(browser, "#matches") == NASTY
+    from selenium.webdriver.common.keys import Keys
+
+    field.send_keys(Keys.ENTER)
+    pointer(browser, ("move", *position(browser, 0)))
+    assert text(browser, "#node h3") == NASTY
+    assert text(browser, "h1") == NASTY
+    assert NASTY in text(browser, "#legend")
+    assert browser.execute_script("return window.hacked") is None
+    no_errors(browser)
+
+
+def test_without_labels_the_parts_that_need_them_are_absent(browser: Any, tmp_path: Path) -> None:
+    findings = made_up_findings(100)
+    assert findings.scores is not None
+    rows = tuple(
+        replace(
+            row, probe=None, clustering={"silhouette": np.array([0.1, 0.2])}, by_class=None, by_homophily=None
+        )
+        for row in findings.scores.rows
+    )
+    bare = replace(
+        findings,
+        categories=findings.categories[3:4],
+        measures=findings.measures[1:2],
+        attention=None,
+        heard=None,
+        scores=replace(findings.scores, rows=rows, confusion=None),
+        run=replace(findings.run, collapsed="The representation collapsed: at epoch 3 …"),
+    )
+    (tmp_path / "bare.html").write_text(
+        render_page(bare, {"H3GNN embedding": made_up_maps(findings)["Raw features"]})
+    )
+    show(browser, tmp_path / "bare.html")
+    options = [one.get_attribute("value") for one in browser.find_elements("css selector", "#colour option")]
+    assert options == ["cluster", "degree"]
+    assert "collapsed" in text(browser, "#banner")
+    assert "silhouette" in text(browser, "#scores")
+    assert not browser.find_elements("css selector", ".confusion")
+    assert len(browser.find_elements("css selector", "canvas.points")) == 1
+    no_errors(browser)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 820, 1400])
+def test_themes_and_widths(browser: Any, page_of: Callable[[int], Path], width: int, dark: bool) -> None:
+    show(browser, page_of(100), width=width, height=800, dark=dark)
+    settle(browser)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    paper = max(colours(browser).items(), key=lambda one: one[1])[0]
+    assert (paper & 0xFF < 64) == dark
+    no_errors(browser)
