@@ -50,7 +50,7 @@ TWO_CELLS = replace(EXPERIMENTS["ablation"], lines=two_lines)
 
 
 def run(out: Path) -> Outcome:
-    return reproduce([TWO_CELLS], QUICK, out, device="cpu")
+    return reproduce([TWO_CELLS], QUICK, out)
 
 
 def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
