@@ -14,7 +14,7 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.experiments.tables import cells as cells_module
-from h3gnn.experiments.tables import running, workers
+from h3gnn.experiments.tables import running, scope, workers
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.document import document
 from h3gnn.experiments.tables.fits import Looks, known
@@ -32,16 +32,17 @@ QUICK = Scope(quick=True)
 
 @pytest.fixture
 def small_benchmarks(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> Iterator[Graph]:
-    """Every benchmark is the small built-in graph."""
+    """Every benchmark is the small built-in graph, without a preset."""
+    monkeypatch.setattr(scope, "tuned_presets", dict)
     monkeypatch.setattr(running, "load", lambda name: small_mixed)
     running.graph_of.cache_clear()
     yield small_mixed
     running.graph_of.cache_clear()
 
 
-def two_lines(scope: Scope) -> list[Line]:
+def two_lines(quick: Scope) -> list[Line]:
     masks = {"H3GNN (Full)": "probability", "w/o DynMsk": "random"}
-    return [fit_line(scope, method, "texas", mask=mask) for method, mask in masks.items()]
+    return [fit_line(quick, method, "texas", mask=mask) for method, mask in masks.items()]
 
 
 TWO_CELLS = replace(EXPERIMENTS["ablation"], lines=two_lines)
@@ -49,7 +50,7 @@ TWO_CELLS = replace(EXPERIMENTS["ablation"], lines=two_lines)
 
 
 def run(out: Path) -> Outcome:
-    return reproduce([TWO_CELLS], QUICK, out, device="cpu")
+    return reproduce([TWO_CELLS], QUICK, out)
 
 
 def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
@@ -125,7 +126,7 @@ def test_a_changed_cell_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_stored_result_without_a_preset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("h3gnn.experiments.tables.scope.tuned_presets", dict)
+    monkeypatch.setattr(scope, "tuned_presets", dict)
     with pytest.raises(InputError, match="no shipped preset for texas"):
         Scope().settings_of("texas")
 

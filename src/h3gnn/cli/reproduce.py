@@ -80,7 +80,7 @@ def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, dev
     scope = Scope(quick, seeds, pick_device(device).type)
     folder.mkdir(parents=True, exist_ok=True)
     with _goes_on(folder), _progress() as told:
-        outcome = run(experiments, scope, folder, device=device, jobs=jobs, told=told)
+        outcome = run(experiments, scope, folder, jobs=jobs, told=told)
     for experiment in experiments:
         stored = folder / f"{experiment.name}.json"
         if experiment.figure is not None and stored in outcome.written:

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from h3gnn.report.pictures import COLOURS
-from h3gnn.storage import write_atomically
+from h3gnn.report.pictures import COLOURS, LINE, new_figure, plain, save_figure
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_maps_before_and_after(rows: Rows) -> Any:
     """Draw each graph's two maps, the features above and the embedding below."""
-    figure = _figure(3.4 * len(rows), 7.2)
+    figure = new_figure(2.3 * len(rows), 4.9)
     axes = figure.subplots(2, len(rows), squeeze=False)
     for column, row in enumerate(rows):
         labels = np.array(row["labels"])
         for axis, which in zip(axes[:, column], ("before", "after"), strict=True):
             x, y = (np.array(side) for side in row[which])
-            size = 14 if labels.size < 1000 else 3
+            size = 8 if labels.size < 1000 else 2
             for label in range(len(row["classes"])):
                 chosen = labels == label
                 colour = COLOURS[label % len(COLOURS)]
                 axis.scatter(
                     x[chosen], y[chosen], s=size, color=colour, linewidths=0, alpha=0.8, rasterized=True
                 )
-            axis.set_title(f"{row['graph']}: {'features' if which == 'before' else 'embedding'}")
+            axis.set_title(f"{row['graph']}: {'features' if which == 'before' else 'embedding'}", fontsize=9)
             axis.set_xticks([])
             axis.set_yticks([])
             axis.set_box_aspect(1)
             for side in axis.spines.values():
-                side.set_color("#cccccc")
+                side.set_color(LINE)
     return figure
 
 
@@ -48,7 +46,7 @@ def draw_radar(rows: Rows) -> Any:
         for method in dict.fromkeys(row["method"] for row in rows)
         if all((method, graph) in values for graph in graphs)
     ]
-    figure = _figure(8.5, 6.5)
+    figure = new_figure(7.0, 5.2)
     axis = figure.add_subplot(projection="polar")
     angles = np.linspace(0, 2 * np.pi, len(graphs), endpoint=False)
     low, high = (np.array([end(values[m, g] for m in methods) for g in graphs]) for end in (min, max))
@@ -63,8 +61,8 @@ def draw_radar(rows: Rows) -> Any:
     axis.set_xticks(angles, [f"{graph}\n{top:.1f}" for graph, top in zip(graphs, high, strict=True)])
     axis.set_yticks([])
     axis.set_ylim(0, 1.03)
-    axis.spines["polar"].set_color("#cccccc")
-    figure.legend(loc="outside right upper", frameon=False)
+    axis.spines["polar"].set_color(LINE)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
@@ -72,7 +70,7 @@ def draw_curves(rows: Rows) -> Any:
     """Draw accuracy on validation nodes against epochs (above) and seconds (below), a column per graph."""
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure = _figure(3.6 * len(graphs), 6.4)
+    figure = new_figure(2.6 * len(graphs), 4.8)
     axes = figure.subplots(2, len(graphs), squeeze=False)
     for row in rows:
         column, colour = graphs.index(row["graph"]), COLOURS[methods.index(row["method"])]
@@ -82,12 +80,8 @@ def draw_curves(rows: Rows) -> Any:
         ):
             axis.fill_between(at, every.min(axis=0), every.max(axis=0), color=colour, alpha=0.2, linewidth=0)
             axis.plot(at, every.mean(axis=0), color=colour, label=row["method"])
-            axis.set_xlabel(words)
-            axis.set_title(row["graph"])
-            axis.spines[["top", "right"]].set_visible(False)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("validation accuracy, %")
-    axes[0, 0].legend(frameon=False)
+            plain(axis, row["graph"], words, "validation accuracy, %" if column == 0 else "")
+    axes[0, 0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -102,19 +96,7 @@ FIGURES: dict[str, Callable[[Rows], Any]] = {
 def write_figure(name: str, rows: Rows, folder: Path) -> list[Path]:
     """Draw the figure of an experiment as PNG and SVG."""
     figure = FIGURES[name](rows)
-    written = []
-    for ending in ("png", "svg"):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, dpi=130)
-        write_atomically(folder / f"{name}.{ending}", buffer.getvalue())
-        written.append(folder / f"{name}.{ending}")
+    written = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
+    for path in written:
+        save_figure(figure, path)
     return written
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure

@@ -26,7 +26,14 @@ class Line:
     cells: tuple[Cell, ...]
 
 
-def fit_line(scope: Scope, method: str, graph: str, wants: tuple[str, ...] = (), **changes: Any) -> Line:
+def fit_line(
+    scope: Scope,
+    method: str,
+    graph: str,
+    wants: tuple[str, ...] = (),
+    most_seeds: int | None = None,
+    **changes: Any,
+) -> Line:
     """Return the line of H3GNN with a graph's preset and some changes: one cell for each seed.
 
     Args:
@@ -34,10 +41,11 @@ def fit_line(scope: Scope, method: str, graph: str, wants: tuple[str, ...] = (),
         method: the line's name.
         graph: name of the graph.
         wants: what is measured beside the scores; a map is drawn from the first seed alone.
+        most_seeds: at most so many of the graph's usual seeds.
         changes: arguments of `H3GNN`.
     """
     params = scope.settings_of(graph, **changes)
-    seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))
+    seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))[:most_seeds]
     cells = [
         Cell(
             "fit",
@@ -55,7 +63,8 @@ def fit_line(scope: Scope, method: str, graph: str, wants: tuple[str, ...] = (),
 def scored_rows(line: Line, records: Sequence[Record]) -> list[Row]:
     """Return one row for each protocol under which the line was scored."""
     if line.cells[0].kind == "method":
-        return [{**row, "method": line.method} for record in records for row in record["out"]["rows"]]
+        about = {"method": line.method, "device": records[0]["device"]}
+        return [{**row, **about} for record in records for row in record["out"]["rows"]]
     return [pack(_joined(line, records, protocol)) for protocol in PROTOCOLS]
 
 
@@ -77,6 +86,7 @@ def plain_rows(line: Line, records: Sequence[Record]) -> list[Row]:
 def pack(result: Result) -> Row:
     """Return a result as plain values, small: five digits, and what was chosen in columns."""
     row: Row = rounded(result.as_dict())
+    del row["protocol_in_words"]  # said once for the whole file
     names = list(dict.fromkeys(name for run in result.chosen for split in run for name in split))
     row["chosen"] = {name: [[split.get(name) for split in run] for run in result.chosen] for name in names}
     return row

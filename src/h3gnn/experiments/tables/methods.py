@@ -9,6 +9,7 @@ import torch
 
 from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
+from h3gnn.estimator import H3GNN
 from h3gnn.experiments import methods, run
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.lines import Line, pack
@@ -24,12 +25,13 @@ METHODS: dict[str, str | None] = {
     "h2gcn": "H2GCN",
     "dgi": "DGI",
     "bgrl": "BGRL",
+    "graphmae": "GraphMAE",
 }
-"""Baselines by name, and what the paper calls them; those that are made of our encoder are not among them."""
+"""Baselines by name, and what the paper calls them; GraphMAE is its objective on our encoder."""
 FULL_GRID = (*WEBKB, "cora", "citeseer")
 """On these the supervised baselines choose from the full grid of settings, on others from the small."""
-SEEDS = 3
-"""Of a baseline on a graph with ten splits; with one split it has as many as H3GNN."""
+SEEDS, SEEDS_OF_ONE_SPLIT = 3, 5
+"""Training runs of a baseline on a graph with ten splits, and on one with a single split."""
 QUICK_EPOCHS = 5
 _SMALL_DGI = InfomaxSettings(width=16, epochs=QUICK_EPOCHS)
 _SMALL_BGRL = BootstrapSettings(width=16, epochs=QUICK_EPOCHS)
@@ -49,14 +51,16 @@ _QUICK: dict[str, methods.Method] = {
 
 def method_line(scope: Scope, method: str, graph: str) -> Line:
     """Return the line of a baseline: one cell with all its seeds, under `validation`."""
-    seeds = scope.seeds_of(graph)
-    if graph not in CITATION:
-        seeds = seeds[:SEEDS]
+    seeds = scope.seeds_of(graph)[: SEEDS_OF_ONE_SPLIT if graph in CITATION else SEEDS]
     chosen = _method(method, scope.quick)
     grid = "full" if graph in FULL_GRID and not scope.quick else "small"
     epochs = QUICK_EPOCHS if scope.quick else None
-    params = {**run.method_params(chosen, grid=grid, epochs=epochs), "method": method, "quick": scope.quick}
-    params |= {"grid_name": grid} if chosen.classifier else {}
+    params = run.method_params(chosen, grid=grid, epochs=epochs)
+    if chosen.takes_settings:
+        params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
+    params |= {"method": method, "quick": scope.quick}
+    if chosen.classifier:
+        params |= {"grid_name": grid, "grid": _axes(params["grid"])}
     cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
     return Line(chosen.title, graph, (cell,))
 
@@ -64,16 +68,24 @@ def method_line(scope: Scope, method: str, graph: str) -> Line:
 def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Run a baseline under `validation`."""
     quick = cell.params["quick"]
+    method = _method(cell.params["method"], quick)
+    settings = {name: value for name, value in cell.params.items() if name in H3GNN().get_params()}
     result = run.run_method(
-        _method(cell.params["method"], quick),
+        method,
         graph,
         seeds=cell.seeds,
+        model=H3GNN(**settings) if method.takes_settings else None,
         device=str(device),
         grid=cell.params.get("grid_name", "small"),
         epochs=QUICK_EPOCHS if quick else None,
         name=cell.graph,
     )
-    return {"rows": [pack(result)]}
+    return {"rows": [pack(replace(result, params=cell.params))]}
+
+
+def _axes(points: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values along each axis of a grid, which say the same in fewer words."""
+    return {name: sorted({point[name] for point in points}) for name in points[0]}
 
 
 def _method(name: str, quick: bool) -> methods.Method:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
+from h3gnn.evaluation.protocols import PROTOCOLS
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.experiment import Experiment
 from h3gnn.experiments.tables.lines import Line, Row
@@ -54,7 +55,6 @@ def reproduce(
     scope: Scope,
     out: Path,
     *,
-    device: str,
     jobs: int = 1,
     told: Told | None = None,
 ) -> Outcome:
@@ -64,7 +64,6 @@ def reproduce(
         experiments: from `find_experiments`.
         scope: how much of them.
         out: folder; finished cells are kept in `cells/`, results in `NAME.json` and `NAME.md`.
-        device: a torch device.
         jobs: processes at once.
         told: called after each cell.
     """
@@ -74,7 +73,7 @@ def reproduce(
     missing = {key: cell for key, cell in planned.items() if key not in store}
     outcome.kept = len(planned) - len(missing)
     begin = sorted(missing.values(), key=lambda cell: -cell.size(graph_of(cell.graph).num_nodes))
-    for finished in run_cells(begin, device, jobs):
+    for finished in run_cells(begin, scope.device, jobs):
         if finished.record is None:
             outcome.failed.append(finished)
         else:
@@ -118,6 +117,7 @@ def write_results(
         "title": experiment.title,
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
+        "protocols": {name: protocol.words for name, protocol in PROTOCOLS.items()},
         "versions": versions(),
         "missing": missing,
         "rows": rows,

@@ -21,7 +21,7 @@ VARIANT_SEEDS = {name: 3 if name in CITATION else 2 for name in SEEDS}
 SNAPSHOTS = 10
 """At so many epochs a run is looked at, for the protocol that picks the best on test nodes."""
 QUICK_SPLITS = 2
-QUICK_EPOCHS = 3
+QUICK_EPOCHS = 2
 QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "hops": 2, "mask_warmup": 1}
 """What a quick look changes; its numbers mean nothing."""
 PASSING = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")

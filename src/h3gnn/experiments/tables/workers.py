@@ -39,11 +39,13 @@ class _Worker:
 
 
 def run_cells(cells: Sequence[Cell], device: str, jobs: int = 1) -> Iterator[Finished]:
-    """Run cells and yield each as it ends; those that must be alone come last, each in a fresh process.
+    """Run cells and yield each as it ends; those that must be alone come last, one after another.
+
+    On a CPU each of those has a fresh process, whose memory says what the cell needed.
 
     Args:
         cells: in the order in which they shall begin.
-        device: a torch device.
+        device: "cpu" or "cuda".
         jobs: processes at once; with 1, cells run in this process.
     """
     together = [cell for cell in cells if not cell.alone]
@@ -56,8 +58,8 @@ def run_cells(cells: Sequence[Cell], device: str, jobs: int = 1) -> Iterator[Fin
                 alone.append(finished.cell)
             else:
                 yield finished
-    for cell in alone:
-        yield from _in_processes([cell], device, 1, threads=None)
+    for group in [[cell] for cell in alone] if device == "cpu" else [alone]:
+        yield from _in_processes(group, device, 1, threads=None)
 
 
 def attempt(cell: Cell, device: str) -> Finished:
