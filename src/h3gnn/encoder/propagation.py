@@ -207,7 +207,7 @@ def _products(matrix: Tensor, own: Tensor) -> Tensor:
     """Return `matrix @ own[m]` for every model m, each written where it belongs."""
     products = own.new_empty(own.shape[0], matrix.shape[0], own.shape[2])
     for product, factor in zip(products, own, strict=True):
-        torch.mm(matrix, factor, out=product)
+        product.addmm_(matrix, factor, beta=0)
     return products
 
 
