@@ -118,7 +118,7 @@ class Adjacency:
 class _Project(torch.autograd.Function):
     """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
 
-    Both gradients of W are written into one buffer, instead of two that are added.
+    The product with the features is added to the token's share of W's gradient as it goes.
     """
 
     @staticmethod
@@ -131,7 +131,8 @@ class _Project(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, token = ctx.saved_tensors
         of_product, of_token = gradients
-        to_weight = ctx.features.transposed_product(of_product, like=weight).addcmul_(token.mT, of_token)
+        to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
+        ctx.features.add_transposed_product(to_weight, of_product)
         return to_weight, torch.bmm(of_token, weight.mT), None
 
 
@@ -178,18 +179,23 @@ class FeatureMatrix:
     def product(self, weight: Tensor) -> Tensor:
         """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""
         models, in_channels, width = weight.shape
-        if not side_by_side(weight):
-            return _products(self._matrix, weight)
-        wide = self._matrix @ weight.transpose(0, 1).reshape(in_channels, models * width)
-        return wide.view(-1, models, width).transpose(0, 1)
+        if side_by_side(weight):
+            wide = self._matrix @ weight.transpose(0, 1).view(in_channels, models * width)
+            return wide.view(-1, models, width).transpose(0, 1)
+        product = weight.new_empty(models, self.shape[0], width)
+        for one, its_weight in zip(product, weight, strict=True):
+            one.addmm_(self._matrix, its_weight, beta=0)
+        return product
 
-    def transposed_product(self, gradient: Tensor, like: Tensor) -> Tensor:
-        """Return `Xᵀ @ gradient` for every model, laid out in memory like the weight."""
-        models, in_channels, width = like.shape
-        if not side_by_side(like):
-            return _products(self._transposed, gradient.contiguous())
-        wide = self._transposed @ gradient.transpose(0, 1).reshape(-1, models * width)
-        return wide.view(in_channels, models, width).transpose(0, 1)
+    def add_transposed_product(self, weight: Tensor, gradient: Tensor) -> None:
+        """Add `Xᵀ @ gradient` to something of the weight's shape and layout, for every model."""
+        models, in_channels, width = weight.shape
+        if side_by_side(weight):
+            wide = weight.transpose(0, 1).view(in_channels, models * width)
+            wide.addmm_(self._transposed, gradient.transpose(0, 1).reshape(-1, models * width))
+        else:
+            for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
+                one.addmm_(self._transposed, its_gradient)
 
     @cached_property
     def _transposed(self) -> Tensor:
@@ -201,14 +207,6 @@ def density(features: Tensor) -> float:
     """Return the share of non-zero values."""
     filled = features.values() if features.layout == torch.sparse_csr else features
     return int(torch.count_nonzero(filled)) / max(1, features.numel())
-
-
-def _products(matrix: Tensor, own: Tensor) -> Tensor:
-    """Return `matrix @ own[m]` for every model m, each written where it belongs."""
-    products = own.new_empty(own.shape[0], matrix.shape[0], own.shape[2])
-    for product, factor in zip(products, own, strict=True):
-        product.addmm_(matrix, factor, beta=0)
-    return products
 
 
 def side_by_side(weight: Tensor) -> bool:
