@@ -111,8 +111,8 @@ class WeightedGCN(nn.Module):
 
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
-    The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the other
-    hops side by side: it asks all of them for the same product.
+    The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
+    other hops: it is the same product for all of them.
     """
 
     def __init__(self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool) -> None:
