@@ -39,7 +39,7 @@ def test_propagation_and_its_gradients_equal_the_dense_product(
     weight = torch.rand(models, pattern.nodes, channels, generator=generator, dtype=torch.double)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(propagation, "DENSE_NODES", 0 if sparse else 256)
+        patch.setitem(propagation.DENSE_NODES, "cpu", 0 if sparse else 256)
         fast = Adjacency(pattern, values) @ messages
     plain = dense_of(pattern, values) @ messages
     torch.testing.assert_close(fast, plain)
@@ -52,7 +52,7 @@ def test_propagation_and_its_gradients_equal_the_dense_product(
 
 
 def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(propagation, "DENSE_NODES", 0)
+    monkeypatch.setitem(propagation.DENSE_NODES, "cpu", 0)
     pattern = Pattern(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 2, 0, 1]), 3)
     values = torch.rand(2, 4, dtype=torch.double, requires_grad=True)
     messages = torch.rand(2, 3, 2, dtype=torch.double, requires_grad=True)

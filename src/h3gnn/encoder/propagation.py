@@ -10,8 +10,8 @@ from torch import Tensor
 
 from h3gnn.sparse import csr_tensor, row_pointers, to_csr, transpose_csr
 
-DENSE_NODES = 256
-"""Graphs with at most so many nodes are multiplied as dense matrices."""
+DENSE_NODES = {"cpu": 0, "cuda": 256}
+"""Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
 
 
 class Pattern:
@@ -88,7 +88,7 @@ class _Propagate(torch.autograd.Function):
 class Adjacency:
     """The weighted adjacency of each model; `adjacency @ messages` sums what reaches each node.
 
-    Small graphs are stored dense, where one product costs less than looking up its places.
+    Small graphs are stored dense where that is faster (`DENSE_NODES`).
 
     Args:
         pattern: where the weights stand; row = receiving node, column = sending node.
@@ -99,7 +99,7 @@ class Adjacency:
         self.models = values.shape[0]
         self.pattern, self.values = pattern.stack(self.models), values.flatten()
         self.dense: Tensor | None = None
-        if pattern.nodes <= DENSE_NODES:
+        if pattern.nodes <= DENSE_NODES[values.device.type]:
             empty = values.new_zeros(self.models, pattern.nodes * pattern.nodes)
             filled = empty.index_copy(1, pattern.rows * pattern.nodes + pattern.cols, values)
             self.dense = filled.view(self.models, pattern.nodes, pattern.nodes)
