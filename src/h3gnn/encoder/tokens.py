@@ -24,11 +24,12 @@ class Projected(NamedTuple):
     def masked(self, mask: Tensor | None) -> Tensor:
         """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's.
 
-        `lerp` by 0 or 1 is exactly the one or the other, and much faster than `where` on a processor.
+        Products with 0 and 1 choose exactly and, unlike `where`, collect the token's gradient in one product.
         """
         if mask is None:
             return self.nodes
-        return torch.lerp(self.nodes, self.token, mask.unsqueeze(-1).to(self.nodes.dtype))
+        hidden = mask.unsqueeze(-1).to(self.nodes.dtype)
+        return (self.nodes * (1 - hidden)).baddbmm_(hidden, self.token)
 
 
 class InputProjection(nn.Module):
