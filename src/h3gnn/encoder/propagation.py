@@ -118,7 +118,8 @@ class Adjacency:
 class _Project(torch.autograd.Function):
     """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
 
-    The product with the features is added to the token's share of W's gradient as it goes.
+    The product with the features is added to the token's share of W's gradient as it goes. Where the weight
+    holds a gradient already both are added to that, in place: large fresh memory is slow to get.
     """
 
     @staticmethod
@@ -128,12 +129,17 @@ class _Project(torch.autograd.Function):
         return features.product(weight), torch.bmm(token, weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
         weight, token = ctx.saved_tensors
         of_product, of_token = gradients
+        to_token = torch.bmm(of_token, weight.mT)
+        if weight.is_leaf and weight.grad is not None:
+            weight.grad.addcmul_(token.mT, of_token)
+            ctx.features.add_transposed_product(weight.grad, of_product)
+            return None, to_token, None
         to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
         ctx.features.add_transposed_product(to_weight, of_product)
-        return to_weight, torch.bmm(of_token, weight.mT), None
+        return to_weight, to_token, None
 
 
 def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,7 +188,7 @@ class FeatureMatrix:
         if side_by_side(weight):
             wide = self._matrix @ weight.transpose(0, 1).view(in_channels, models * width)
             return wide.view(-1, models, width).transpose(0, 1)
-        product = weight.new_empty(models, self.shape[0], width)
+        product = weight.new_zeros(models, self.shape[0], width)
         for one, its_weight in zip(product, weight, strict=True):
             one.addmm_(self._matrix, its_weight, beta=0)
         return product
