@@ -94,3 +94,16 @@ def test_storage_is_chosen_by_density() -> None:
     assert FeatureMatrix(torch.ones(10, 10)).storage == "dense"
     with pytest.raises(ValueError, match="storage must be"):
         FeatureMatrix(sparse, storage="coo")
+
+
+def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
+    matrix = FeatureMatrix(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), storage="csr")
+    weight, token = torch.ones(1, 2, 1, requires_grad=True), torch.full((1, 1, 2), 5.0)
+    spent = torch.full((1, 2, 1), float("nan"))
+    matrix.recycle(spent)
+    (gradient,) = torch.autograd.grad(sum(part.sum() for part in project(matrix, weight, token)), weight)
+    assert gradient.data_ptr() == spent.data_ptr()
+    twice = sum(part.sum() for _ in range(2) for part in project(matrix, weight, token))
+    (again,) = torch.autograd.grad(twice, weight)
+    assert again.flatten().tolist() == [16.0, 16.0]
+    assert gradient.flatten().tolist() == [8.0, 8.0]

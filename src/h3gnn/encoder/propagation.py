@@ -118,8 +118,7 @@ class Adjacency:
 class _Project(torch.autograd.Function):
     """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
 
-    The product with the features is added to the token's share of W's gradient as it goes. Where the weight
-    holds a gradient already both are added to that, in place: large fresh memory is slow to get.
+    The product with the features is added to the token's share of W's gradient as it goes.
     """
 
     @staticmethod
@@ -129,17 +128,12 @@ class _Project(torch.autograd.Function):
         return features.product(weight), torch.bmm(token, weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, token = ctx.saved_tensors
         of_product, of_token = gradients
-        to_token = torch.bmm(of_token, weight.mT)
-        if weight.is_leaf and weight.grad is not None:
-            weight.grad.addcmul_(token.mT, of_token)
-            ctx.features.add_transposed_product(weight.grad, of_product)
-            return None, to_token, None
-        to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
+        to_weight = torch.mul(token.mT, of_token, out=ctx.features.gradient_memory(weight))
         ctx.features.add_transposed_product(to_weight, of_product)
-        return to_weight, to_token, None
+        return to_weight, torch.bmm(of_token, weight.mT), None
 
 
 def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,6 +166,7 @@ class FeatureMatrix:
             storage = "csr" if density(features) < sparse_below else "dense"
         self.storage = storage
         self._matrix = features.to_dense() if storage == "dense" else to_csr(features)
+        self._spare: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -202,6 +197,20 @@ class FeatureMatrix:
         else:
             for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
                 one.addmm_(self._transposed, its_gradient)
+
+    def recycle(self, gradient: Tensor | None) -> None:
+        """Take a weight's gradient that nobody needs any more; the next one is written into its memory.
+
+        A processor gets so much fresh memory page by page, which takes longer than to fill it.
+        """
+        self._spare = None if gradient is None or gradient.is_cuda else gradient
+
+    def gradient_memory(self, weight: Tensor) -> Tensor:
+        """Return memory for the gradient of a weight; recycled memory is handed out once."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.shape == weight.shape and spare.dtype == weight.dtype:
+            return spare
+        return torch.empty_like(weight)
 
     @cached_property
     def _transposed(self) -> Tensor:

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-LARGE = 1 << 18
-"""A processor gets fresh memory for more values than this from the system page by page: it is reused."""
-
 
 class StackedAdam:
     """Adam over parameters whose first axis is `models`.
@@ -47,14 +44,11 @@ class StackedAdam:
                 group["lr"] = base * factor
 
     def step(self) -> None:
-        """Make one step, and forget the gradients; large ones on a processor keep their memory."""
+        """Make one step, and forget the gradients."""
         if not self.shared:
             for model, group in enumerate(self.adam.param_groups):
                 for leaf, parameter in zip(group["params"], self.parameters, strict=True):
                     leaf.grad = None if parameter.grad is None else parameter.grad[model]
         self.adam.step()
         for parameter in self.parameters:
-            if parameter.grad is not None and parameter.numel() > LARGE and not parameter.is_cuda:
-                parameter.grad.zero_()
-            else:
-                parameter.grad = None
+            parameter.grad = None
