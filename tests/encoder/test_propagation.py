@@ -101,9 +101,9 @@ def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
     weight, token = torch.ones(1, 2, 1, requires_grad=True), torch.full((1, 1, 2), 5.0)
     spent = torch.full((1, 2, 1), float("nan"))
     matrix.recycle(spent)
-    (gradient,) = torch.autograd.grad(sum(part.sum() for part in project(matrix, weight, token)), weight)
+    (gradient,) = torch.autograd.grad(torch.cat(project(matrix, weight, token), dim=1).sum(), weight)
     assert gradient.data_ptr() == spent.data_ptr()
-    twice = sum(part.sum() for _ in range(2) for part in project(matrix, weight, token))
-    (again,) = torch.autograd.grad(twice, weight)
+    twice = [part for _ in range(2) for part in project(matrix, weight, token)]
+    (again,) = torch.autograd.grad(torch.cat(twice, dim=1).sum(), weight)
     assert again.flatten().tolist() == [16.0, 16.0]
     assert gradient.flatten().tolist() == [8.0, 8.0]
