@@ -103,7 +103,7 @@ def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
     matrix.recycle(spent)
     (gradient,) = torch.autograd.grad(torch.cat(project(matrix, weight, token), dim=1).sum(), weight)
     assert gradient.data_ptr() == spent.data_ptr()
-    twice = [part for _ in range(2) for part in project(matrix, weight, token)]
+    twice = [scale * part for scale in (1.0, 3.0) for part in project(matrix, weight, token)]
     (again,) = torch.autograd.grad(torch.cat(twice, dim=1).sum(), weight)
-    assert again.flatten().tolist() == [16.0, 16.0]
+    assert again.flatten().tolist() == [32.0, 32.0]
     assert gradient.flatten().tolist() == [8.0, 8.0]
