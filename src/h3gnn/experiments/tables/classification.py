@@ -23,8 +23,6 @@ OF_ENCODER: dict[str, dict[str, Any]] = {
     DECODER: {"objective": "decoder", "mask": "random"},
 }
 """Rows that change the preset of a graph."""
-SIDE_SEEDS = 3
-"""Of those rows on the citation graphs; elsewhere they have as many as the method, to be paired with it."""
 PRINTED = {
     DIFFI: DIFFI,
     PROB: PROB,
@@ -46,8 +44,7 @@ def own_line(scope: Scope, method: str, graph: str) -> Line:
 def encoder_line(scope: Scope, method: str, graph: str) -> Line:
     """Return the line of a changed encoder."""
     wants = ("clusters",) if graph in CLUSTERED else ()
-    few = SIDE_SEEDS if graph in CITATION else None
-    return fit_line(scope, method, graph, wants, few, **OF_ENCODER[method])
+    return fit_line(scope, method, graph, wants, **OF_ENCODER[method])
 
 
 def all_lines(scope: Scope, graphs: Sequence[str]) -> list[Line]:

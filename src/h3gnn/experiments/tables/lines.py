@@ -31,7 +31,6 @@ def fit_line(
     method: str,
     graph: str,
     wants: tuple[str, ...] = (),
-    most_seeds: int | None = None,
     **changes: Any,
 ) -> Line:
     """Return the line of H3GNN with a graph's preset and some changes: one cell for each seed.
@@ -41,11 +40,10 @@ def fit_line(
         method: the line's name.
         graph: name of the graph.
         wants: what is measured beside the scores; a map is drawn from the first seed alone.
-        most_seeds: at most so many of the graph's usual seeds.
         changes: arguments of `H3GNN`.
     """
     params = scope.settings_of(graph, **changes)
-    seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))[:most_seeds]
+    seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))
     cells = [
         Cell(
             "fit",
