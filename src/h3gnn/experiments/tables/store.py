@@ -15,8 +15,8 @@ Record = dict[str, Any]
 class CellStore:
     """Finished cells by key, in files `GRAPH.json` of a folder.
 
-    A kill leaves each file as it was before or after a cell. Cells whose configuration or graph has changed
-    have another key; the old ones are dropped by `prune`.
+    A kill leaves each file as it was before or after a cell. A cell whose configuration or graph has changed
+    has another key: the old one stays and is not looked at.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,17 +43,6 @@ class CellStore:
         """Keep a finished cell."""
         self.graphs.setdefault(graph, {})[key] = record
         self._write(graph)
-
-    def prune(self, wanted: set[str]) -> int:
-        """Drop cells that no experiment asks for any more, and return how many those were."""
-        dropped = 0
-        for graph, cells in self.graphs.items():
-            kept = {key: record for key, record in cells.items() if key in wanted}
-            if len(kept) < len(cells):
-                dropped += len(cells) - len(kept)
-                self.graphs[graph] = kept
-                self._write(graph)
-        return dropped
 
     def _write(self, graph: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
