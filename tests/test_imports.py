@@ -20,6 +20,7 @@ FORBIDDEN = {
     "report": {"encoder", "masking", "training", "experiments", "estimator", "cli", "presets"},
     "estimator": {"cli", "report", "evaluation", "experiments"},
     "experiments": {"cli", "report"},
+    "findings": {"graphs", "masking", "encoder", "training", "evaluation", "report", "estimator", "cli"},
 }
 
 
@@ -52,7 +53,7 @@ def test_report_sees_no_loader() -> None:
 
 
 def test_the_package_imports_without_its_optional_libraries() -> None:
-    blocked = ("safetensors", "pyarrow", "matplotlib", "rich", "optuna", "networkx")
+    blocked = ("safetensors", "pyarrow", "matplotlib", "rich", "optuna", "networkx", "tensorboard", "umap")
     code = (
         "import sys\n"
         f"for name in {blocked!r}: sys.modules[name] = None\n"
