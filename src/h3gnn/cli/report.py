@@ -109,10 +109,13 @@ def check_map(method: str) -> None:
 def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
     """Return the two maps of a page: the embedding, and the raw features beside it."""
     from h3gnn.findings import RAW, TRAINED
-    from h3gnn.report.places import place
+    from h3gnn.report.places import LANDMARKS, place
 
+    kind = MAPS[method]
+    if method == "tsne" and findings.nodes > LANDMARKS:
+        kind += f" by {LANDMARKS:,} landmarks"
     return {
-        f"{title}, {MAPS[method]}": place(findings.embeddings[name], method=method, seed=seed)
+        f"{title}, {kind}": place(findings.embeddings[name], method=method, seed=seed)
         for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
     }
 
