@@ -60,13 +60,13 @@ def report(
     from h3gnn.experiments.gather import gather
     from h3gnn.training.resources import pick_device
 
-    path = run / "report.html" if out is None else out
     check_map(map_)
-    model = H3GNN.load(run)
-    settings.check_output(path, (".html",))
+    if out is not None:
+        settings.check_output(out, (".html",))
     if table is not None:
         settings.check_output(table, (".parquet",))
     pick_device(device)
+    model, path = H3GNN.load(run), run / "report.html" if out is None else out
     if not as_json:
         say("scoring …")
     findings = gather(model.set_params(device=device), most_nodes=nodes)
