@@ -139,7 +139,7 @@ def _print_table(result: Comparison) -> None:
     from h3gnn.report.terminal import percent
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
-    reference = result.results[result.reference].method
+    reference = "H3GNN" if result.reference == "h3gnn" else "the best"
     table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
     for heading in ("method", "accuracy", "95 %\ninterval", "macro\nF1", "sec.", f"against\n{reference} (p)"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
