@@ -11,6 +11,7 @@ import typer
 
 from h3gnn import __version__
 from h3gnn.cli.cluster import cluster
+from h3gnn.cli.compare import compare
 from h3gnn.cli.datasets import datasets
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
@@ -41,6 +42,7 @@ app.command()(evaluate)
 app.command()(cluster)
 app.command()(report)
 app.command()(plot)
+app.command()(compare)
 app.command()(prepare)
 app.command()(inspect)
 app.command()(datasets)

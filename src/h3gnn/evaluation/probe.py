@@ -13,7 +13,7 @@ from torch import Tensor
 
 from h3gnn.evaluation.candidates import Candidates, gather, judge
 from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
-from h3gnn.evaluation.rows import as_rows, inner_products, standardise
+from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.
@@ -86,6 +86,7 @@ def probe_candidates(
     test_mask: Tensor,
     strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
+    by_column: bool = True,
 ) -> Candidates:
     """Fit a classifier for each split and strength; nothing is chosen yet, and no test label is looked at.
 
@@ -95,9 +96,10 @@ def probe_candidates(
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths.
         classes: how many there are; by default what the training and validation nodes show.
+        by_column: standardise each column; else all are centred and divided by one number, as suits features.
     """
     rows = as_rows(embedding)[None]
-    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes)[0]
+    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes, by_column)[0]
 
 
 def probe_each(
@@ -108,6 +110,7 @@ def probe_each(
     test_mask: Tensor,
     strengths: Sequence[float] = STRENGTHS,
     classes: int | None = None,
+    by_column: bool = True,
 ) -> list[Candidates]:
     """Probe several embeddings of one graph at once, `[models, nodes, D]`; see `probe_candidates`."""
     labels, train, val, test = (
@@ -116,7 +119,7 @@ def probe_each(
     train = train & (labels >= 0)[:, None]
     if classes is None:
         classes = known_classes(labels, train, val)
-    solver = _Solver(embeddings, labels, train, tuple(strengths), classes)
+    solver = _Solver(embeddings, labels, train, tuple(strengths), classes, by_column)
     judged: list[list[Any]] = [[] for _ in embeddings]
     for splits in solver.groups():
         asked = torch.nonzero((val | test)[:, splits].any(dim=1)).flatten()
@@ -141,7 +144,13 @@ class _Solver:
     """
 
     def __init__(
-        self, embeddings: Tensor, labels: Tensor, train: Tensor, strengths: tuple[float, ...], classes: int
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        train: Tensor,
+        strengths: tuple[float, ...],
+        classes: int,
+        by_column: bool,
     ) -> None:
         self.embeddings, self.labels, self.train = embeddings, labels, train
         self.strengths, self.classes = strengths, classes
@@ -152,8 +161,9 @@ class _Solver:
         together = len(self.union) if not self.apart else largest
         wide = width > together and models * nodes * together <= PRODUCTS
         share = wide and models * nodes * len(self.union) <= PRODUCTS
-        self.rows = None if wide else standardise(embeddings.float())
-        self.products = inner_products(embeddings, self.union) if share else None
+        self.spread = None if by_column else common_spread(embeddings)
+        self.rows = None if wide else standardise(embeddings.float(), self.spread)
+        self.products = inner_products(embeddings, self.union, self.spread) if share else None
 
     def groups(self) -> list[list[int]]:
         """Return which splits to solve together."""
@@ -174,7 +184,7 @@ class _Solver:
             if self.products is not None:
                 towards = self.products[:, :, place]  # [models, nodes, training nodes]
             else:
-                towards = inner_products(self.embeddings, nodes)
+                towards = inner_products(self.embeddings, nodes, self.spread)
             weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
             basis = towards[:, asked]
         logits = torch.einsum("mnd,mpdk->mpnk", basis, weights[:, :, :-1]) + weights[:, :, -1:]

@@ -20,14 +20,28 @@ def as_rows(embedding: npt.ArrayLike | Tensor) -> Tensor:
     return torch.as_tensor(np.asarray(embedding))
 
 
-def standardise(embeddings: Tensor) -> Tensor:
-    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0."""
+def standardise(embeddings: Tensor, spread: Tensor | None = None) -> Tensor:
+    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0.
+
+    With a spread that is given, such as `common_spread`, every column is divided by that.
+    """
     centred = embeddings - embeddings.mean(dim=-2, keepdim=True)
-    spread = centred.std(dim=-2, correction=0, keepdim=True)
+    if spread is None:
+        spread = centred.std(dim=-2, correction=0, keepdim=True)
     return torch.where(spread > CONSTANT, centred / spread.clamp_min(CONSTANT), 0.0)
 
 
-def inner_products(embeddings: Tensor, chosen: Tensor) -> Tensor:
+def common_spread(embeddings: Tensor) -> Tensor:
+    """Return one standard deviation for all columns of `[models, nodes, D]`, `[models, 1, 1]`.
+
+    For features: standardised one by one, a word that stands in two pages would weigh more than one that
+    stands in half of them.
+    """
+    variances = torch.var(embeddings.float(), dim=1, correction=0)
+    return variances.mean(dim=1).sqrt()[:, None, None]
+
+
+def inner_products(embeddings: Tensor, chosen: Tensor, spread: Tensor | None = None) -> Tensor:
     """Return the inner products of all standardised rows with the chosen ones, `[models, nodes, chosen]`.
 
     In float64, some columns at a time: an embedding of many joined models is never copied whole.
@@ -35,10 +49,11 @@ def inner_products(embeddings: Tensor, chosen: Tensor) -> Tensor:
     Args:
         embeddings: `[models, nodes, D]`.
         chosen: positions of nodes.
+        spread: what to divide the columns by; by default each by its own standard deviation.
     """
     models, nodes, _ = embeddings.shape
     total = torch.zeros(models, nodes, len(chosen), dtype=torch.float64, device=embeddings.device)
     for columns in torch.split(embeddings, COLUMNS, dim=2):
-        scaled = standardise(columns.double())
+        scaled = standardise(columns.double(), spread)
         total.baddbmm_(scaled, scaled[:, chosen].mT)
     return total

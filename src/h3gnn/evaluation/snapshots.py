@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -23,8 +24,10 @@ from h3gnn.evaluation.rows import as_rows
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,
     "gradient": gradient_candidates,
+    "features": partial(probe_candidates, by_column=False),
 }
-"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper."""
+"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features"
+is the default, with all columns divided by one number instead of each by its own."""
 
 
 def find_probe(name: str) -> Callable[..., Candidates]:

@@ -1,0 +1,32 @@
+"""Representations that need no training: the features, and the features beside their neighbours' mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.baselines.matrices import adjacency, neighbour_mean
+from h3gnn.graphs.graph import Graph
+
+HOPS = 2
+
+
+def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
+    """Return the features as they are, `[nodes, features]`."""
+    features: npt.NDArray[np.float32] = graph.dense_features().numpy()
+    return features
+
+
+def smoothed_features(graph: Graph, hops: int = HOPS) -> npt.NDArray[np.float32]:
+    r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]`, `[nodes, (hops + 1) · features]`.
+
+    :math:`\hat X` are the features with rows of length 1, and :math:`\bar A` takes the mean over a node's
+    neighbours, edges taken both ways, without the node itself.
+    """
+    mean = neighbour_mean(adjacency(graph, self_loops=False))
+    steps = [torch.nn.functional.normalize(graph.dense_features(), dim=1)]
+    for _ in range(hops):
+        steps.append(mean @ steps[-1])
+    smoothed: npt.NDArray[np.float32] = torch.cat(steps, dim=1).numpy()
+    return smoothed

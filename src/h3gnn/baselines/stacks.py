@@ -1,0 +1,196 @@
+"""A stack of models that train side by side: their settings, their noise, their weights, their Adam.
+
+Values of a stack lie as `[rows, models, channels]`, weights as `[in, models, out]`: then one wide product
+with a matrix that all models share (features, adjacency) serves all of them, without a copy in between.
+
+All models of one seed start from the same weights and see the same dropout coins, whatever their split and
+settings. So a model's result depends on its own seed, split and settings alone, and not on which models
+happened to fit into memory beside it; and two settings are compared under the same luck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.baselines.matrices import SparseMatrix, sparse_matrix
+
+COINS = 2**32
+"""Added to a seed, so that dropout does not draw the numbers that the weights started from."""
+SPARSE_BELOW = 0.06
+"""Features with a smaller share of non-zero values are multiplied as sparse matrices."""
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """One point of the hyper-parameter grid."""
+
+    width: int
+    dropout: float
+    learning_rate: float
+    weight_decay: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model of a stack."""
+
+    seed: int
+    split: int
+    setting: Setting
+
+
+class Noise:
+    """Dropout for a stack: coins belong to a seed, rates to a model."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        seeds = list(dict.fromkeys(member.seed for member in members))
+        self.generators = [torch.Generator(device).manual_seed(seed + COINS) for seed in seeds]
+        self.seed_of = [seeds.index(member.seed) for member in members]
+        self.index = torch.tensor(self.seed_of, device=device)
+        self.rate_of = [member.setting.dropout for member in members]
+        self.rates = torch.tensor(self.rate_of, device=device)[:, None]
+
+    def coins(self, *shape: int) -> Tensor:
+        """Return uniform numbers `[shape[0], models, shape[1:]]`."""
+        device = self.index.device
+        drawn = [torch.rand(*shape, generator=generator, device=device) for generator in self.generators]
+        if len(drawn) == 1:
+            return drawn[0].unsqueeze(1)
+        return torch.stack(drawn, dim=1).index_select(1, self.index)
+
+    def drop(self, x: Tensor) -> Tensor:
+        """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
+        kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
+        return x * (kept / (1 - self.rates))
+
+    def blocks(self) -> list[tuple[slice, int, float]]:
+        """Return the runs of models with one seed and rate: which, the seed's position, and the rate."""
+        keys = list(zip(self.seed_of, self.rate_of, strict=True))
+        starts = [i for i, key in enumerate(keys) if i == 0 or key != keys[i - 1]]
+        ends = [*starts[1:], len(keys)]
+        return [(slice(a, b), *keys[a]) for a, b in zip(starts, ends, strict=True)]
+
+
+class Features:
+    """The constant node features `[nodes, features]`, sparse or dense as their density asks."""
+
+    def __init__(self, features: Tensor, device: torch.device) -> None:
+        features = features.to(device)
+        self.shape = features.shape
+        stored = features.values() if features.layout == torch.sparse_csr else features
+        filled = int(torch.count_nonzero(stored)) / max(1, features.numel())
+        self.matrix: SparseMatrix | Tensor
+        self.matrix = sparse_matrix(features) if filled < SPARSE_BELOW else features.to_dense()
+
+    def product(self, weight: Tensor, noise: Noise | None = None) -> Tensor:
+        """Return `X W`, `[nodes, models, out]`, for weights `[in, models, out]`; with noise, X is dropped.
+
+        Models with one seed and one rate see the same dropped X, so that one product serves them.
+        """
+        if noise is None:
+            return self._times(self.matrix, weight)
+        coins = [self._coins(generator) for generator in noise.generators]
+        return torch.cat(
+            [
+                self._times(self._dropped(coins[seed], rate), weight[:, models])
+                for models, seed, rate in noise.blocks()
+            ],
+            dim=1,
+        )
+
+    def _values(self) -> Tensor:
+        return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values
+
+    def _coins(self, generator: torch.Generator) -> Tensor:
+        values = self._values()
+        return torch.rand(values.shape, generator=generator, device=values.device)
+
+    def _dropped(self, coins: Tensor, rate: float) -> SparseMatrix | Tensor:
+        values = self._values() * ((coins >= rate) / (1 - rate))
+        return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
+
+    @staticmethod
+    def _times(matrix: SparseMatrix | Tensor, weight: Tensor) -> Tensor:
+        flat = weight.reshape(weight.shape[0], -1)
+        product: Tensor = matrix @ flat
+        return product.view(-1, *weight.shape[1:])
+
+
+class Weights:
+    """The trainable tensors of a stack by name, each `[in, models, out]`.
+
+    Starts are drawn on the CPU, once per seed, so that they are the same on every device.
+    """
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        self.members, self.device = members, device
+        self.seeds = list(dict.fromkeys(member.seed for member in members))
+        self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        self.tensors: dict[str, Tensor] = {}
+
+    def glorot(self, name: str, rows: int, columns: int, fan: int | None = None) -> None:
+        """Add a tensor that starts uniform in ±√(6 / (in + out)); `fan` stands for in + out where given."""
+        bound = math.sqrt(6 / (fan or rows + columns))
+        drawn = {
+            seed: torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
+            for seed, generator in zip(self.seeds, self.generators, strict=True)
+        }
+        self._add(name, torch.stack([drawn[member.seed] for member in self.members], dim=1))
+
+    def zeros(self, name: str, columns: int) -> None:
+        """Add a bias that starts at zero."""
+        self._add(name, torch.zeros(1, len(self.members), columns))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def _add(self, name: str, start: Tensor) -> None:
+        self.tensors[name] = start.to(self.device).requires_grad_()
+
+
+class WideAdam:
+    """Adam over tensors `[in, models, out]`, each model with its own learning rate and weight decay.
+
+    The update of Kingma and Ba (2015), with L2 decay added to the gradient as torch's Adam does; the rates
+    are tensors along the models' axis, so that a hundred models take the few operations of one.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], members: Sequence[Member]) -> None:
+        self.tensors = list(tensors)
+        device = self.tensors[0].device
+
+        def column(name: str) -> Tensor:
+            rates = [getattr(member.setting, name) for member in members]
+            return torch.tensor(rates, device=device)[:, None]
+
+        self.learning_rate, self.weight_decay = column("learning_rate"), column("weight_decay")
+        self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
+        self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
+        self.scratch = [torch.zeros_like(tensor) for tensor in self.tensors]
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        """Make one step, and forget the gradients."""
+        self.steps += 1
+        early, late = (1 - beta**self.steps for beta in betas)
+        for tensor, first, second, scratch in zip(
+            self.tensors, self.first, self.second, self.scratch, strict=True
+        ):
+            assert tensor.grad is not None
+            gradient = tensor.grad.addcmul_(tensor, self.weight_decay)
+            first.lerp_(gradient, 1 - betas[0])
+            second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+            torch.sqrt(second, out=scratch).div_(math.sqrt(late)).add_(eps)
+            tensor.addcmul_(torch.div(first, scratch, out=scratch), self.learning_rate, value=-1 / early)
+            tensor.grad = None

@@ -1,0 +1,202 @@
+"""`h3gnn compare`: which method wins on this graph, and whether the difference is real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from h3gnn.cli import settings, source
+from h3gnn.cli.output import say
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.experiments.compare import Comparison
+
+DEFAULT = "raw,smoothed,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
+PANEL = "The comparison"
+MethodsOption = Annotated[
+    str,
+    typer.Option(help="Which, with commas between; there is smoothed2 as well.", rich_help_panel=PANEL),
+]
+SeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Train so many times; else 1 with several splits, 5 with one.",
+        min=1,
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+GridOption = Annotated[
+    str,
+    typer.Option(
+        help="Hyper-parameters of the supervised methods to choose from: small (4) or full (36).",
+        rich_help_panel=PANEL,
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="Keep results in this .json as they come; the same command goes on from there.",
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+def compare(
+    graph: source.GraphArgument = None,
+    methods: MethodsOption = DEFAULT,
+    seeds: SeedsOption = None,
+    grid: GridOption = "small",
+    out: OutOption = None,
+    preset: settings.PresetOption = None,
+    epochs: settings.EpochsOption = None,
+    models: settings.ModelsOption = None,
+    set_: settings.SetOption = None,
+    edges: source.EdgesOption = None,
+    features: source.FeaturesOption = None,
+    labels: source.LabelsOption = None,
+    source_column: source.SourceColumnOption = None,
+    target_column: source.TargetColumnOption = None,
+    weight_column: source.WeightColumnOption = None,
+    id_column: source.IdColumnOption = None,
+    feature_columns: source.FeatureColumnsOption = None,
+    label_id_column: source.LabelIdColumnOption = None,
+    label_column: source.LabelColumnOption = None,
+    split_columns: source.SplitColumnsOption = None,
+    header: source.HeaderOption = None,
+    delimiter: source.DelimiterOption = None,
+    undirected: source.UndirectedOption = False,
+    data_dir: source.DataDirOption = None,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Run H3GNN beside other methods on a graph with labels: which wins here, and is the difference real?
+
+    `h3gnn compare texas` runs all of them; `h3gnn compare texas --methods smoothed,gcn,h3gnn` some.
+
+    `h3gnn compare --edges e.csv --features f.csv --labels y.csv --out results.json` takes your own graph and
+    keeps each result as it comes.
+
+    Every method meets the same splits, and all that is chosen is chosen on validation nodes. A paired test
+    says whether a difference to H3GNN is more than chance. docs/compare.md explains the methods.
+    """
+    loaded = source.load_source(
+        graph,
+        edges=edges,
+        features=features,
+        labels=labels,
+        source_column=source_column,
+        target_column=target_column,
+        weight_column=weight_column,
+        id_column=id_column,
+        feature_columns=feature_columns,
+        label_id_column=label_id_column,
+        label_column=label_column,
+        split_columns=split_columns,
+        header=header,
+        delimiter=delimiter,
+        undirected=undirected,
+        data_dir=data_dir,
+    )
+    from h3gnn.experiments import compare as comparing
+    from h3gnn.experiments.evaluate import build_judge
+    from h3gnn.experiments.methods import find_methods
+    from h3gnn.experiments.run import method_params
+    from h3gnn.graphs.catalogue import is_benchmark
+
+    if out is not None:
+        settings.check_output(out, (".json",))
+    chosen = find_methods(methods)
+    build_judge(loaded)  # says at once if there are no labels
+    model = settings.build_estimator(
+        preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
+    )
+    for method in chosen:
+        method_params(method, model, grid)  # says at once if there is no such grid
+    for note in loaded.provenance.mended:
+        say(f"note: {note}")
+    with _progress() as watch:
+        result = comparing.compare(
+            chosen,
+            loaded,
+            seeds=range(seeds or (1 if loaded.num_splits > 1 else 5)),
+            model=model,
+            grid=grid,
+            name=graph.lower() if graph is not None and is_benchmark(graph) else None,
+            out=out,
+            watch=watch,
+            reused=lambda method: say(f"{method.title}: taken from {out}"),
+        )
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(), indent=2, ensure_ascii=False))
+        return
+    _print_table(result)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Any], Callable[[float], None]] | None]:
+    """Show a bar per method on standard error; nothing where that is not a terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+
+        def watch(method: Any) -> Callable[[float], None]:
+            task = progress.add_task(method.title, total=1.0)
+            return lambda share: progress.update(task, completed=share)
+
+        yield watch
+
+
+def _print_table(result: Comparison) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from h3gnn.report.terminal import percent
+
+    console, shown = Console(), [result.results[name] for name in result.ranked]
+    reference = result.results[result.reference].method
+    table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("method", "accuracy", "95 %\ninterval", "macro\nF1", "sec.", f"against\n{reference} (p)"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for name, one in zip(result.ranked, shown, strict=True):
+        interval = one.probe.interval95
+        table.add_row(
+            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
+            percent(one.probe),
+            "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}",
+            f"{100 * one.macro_f1.mean:.1f}",
+            f"{one.seconds:.1f}",
+            _versus(result, name),
+        )
+    console.print(table)
+    seeds, splits = max(len(one.probe.values) for one in shown), len(shown[0].probe.values[0])
+    words = (
+        f"★ best here; mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %; "
+        "everything chosen on validation nodes; ≈ within chance by a paired test (p ≥ 0.05)"
+    )
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    console.print(result.verdict, markup=False, highlight=False, soft_wrap=True)
+
+
+def _versus(result: Comparison, name: str) -> str:
+    if name == result.reference:
+        return "–"
+    test = result.test(name)
+    if test.n < 2:
+        return f"{100 * test.difference:+.1f}, one run"
+    return f"{'' if test.differ else '≈ '}{100 * test.difference:+.1f} ({test.p_value:.2g})"

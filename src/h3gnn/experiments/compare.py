@@ -1,0 +1,190 @@
+"""Which method wins on a graph, and whether the difference is real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.paired import TEST_TO_TRAIN, PairedTest, paired_test
+from h3gnn.evaluation.results import Result
+from h3gnn.experiments.methods import METHODS, Method, Watch
+from h3gnn.experiments.run import method_params, run_method
+from h3gnn.graphs.graph import Graph
+from h3gnn.storage import versions, write_atomically
+
+FORMAT = "h3gnn comparison"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results of several methods on one graph, by the methods' names.
+
+    Attributes:
+        results: by name.
+        test_to_train: test nodes per training node of a split, for the paired test.
+    """
+
+    results: Mapping[str, Result]
+    test_to_train: float
+
+    @property
+    def ranked(self) -> list[str]:
+        """The names, best mean accuracy first."""
+        return sorted(self.results, key=lambda name: -self.results[name].probe.mean)
+
+    @property
+    def reference(self) -> str:
+        """What the others are compared with: H3GNN where it is among them, else the best."""
+        return "h3gnn" if "h3gnn" in self.results else self.ranked[0]
+
+    def test(self, name: str, other: str | None = None) -> PairedTest:
+        """Return the paired test of a method against another, by default the reference."""
+        first, second = self.results[name].probe, self.results[other or self.reference].probe
+        return paired_test(first, second, test_to_train=self.test_to_train)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: which method wins here, and whether that is more than chance."""
+        if len(self.results) < 2:
+            return f"Only {self._title(self.ranked[0])} was run: there is nothing to compare it with."
+        winner = self.ranked[0]
+        other = self.reference if self.reference != winner else self.ranked[1]
+        test = self.test(winner, other)
+        points, first, second = 100 * test.difference, self._title(winner), self._title(other)
+        if test.n < 2:
+            return (
+                f"On this graph {first} scores {points:.1f} points above {second}, but one split and one "
+                "seed cannot tell that from chance: ask for more --seeds."
+            )
+        p_value = f"p = {test.p_value:.2g}"
+        if test.differ:
+            return (
+                f"On this graph {first} wins: {points:.1f} points above {second}, "
+                f"which is more than chance ({p_value})."
+            )
+        if points < 0.05:
+            return f"On this graph {first} and {second} score the same ({p_value})."
+        return (
+            f"On this graph {second} is as good as {first}: "
+            f"the difference of {points:.1f} points is within chance ({p_value})."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, best method first."""
+        rows = []
+        for name in self.ranked:
+            test = self.test(name)
+            versus = {"difference": test.difference, "p_value": test.p_value, "n": test.n}
+            rows.append({"name": name, **self.results[name].as_dict(), "against_reference": versus})
+        return {
+            "winner": self.ranked[0],
+            "reference": self.reference,
+            "verdict": self.verdict,
+            "rows": rows,
+        }
+
+    @staticmethod
+    def _title(name: str) -> str:
+        return METHODS[name].title
+
+
+def compare(
+    methods: Sequence[Method],
+    graph: Graph,
+    *,
+    seeds: Sequence[int],
+    model: H3GNN,
+    grid: str = "small",
+    name: str | None = None,
+    out: Path | None = None,
+    watch: Callable[[Method], Watch] | None = None,
+    reused: Callable[[Method], None] | None = None,
+) -> Comparison:
+    """Run methods on a graph, one after another, and compare them.
+
+    Args:
+        methods: which.
+        graph: with labels and splits.
+        seeds: of the trainings.
+        model: the settings of H3GNN and its device.
+        grid: of the supervised methods.
+        name: of the graph, for the results.
+        out: a file that holds each result as soon as it is there; what it already holds for the same graph,
+            seeds and settings is not computed again.
+        watch: from a method to what is told the share of its work that is done.
+        reused: told the methods that were found in the file.
+    """
+    kept = {} if out is None else read_kept(out)
+    results: dict[str, Result] = {}
+    for method in methods:
+        key = _key(method, graph, seeds, model, grid)
+        if method.name in kept and kept[method.name]["key"] == key:
+            results[method.name] = Result.from_dict(kept[method.name]["result"])
+            if reused is not None:
+                reused(method)
+            continue
+        result = run_method(
+            method,
+            graph,
+            seeds=seeds,
+            model=model,
+            device=model.device,
+            grid=grid,
+            name=name,
+            watch=None if watch is None else watch(method),
+        )
+        results[method.name] = result
+        kept[method.name] = {"key": key, "result": result.as_dict()}
+        if out is not None:
+            _write(out, kept)
+    comparison = Comparison(results, _test_to_train(graph))
+    if out is not None:
+        _write(out, kept, comparison)
+    return comparison
+
+
+def read_kept(path: Path) -> dict[str, Any]:
+    """Return the results that a file of an earlier comparison holds, by method; nothing without a file."""
+    if not path.exists():
+        return {}
+    try:
+        stored = json.loads(path.read_text())
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise InputError(f"{path} holds something else than a comparison; choose another file")
+    kept: dict[str, Any] = stored["methods"]
+    return kept
+
+
+def _key(method: Method, graph: Graph, seeds: Sequence[int], model: H3GNN, grid: str) -> dict[str, Any]:
+    """Return what a result depends on, as JSON would give it back."""
+    described = {
+        "sha256": graph.provenance.sha256,
+        "seeds": list(seeds) if method.has_chance else [],
+        "params": method_params(method, model, grid),
+        "h3gnn": versions()["h3gnn"],
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(described))
+    return plain
+
+
+def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:
+    stored = {"format": FORMAT, "comparison": None, "methods": kept}
+    if comparison is not None:
+        told = comparison.as_dict()
+        rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
+        stored["comparison"] = {**told, "rows": rows}
+    write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False).encode())
+
+
+def _test_to_train(graph: Graph) -> float:
+    if graph.train_mask is None or graph.test_mask is None or graph.labels is None:
+        return TEST_TO_TRAIN
+    known = (graph.labels >= 0)[:, None]
+    return int((graph.test_mask & known).sum()) / max(1, int((graph.train_mask & known).sum()))

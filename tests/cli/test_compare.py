@@ -1,0 +1,63 @@
+"""`h3gnn compare` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from h3gnn.cli.app import app
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+QUICK = ("--set", "epochs=2", "--set", "channels=8", "--set", "heads=2", "--device", "cpu")
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["compare", *(str(one) for one in arguments)])
+
+
+@pytest.fixture
+def files(tmp_path: Path, small_mixed: Graph) -> Path:
+    """The small graph as a user's own files, without splits."""
+    assert small_mixed.labels is not None
+    edges = "\n".join(f"{a},{b}" for a, b in small_mixed.edge_index.t().tolist())
+    (tmp_path / "e.csv").write_text(f"source,target\n{edges}\n")
+    labels = "\n".join(f"{node},c{label}" for node, label in enumerate(small_mixed.labels.tolist()))
+    (tmp_path / "y.csv").write_text(f"id,label\n{labels}\n")
+    rows = small_mixed.dense_features().int().tolist()
+    words = "\n".join(",".join(map(str, [node, *row])) for node, row in enumerate(rows))
+    names = ",".join(f"w{i}" for i in range(len(rows[0])))
+    (tmp_path / "f.csv").write_text(f"id,{names}\n{words}\n")
+    return tmp_path
+
+
+def test_a_graph_of_the_users_own(files: Path) -> None:
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    asked = (*own, "--methods", "raw,smoothed,h3gnn", *QUICK, "--out", files / "r.json")
+    result = run(*asked)
+    assert result.exit_code == 0, result.output
+    for word in ("★", "accuracy", "interval", "H3GNN", "raw features", "10 split(s)", "On this graph"):
+        assert word in result.stdout
+    assert "…" not in result.stdout  # nothing is cut off at 80 columns
+    again = run(*asked, "--json")
+    assert again.exit_code == 0, again.output
+    told = json.loads(again.stdout)
+    assert {row["name"] for row in told["rows"]} == {"raw", "smoothed", "h3gnn"}
+    assert told["verdict"] in result.stdout.replace("\n", " ")
+    assert "taken from" in again.stderr
+
+
+def test_bad_input_is_told_before_the_work(files: Path) -> None:
+    for arguments, words in (
+        (("synthetic", "--methods", "magic"), "no method 'magic'"),
+        (("synthetic", "--grid", "huge"), "no grid"),
+        (("synthetic", "--out", files / "r.txt"), "ending"),
+        (("--edges", files / "e.csv"), "no labels"),
+    ):
+        result = run(*arguments)
+        assert isinstance(result.exception, InputError), result.output
+        assert words in str(result.exception)

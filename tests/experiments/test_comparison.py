@@ -1,0 +1,136 @@
+"""Comparing methods: what wins, whether that is chance, and going on from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.results import Result, Scores
+from h3gnn.experiments import compare as comparing
+from h3gnn.experiments.compare import Comparison, compare, read_kept
+from h3gnn.experiments.methods import METHODS, find_methods
+from h3gnn.experiments.run import run_method
+from h3gnn.graphs.graph import Graph
+
+MODEL = H3GNN(epochs=2, channels=8, heads=2, device="cpu")
+
+
+def result_of(name: str, values: list[list[float]]) -> Result:
+    scores = Scores(values)
+    return Result(
+        method=METHODS[name].title,
+        graph="g",
+        sha256="0",
+        protocol="validation",
+        epoch_rule="last",
+        params={},
+        seeds=[0],
+        versions={},
+        device="cpu",
+        seconds=1.0,
+        probe=scores,
+        macro_f1=scores,
+        roc_auc=None,
+        validation=scores,
+        chosen=[],
+    )
+
+
+def comparison(**values: list[list[float]]) -> Comparison:
+    return Comparison({name: result_of(name, rows) for name, rows in values.items()}, 20 / 48)
+
+
+def test_a_steady_difference_is_real_and_a_noisy_one_is_not() -> None:
+    base = np.linspace(0.7, 0.8, 10)
+    steady = comparison(h3gnn=[list(base)], gcn=[list(base - 0.1 - 0.001 * (np.arange(10) % 2))])
+    assert steady.ranked == ["h3gnn", "gcn"]
+    assert steady.verdict.startswith(
+        "On this graph H3GNN wins: 10.1 points above GCN (supervised), which is more"
+    )
+    noisy = comparison(h3gnn=[list(base)], smoothed=[list(base + np.tile([0.09, -0.08], 5))])
+    assert noisy.verdict.startswith(
+        "On this graph H3GNN is as good as features + neighbours: the difference of 0.5 points is within"
+    )
+    told = noisy.as_dict()
+    assert (told["winner"], told["reference"]) == ("smoothed", "h3gnn")
+    assert told["rows"][0]["against_reference"]["difference"] == pytest.approx(0.005)
+    assert told["rows"][1]["against_reference"]["p_value"] == 1.0
+
+
+def test_one_run_says_nothing_about_chance() -> None:
+    assert "ask for more --seeds" in comparison(h3gnn=[[0.8]], raw=[[0.7]]).verdict
+    assert "nothing to compare" in comparison(raw=[[0.7]]).verdict
+    assert comparison(raw=[[0.7]], gcn=[[0.8]]).reference == "gcn"
+
+
+@pytest.mark.parametrize("name", ["raw", "smoothed", "untrained", "decoder", "graphmae"])
+def test_every_kind_of_method_becomes_a_result(small_mixed: Graph, name: str) -> None:
+    result = run_method(METHODS[name], small_mixed, seeds=[0, 1], model=MODEL, device="cpu")
+    assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).probe == result.probe
+    assert np.array(result.probe.values).shape == (1 if name in ("raw", "smoothed") else 2, 3)
+    assert result.sha256 == small_mixed.provenance.sha256
+    if name == "untrained":
+        assert result.params["epochs"] == 0
+        assert MODEL.epochs == 2
+
+
+def test_a_supervised_result_carries_its_grid_and_choices(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from functools import partial
+
+    from h3gnn.baselines.supervised import predict
+
+    monkeypatch.setattr("h3gnn.experiments.run.predict", partial(predict, epochs=5))
+    result = run_method("mlp", small_mixed, seeds=[0], device="cpu")
+    assert len(result.params["grid"]) == 4
+    assert {"epoch", "width", "dropout", "learning_rate", "weight_decay"} == set(result.chosen[0][0])
+    assert (result.protocol, result.epoch_rule) == ("validation", "validation")
+    with pytest.raises(InputError, match="no grid 'huge'"):
+        run_method(METHODS["mlp"], small_mixed, seeds=[0], device="cpu", grid="huge")
+
+
+def test_a_comparison_goes_on_from_its_file(
+    small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    real = run_method
+
+    def counted(method: Any, *arguments: Any, **options: Any) -> Result:
+        ran.append(method.name)
+        if method.name == "h3gnn" and len(ran) == 2:
+            raise KeyboardInterrupt
+        return real(method, *arguments, **options)
+
+    monkeypatch.setattr(comparing, "run_method", counted)
+    out, methods = tmp_path / "r.json", find_methods("h3gnn, raw")
+    with pytest.raises(KeyboardInterrupt):
+        compare(methods, small_mixed, seeds=[0], model=MODEL, out=out)
+    assert list(read_kept(out)) == ["raw"]
+    found = compare(methods, small_mixed, seeds=[0], model=MODEL, out=out)
+    assert ran == ["raw", "h3gnn", "h3gnn"]
+    stored = json.loads(out.read_text())
+    assert stored["comparison"]["verdict"] == found.verdict
+    other = H3GNN(**{**MODEL.get_params(), "epochs": 1})
+    again = compare(methods, small_mixed, seeds=[0], model=other, out=out)
+    assert ran == ["raw", "h3gnn", "h3gnn", "h3gnn"]  # other settings: H3GNN anew, the features not
+    assert again.results["raw"].probe == found.results["raw"].probe
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    for content in ("[1]", "{}", "no json"):
+        (tmp_path / "x.json").write_text(content)
+        with pytest.raises(InputError, match="something else"):
+            read_kept(tmp_path / "x.json")
+
+
+def test_unknown_methods_are_named() -> None:
+    assert [method.name for method in find_methods("h3gnn,RAW")] == ["raw", "h3gnn"]
+    with pytest.raises(InputError, match="no method 'gnn';"):
+        find_methods("gnn,raw")
