@@ -64,6 +64,7 @@ FORBIDDEN = {
     },
     "estimator": {"baselines", "cli", "report", "evaluation", "experiments"},
     "experiments": {"cli", "report"},
+    "findings": {"graphs", "masking", "encoder", "training", "evaluation", "report", "estimator", "cli"},
 }
 
 
@@ -96,7 +97,7 @@ def test_report_sees_no_loader() -> None:
 
 
 def test_the_package_imports_without_its_optional_libraries() -> None:
-    blocked = ("safetensors", "pyarrow", "matplotlib", "rich", "optuna", "networkx")
+    blocked = ("safetensors", "pyarrow", "matplotlib", "rich", "optuna", "networkx", "tensorboard", "umap")
     code = (
         "import sys\n"
         f"for name in {blocked!r}: sys.modules[name] = None\n"

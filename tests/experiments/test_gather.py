@@ -65,8 +65,10 @@ def test_degree_counts_neighbours_once(path_graph: Graph) -> None:
 
 def test_without_labels_there_are_clusters(small_mixed: Graph) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
-    found = gather(H3GNN(**QUICK).fit(bare))
+    found = gather(H3GNN(**QUICK, fusion="mlp").fit(bare))
     assert [one.key for one in found.categories] == ["cluster"]
+    assert found.attention is None  # there is none to show with this fusion
+    assert [one.key for one in found.measures] == ["degree", "difficulty"]
     assert found.measure("homophily") is None
     assert found.scores is not None
     assert found.scores.confusion is None

@@ -115,7 +115,7 @@ def _draw_bars(axis: Any, names: Sequence[str], counts: Any, values: Mapping[str
             shade = REPRESENTATION_COLOURS.get(representation, COLOURS[2])
             offset = (which - (len(values) - 1) / 2) * width
             axis.bar(places + offset, 100 * shares, 0.92 * width, color=shade, label=representation)
-    turned = 30 if len(names) > 6 else 0
+    turned = 30 if sum(map(len, names)) > 60 else 0
     labels = [f"{name}\n{count:,}" for name, count in zip(names, counts, strict=True)]
     axis.set_xticks(places, labels, rotation=turned)
     axis.set_ylim(0, 100)

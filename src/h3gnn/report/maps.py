@@ -40,13 +40,15 @@ def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure
         bar.outline.set_visible(False)
     elif isinstance(colour, Category):
         handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, markerscale=2)
+        key = figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        for handle in key.legend_handles:
+            handle.set_sizes([36])
     save_figure(figure, path)
 
 
 def _draw_nodes(axis: Any, places: Floats, colour: Category | Measure | None) -> Any:
     look = {
-        "s": float(np.clip(9_000 / len(places), 1.0, 28.0)),
+        "s": float(np.clip(15_000 / len(places), 1.0, 30.0)),
         "linewidths": 0,
         "rasterized": len(places) > 5_000,
     }
