@@ -63,6 +63,14 @@ Then
     assert lines[7:] == ["", "    End"]
 
 
+def test_arguments_get_a_line_each() -> None:
+    text = "Do, this: that.\n\nArgs:\n    a, b: said\n        of both.\n    c: it."
+    told = (
+        "Do, this: that.\n\nArgs:\n    a: said\n        of both.\n    b: said\n        of both.\n    c: it."
+    )
+    assert hook("arguments").one_by_one(text) == told
+
+
 @pytest.mark.parametrize(
     ("html", "found"),
     [
