@@ -116,6 +116,7 @@ def waiting_times(probability: Tensor, uniform: Tensor) -> Tensor:
     return torch.where(probability > 0, times.clamp(max=0.5 * longest), never)
 
 
+@lru_cache(maxsize=256)
 def mask_bounds(nodes: int, ratio: float) -> tuple[int, int]:
     """Return how few and how many nodes a probability mask may hide."""
     masked = masked_count(nodes, ratio)

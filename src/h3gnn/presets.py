@@ -46,7 +46,8 @@ PAPER: dict[str, Any] = {
 @cache
 def tuned_presets() -> dict[str, dict[str, Any]]:
     """Return the shipped presets by name, each with its `params` and, under `tuned`, how it was made."""
-    stored = [entry for entry in (files("h3gnn") / "tuned").iterdir() if entry.name.endswith(".json")]
+    folder = files("h3gnn") / "tuned"
+    stored = [e for e in folder.iterdir() if e.name.endswith(".json")] if folder.is_dir() else []
     return {
         entry.name.removesuffix(".json"): json.loads(entry.read_text(encoding="utf-8"))
         for entry in sorted(stored, key=lambda entry: entry.name)

@@ -39,7 +39,7 @@ def test_propagation_and_its_gradients_equal_the_dense_product(
     weight = torch.rand(models, pattern.nodes, channels, generator=generator, dtype=torch.double)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(propagation, "DENSE_NODES", 0 if sparse else 256)
+        patch.setitem(propagation.DENSE_NODES, "cpu", 0 if sparse else 256)
         fast = Adjacency(pattern, values) @ messages
     plain = dense_of(pattern, values) @ messages
     torch.testing.assert_close(fast, plain)
@@ -52,7 +52,7 @@ def test_propagation_and_its_gradients_equal_the_dense_product(
 
 
 def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(propagation, "DENSE_NODES", 0)
+    monkeypatch.setitem(propagation.DENSE_NODES, "cpu", 0)
     pattern = Pattern(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 2, 0, 1]), 3)
     values = torch.rand(2, 4, dtype=torch.double, requires_grad=True)
     messages = torch.rand(2, 3, 2, dtype=torch.double, requires_grad=True)
@@ -94,3 +94,16 @@ def test_storage_is_chosen_by_density() -> None:
     assert FeatureMatrix(torch.ones(10, 10)).storage == "dense"
     with pytest.raises(ValueError, match="storage must be"):
         FeatureMatrix(sparse, storage="coo")
+
+
+def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
+    matrix = FeatureMatrix(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), storage="csr")
+    weight, token = torch.ones(1, 2, 1, requires_grad=True), torch.full((1, 1, 2), 5.0)
+    spent = torch.full((1, 2, 1), float("nan"))
+    matrix.recycle(spent)
+    (gradient,) = torch.autograd.grad(torch.cat(project(matrix, weight, token), dim=1).sum(), weight)
+    assert gradient.data_ptr() == spent.data_ptr()
+    twice = [scale * part for scale in (1.0, 3.0) for part in project(matrix, weight, token)]
+    (again,) = torch.autograd.grad(torch.cat(twice, dim=1).sum(), weight)
+    assert again.flatten().tolist() == [32.0, 32.0]
+    assert gradient.flatten().tolist() == [8.0, 8.0]

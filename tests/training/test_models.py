@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
+from h3gnn.encoder.propagation import DENSE_NODES
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import DifficultyMask, ProbabilityMask
 from h3gnn.training.models import Training, train_models
@@ -96,7 +97,7 @@ def test_every_model_has_its_own_settings_and_equals_itself_alone(small_mixed: G
 def test_a_model_that_diverges_disturbs_no_other(
     small_mixed: Graph, dense: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("h3gnn.encoder.propagation.DENSE_NODES", 256 if dense else 0)
+    monkeypatch.setitem(DENSE_NODES, "cpu", 256 if dense else 0)
     rates, ratios, momenta, seeds = [0.001, 0.001], [0.5, 0.5], [0.9, 0.9], [1, 2]
     good, masks = stack(small_mixed, rates, ratios, momenta, seeds)
     wanted = [good(masks)[0, 0] for _ in range(6)]

@@ -21,6 +21,7 @@ from h3gnn.cli.inspect import inspect
 from h3gnn.cli.plot import plot
 from h3gnn.cli.prepare import prepare
 from h3gnn.cli.report import report
+from h3gnn.cli.reproduce import reproduce
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
@@ -34,18 +35,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-app.command()(demo)
-app.command()(fit)
-app.command()(embed)
-app.command()(tune)
-app.command()(evaluate)
-app.command()(cluster)
-app.command()(report)
-app.command()(plot)
-app.command()(compare)
-app.command()(prepare)
-app.command()(inspect)
-app.command()(datasets)
+for command in (
+    demo,
+    fit,
+    embed,
+    evaluate,
+    cluster,
+    compare,
+    tune,
+    reproduce,
+    report,
+    plot,
+    inspect,
+    datasets,
+    prepare,
+):
+    app.command()(command)
 
 
 def _show_version(wanted: bool) -> None:

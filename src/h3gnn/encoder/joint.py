@@ -131,12 +131,14 @@ class JointEncoder(nn.Module):
             dropout: where keep-masks come from; None drops nothing.
         """
         seen = projected.masked(mask)
-        linear, hidden, *by_hop = torch.split(seen, self.input.widths, dim=-1)
+        to_linear, to_mlp, *to_hops = self.input.widths
+        linear, hidden, messages = torch.split(seen, [to_linear, to_mlp, sum(to_hops)], dim=-1)
         weights = self.edges(support) if edge_weights is None else edge_weights
         adjacency = Adjacency(support.pattern, weights)
+        first_layers = torch.split(torch.relu(adjacency @ messages), to_hops, dim=-1)
         hops = [
-            token(part, adjacency, self.token_dropout, dropout)
-            for token, part in zip(self.hop_tokens, by_hop, strict=True)
+            token(first_layer, adjacency, self.token_dropout, dropout)
+            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
         ]
         stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
         kept = None

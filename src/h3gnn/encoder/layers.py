@@ -44,7 +44,7 @@ class Linear(nn.Module):
         if self.bias is None:
             return torch.bmm(x, weight)
         bias = self.bias.to(x.dtype)
-        if len(x) == 1:  # a single product adds its bias as it goes
+        if len(x) == 1 and x.is_cuda:  # there, a single product adds its bias as it goes
             return torch.addmm(bias.view(-1), x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
         return torch.baddbmm(bias, x, weight)
 

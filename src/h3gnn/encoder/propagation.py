@@ -10,8 +10,8 @@ from torch import Tensor
 
 from h3gnn.sparse import csr_tensor, row_pointers, to_csr, transpose_csr
 
-DENSE_NODES = 256
-"""Graphs with at most so many nodes are multiplied as dense matrices."""
+DENSE_NODES = {"cpu": 0, "cuda": 256}
+"""Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
 
 
 class Pattern:
@@ -88,7 +88,7 @@ class _Propagate(torch.autograd.Function):
 class Adjacency:
     """The weighted adjacency of each model; `adjacency @ messages` sums what reaches each node.
 
-    Small graphs are stored dense, where one product costs less than looking up its places.
+    Small graphs are stored dense where that is faster (`DENSE_NODES`).
 
     Args:
         pattern: where the weights stand; row = receiving node, column = sending node.
@@ -99,7 +99,7 @@ class Adjacency:
         self.models = values.shape[0]
         self.pattern, self.values = pattern.stack(self.models), values.flatten()
         self.dense: Tensor | None = None
-        if pattern.nodes <= DENSE_NODES:
+        if pattern.nodes <= DENSE_NODES[values.device.type]:
             empty = values.new_zeros(self.models, pattern.nodes * pattern.nodes)
             filled = empty.index_copy(1, pattern.rows * pattern.nodes + pattern.cols, values)
             self.dense = filled.view(self.models, pattern.nodes, pattern.nodes)
@@ -118,7 +118,7 @@ class Adjacency:
 class _Project(torch.autograd.Function):
     """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
 
-    Both gradients of W are written into one buffer, instead of two that are added.
+    The product with the features is added to the token's share of W's gradient as it goes.
     """
 
     @staticmethod
@@ -131,7 +131,8 @@ class _Project(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, token = ctx.saved_tensors
         of_product, of_token = gradients
-        to_weight = ctx.features.transposed_product(of_product, like=weight).addcmul_(token.mT, of_token)
+        to_weight = torch.mul(token.mT, of_token, out=ctx.features.gradient_memory(weight))
+        ctx.features.add_transposed_product(to_weight, of_product)
         return to_weight, torch.bmm(of_token, weight.mT), None
 
 
@@ -165,6 +166,7 @@ class FeatureMatrix:
             storage = "csr" if density(features) < sparse_below else "dense"
         self.storage = storage
         self._matrix = features.to_dense() if storage == "dense" else to_csr(features)
+        self._spare: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -178,18 +180,37 @@ class FeatureMatrix:
     def product(self, weight: Tensor) -> Tensor:
         """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""
         models, in_channels, width = weight.shape
-        if not side_by_side(weight):
-            return _products(self._matrix, weight)
-        wide = self._matrix @ weight.transpose(0, 1).reshape(in_channels, models * width)
-        return wide.view(-1, models, width).transpose(0, 1)
+        if side_by_side(weight):
+            wide = self._matrix @ weight.transpose(0, 1).view(in_channels, models * width)
+            return wide.view(-1, models, width).transpose(0, 1)
+        product = weight.new_zeros(models, self.shape[0], width)
+        for one, its_weight in zip(product, weight, strict=True):
+            one.addmm_(self._matrix, its_weight, beta=0)
+        return product
 
-    def transposed_product(self, gradient: Tensor, like: Tensor) -> Tensor:
-        """Return `Xᵀ @ gradient` for every model, laid out in memory like the weight."""
-        models, in_channels, width = like.shape
-        if not side_by_side(like):
-            return _products(self._transposed, gradient.contiguous())
-        wide = self._transposed @ gradient.transpose(0, 1).reshape(-1, models * width)
-        return wide.view(in_channels, models, width).transpose(0, 1)
+    def add_transposed_product(self, weight: Tensor, gradient: Tensor) -> None:
+        """Add `Xᵀ @ gradient` to something of the weight's shape and layout, for every model."""
+        models, in_channels, width = weight.shape
+        if side_by_side(weight):
+            wide = weight.transpose(0, 1).view(in_channels, models * width)
+            wide.addmm_(self._transposed, gradient.transpose(0, 1).reshape(-1, models * width))
+        else:
+            for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
+                one.addmm_(self._transposed, its_gradient)
+
+    def recycle(self, gradient: Tensor | None) -> None:
+        """Take a weight's gradient that nobody needs any more; the next one is written into its memory.
+
+        A processor gets so much fresh memory page by page, which takes longer than to fill it.
+        """
+        self._spare = None if gradient is None or gradient.is_cuda else gradient
+
+    def gradient_memory(self, weight: Tensor) -> Tensor:
+        """Return memory for the gradient of a weight; recycled memory is handed out once."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.shape == weight.shape and spare.dtype == weight.dtype:
+            return spare
+        return torch.empty_like(weight)
 
     @cached_property
     def _transposed(self) -> Tensor:
@@ -201,14 +222,6 @@ def density(features: Tensor) -> float:
     """Return the share of non-zero values."""
     filled = features.values() if features.layout == torch.sparse_csr else features
     return int(torch.count_nonzero(filled)) / max(1, features.numel())
-
-
-def _products(matrix: Tensor, own: Tensor) -> Tensor:
-    """Return `matrix @ own[m]` for every model m, each written where it belongs."""
-    products = own.new_empty(own.shape[0], matrix.shape[0], own.shape[2])
-    for product, factor in zip(products, own, strict=True):
-        torch.mm(matrix, factor, out=product)
-    return products
 
 
 def side_by_side(weight: Tensor) -> bool:

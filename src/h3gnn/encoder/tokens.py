@@ -22,8 +22,14 @@ class Projected(NamedTuple):
     token: Tensor
 
     def masked(self, mask: Tensor | None) -> Tensor:
-        """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's."""
-        return self.nodes if mask is None else torch.where(mask.unsqueeze(-1), self.token, self.nodes)
+        """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's.
+
+        Products with 0 and 1 choose exactly and, unlike `where`, collect the token's gradient in one product.
+        """
+        if mask is None:
+            return self.nodes
+        hidden = mask.unsqueeze(-1).to(self.nodes.dtype)
+        return (self.nodes * (1 - hidden)).baddbmm_(hidden, self.token)
 
 
 class InputProjection(nn.Module):
@@ -106,7 +112,8 @@ class WeightedGCN(nn.Module):
 
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
-    The first product :math:`H^{(0)} W^{(0)}` is made before, with those of the other tokens.
+    The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
+    other hops: it is the same product for all of them.
     """
 
     def __init__(self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool) -> None:
@@ -124,13 +131,12 @@ class WeightedGCN(nn.Module):
 
     def forward(
         self,
-        projected: Tensor,
+        hidden: Tensor,
         adjacency: Adjacency,
         rates: Sequence[float],
         dropout: Dropout | None,
     ) -> Tensor:
-        """`[models, nodes, hidden]` to `[models, nodes, channels]`."""
-        hidden = torch.relu(adjacency @ projected)
+        """From the first layer `[models, nodes, hidden]` to the last `[models, nodes, channels]`."""
         for layer, linear in enumerate(self.linears):
             if len(self.norms):
                 hidden = self.norms[layer](hidden)

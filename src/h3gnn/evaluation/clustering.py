@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from h3gnn.evaluation.lloyd import lloyd_clusters
 from h3gnn.evaluation.metrics import macro_f1
 from h3gnn.evaluation.rows import as_rows
 
@@ -31,7 +32,7 @@ def kmeans_clusters(
 
     The embedding is taken as it is, not standardised: in it, distances are what training made them.
     """
-    return _kmeans(compact(embedding), clusters, starts, seed)
+    return _clusterer(embedding)(clusters, starts, seed)
 
 
 def compact(embedding: npt.ArrayLike | Tensor) -> npt.NDArray[np.float32]:
@@ -102,8 +103,8 @@ def cluster_scores(
         For each of `MEASURES`, one value per seed.
     """
     known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
-    rows, count = compact(embedding), clusters or int(np.unique(known[known >= 0]).size)
-    runs = [compare_clusters(_kmeans(rows, count, starts, seed), known) for seed in seeds]
+    cluster, count = _clusterer(embedding), clusters or int(np.unique(known[known >= 0]).size)
+    runs = [compare_clusters(cluster(count, starts, seed), known) for seed in seeds]
     return {name: [run[name] for run in runs] for name in MEASURES}
 
 
@@ -142,6 +143,15 @@ def pick_clusters(
         measured[count] = silhouette(rows, found[count], seed=seed)
     best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
     return found[best], measured
+
+
+def _clusterer(embedding: npt.ArrayLike | Tensor) -> Callable[[int, int, int], Labels]:
+    """Return k-means for an embedding: on a GPU where it lies there, else scikit-learn's."""
+    if isinstance(embedding, Tensor) and embedding.device.type == "cuda":
+        there = as_rows(embedding).float()
+        return lambda *how: np.asarray(lloyd_clusters(there, *how).cpu().numpy(), dtype=np.int64)
+    rows = compact(embedding)
+    return lambda *how: _kmeans(rows, *how)
 
 
 def _kmeans(rows: npt.NDArray[np.float32], clusters: int, starts: int, seed: int) -> Labels:

@@ -34,6 +34,7 @@ def run_method(
     epoch_rule: str = "last",
     device: str = "auto",
     grid: str = "small",
+    epochs: int | None = None,
     cluster: bool = False,
     name: str | None = None,
     watch: Watch | None = None,
@@ -49,6 +50,7 @@ def run_method(
             choose epoch and settings on validation nodes always; the others' epoch is their own.
         device: "auto", "cpu", "cuda".
         grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`.
+        epochs: at most so many for the supervised methods; None for the usual number.
         cluster: run k-means too, on methods that embed.
         name: of the graph, for the result.
         watch: told the share of the work that is done.
@@ -59,7 +61,7 @@ def run_method(
     settings = {**(model or H3GNN()).get_params(), **(method.overrides or {}), "device": device}
     if method.overrides is None:
         given = H3GNN(**settings)
-        return _run_baseline(method, graph, used, given, protocol, grid, cluster, name, watch)
+        return _run_baseline(method, graph, used, given, protocol, grid, epochs, cluster, name, watch)
     trained: list[int] = []
 
     def done(seed: int) -> None:
@@ -79,7 +81,9 @@ def run_method(
     )
 
 
-def method_params(method: Method, model: H3GNN | None = None, grid: str = "small") -> dict[str, Any]:
+def method_params(
+    method: Method, model: H3GNN | None = None, grid: str = "small", epochs: int | None = None
+) -> dict[str, Any]:
     """Return a method's configuration as results record it."""
     if method.takes_settings:
         given = {**(model or H3GNN()).get_params(), **(method.overrides or {})}
@@ -89,7 +93,7 @@ def method_params(method: Method, model: H3GNN | None = None, grid: str = "small
         if grid not in GRIDS:
             raise InputError(f"there is no grid {grid!r}; the grids are {', '.join(GRIDS)}")
         points = [setting.as_dict() for setting in GRIDS[grid]]
-        return {"grid": points, "epochs": EPOCHS, "patience": PATIENCE, "scale_features": "auto"}
+        return {"grid": points, "epochs": epochs or EPOCHS, "patience": PATIENCE, "scale_features": "auto"}
     return {**method.params, "probe": method.probe}
 
 
@@ -100,14 +104,15 @@ def _run_baseline(
     model: H3GNN,
     protocol: Protocol,
     grid: str,
+    epochs: int | None,
     cluster: bool,
     name: str | None,
     watch: Watch,
 ) -> Result:
     started, place = time.perf_counter(), pick_device(model.device)
-    params = method_params(method, model, grid)
+    params = method_params(method, model, grid, epochs)
     if method.classifier:
-        judgements = _judge_classifier(method, graph, seeds, place, grid, watch)
+        judgements = _judge_classifier(method, graph, seeds, place, grid, epochs, watch)
         rule = "validation"
     else:
         judgements = _judge_embeddings(method, graph, seeds, model, protocol, cluster, watch)
@@ -151,7 +156,13 @@ def _judge_embeddings(
 
 
 def _judge_classifier(
-    method: Method, graph: Graph, seeds: list[int], device: torch.device, grid: str, watch: Watch
+    method: Method,
+    graph: Graph,
+    seeds: list[int],
+    device: torch.device,
+    grid: str,
+    epochs: int | None,
+    watch: Watch,
 ) -> list[Judgement]:
     """Train on each split; under any protocol, validation nodes choose."""
     build_judge(graph)  # says at once if there are no labels
@@ -159,7 +170,16 @@ def _judge_classifier(
     assert graph.val_mask is not None
     assert graph.test_mask is not None
     memory = min(int(SHARE * free_bytes(device)), STACK.get(device.type, STACK["cpu"]))
-    found = predict(method.name, graph, seeds, device=device, memory=memory, grid=GRIDS[grid], watch=watch)
+    found = predict(
+        method.name,
+        graph,
+        seeds,
+        device=device,
+        memory=memory,
+        grid=GRIDS[grid],
+        epochs=epochs or EPOCHS,
+        watch=watch,
+    )
     answers = answers_of(graph.labels, graph.test_mask)
     judgements = []
     for scores, chosen in zip(found.scores, found.chosen, strict=True):

@@ -45,7 +45,7 @@ class LatentPrediction:
         def to_teacher(embedding: Tensor, rows: slice) -> Tensor:
             with torch.no_grad():
                 target = self.teacher.encoder.fuse(tokens[:, rows], None if kept is None else kept[:, rows])
-            return (embedding - target).square().sum(dim=-1)
+            return squared_distance(embedding, target)
 
         return to_teacher
 
@@ -71,10 +71,15 @@ class FeatureReconstruction(nn.Module):
 
     def distance(self, projected: Projected, support: Support, dropout: Dropout | None) -> Distance:
         """Return the squared distance of the decoded embedding to the raw features."""
-        return lambda embedding, rows: (self.decoder(embedding) - self.features[rows]).square().sum(dim=-1)
+        return lambda embedding, rows: squared_distance(self.decoder(embedding), self.features[rows])
 
     def update(self, student: JointEncoder) -> None:
         """Do nothing: the decoder is trained, it does not follow."""
+
+
+def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
+    """Return the squared distance of each row, `[models, rows, D]` to `[models, rows]`."""
+    return nn.functional.mse_loss(embedding, target.expand_as(embedding), reduction="none").sum(dim=-1)
 
 
 def backward_by_chunks(
@@ -102,7 +107,7 @@ def backward_by_chunks(
     for rows in _chunks(nodes, chunk):
         piece = tokens[:, rows].detach().requires_grad_()
         distances = distance(fuse(piece, None if kept is None else kept[:, rows]), rows)
-        (distances.sum() / nodes).backward()  # type: ignore[no-untyped-call]
+        distances.backward(torch.full_like(distances, 1 / nodes))  # type: ignore[no-untyped-call]
         assert piece.grad is not None
         gradient[:, rows] = piece.grad
         difficulty[:, rows] = distances.detach()

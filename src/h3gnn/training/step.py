@@ -56,7 +56,9 @@ class Step:
         kept = student.attention_keep(tokens.shape[1], dropout)
         distance = self.objective.distance(projected, self.support, dropout)
         difficulty = backward_by_chunks(student.fuse, distance, tokens, kept, self.chunk)
+        spent = student.input.weight.grad
         self.optimizer.step()
+        self.features.recycle(spent)
         self.objective.update(student)
         self.difficulty.copy_(difficulty)
         return torch.stack([difficulty.mean(dim=1), mask.sum(dim=1).to(difficulty.dtype)])

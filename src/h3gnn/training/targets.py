@@ -12,7 +12,7 @@ from h3gnn.encoder.blocks import Part, part_attention_keep, part_tokens
 from h3gnn.encoder.fusion import FeedForward
 from h3gnn.encoder.noise import NodeNoise
 from h3gnn.training.edges import SparseEdges
-from h3gnn.training.objective import Distance, LatentPrediction
+from h3gnn.training.objective import Distance, LatentPrediction, squared_distance
 from h3gnn.training.teacher import Teacher
 
 
@@ -64,7 +64,7 @@ class TeacherTarget:
         def to_teacher(embedding: Tensor, rows: slice) -> Tensor:
             with torch.no_grad():
                 target = encoder.fuse(tokens[:, rows], None if kept is None else kept[:, rows])
-            return (embedding - target).square().sum(dim=-1)
+            return squared_distance(embedding, target)
 
         return to_teacher
 
@@ -109,7 +109,7 @@ class FeatureTarget:
     def distance(self, part: Part, entries: Tensor, factor: Tensor, noise: NodeNoise) -> Distance:
         """Return the squared distance of the decoded embedding to the raw features."""
         wanted = part.features.to_dense()[: part.counts[0]]
-        return lambda embedding, rows: (self.decoder(embedding) - wanted[rows]).square().sum(dim=-1)
+        return lambda embedding, rows: squared_distance(self.decoder(embedding), wanted[rows])
 
     def follow(self, student: JointEncoder) -> None:
         """Do nothing: the decoder is trained, it does not follow."""

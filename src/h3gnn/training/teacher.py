@@ -58,7 +58,7 @@ class Teacher(nn.Module):
         if self.projected is None:
             self.projected = Projected(*(product.detach().clone() for product in student_projected))
         else:
-            self._follow(list(self.projected), [product.detach() for product in student_projected])
+            self._follow(list(self.projected), list(student_projected))
         noise = dropout if self.live else None
         tokens = self.encoder.tokens(self.projected, support, dropout=noise)
         return tokens, self.encoder.attention_keep(tokens.shape[1], noise)
@@ -66,11 +66,8 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def update(self, student: JointEncoder) -> None:
         """Move towards the student."""
-        pairs = [
-            *zip(self.encoder.parameters(), student.parameters(), strict=True),
-            *zip(self.encoder.buffers(), student.buffers(), strict=True),
-        ]
-        self._follow([mine.detach() for mine, _ in pairs], [theirs.detach() for _, theirs in pairs])
+        mine, theirs = ([*encoder.parameters(), *encoder.buffers()] for encoder in (self.encoder, student))
+        self._follow(mine, theirs)
 
     def _follow(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
         if len(set(self.momentum)) == 1:

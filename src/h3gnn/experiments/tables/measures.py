@@ -1,0 +1,108 @@
+"""What is measured and not scored: seconds and bytes of training, how fast it converges, what a graph is."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.ridge import RidgeValidation
+from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables.fits import known
+from h3gnn.experiments.tables.scope import look_epochs
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.training.snapshots import Snapshots
+
+LOOKS = 20
+"""A curve has so many points."""
+
+
+def run_efficiency(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Measure the memory, the seconds per epoch and the seconds in all that training takes.
+
+    The memory is what training adds: on a GPU the largest amount that tensors held, on a CPU the growth of
+    the process. A run on a tiny graph first loads what all runs need, and the times are of later runs.
+    """
+    params = {name: value for name, value in cell.params.items() if name != "device"}
+    _timed({"epochs": 2, "channels": 8}, mixed_graph(60, words=30), device)
+    before = _begin_memory(device)
+    _timed(params, graph, device)
+    memory = (_peak_memory(device) - before) / 2**20
+    epoch, total = seconds_per_epoch(params, graph, device)
+    return {"memory_mb": memory, "epoch_s": epoch, "total_s": total, "epochs": params["epochs"]}
+
+
+def seconds_per_epoch(params: dict[str, Any], graph: Graph, device: torch.device) -> tuple[float, float]:
+    """Return the seconds of an epoch and of a whole fit: an epoch is what the second half takes, divided."""
+    epochs = params["epochs"]
+    half = _timed(params | {"epochs": epochs // 2}, graph, device)
+    whole = _timed(params, graph, device)
+    return max(0.0, whole - half) / max(1, epochs - epochs // 2), whole
+
+
+def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Follow the accuracy on validation nodes through training; test nodes are not looked at.
+
+    Seconds are epochs times the seconds of an epoch, measured in runs that nobody looks into.
+    """
+    labels, train, val, _ = known(graph)
+    ridge = RidgeValidation(labels, train, val, device)
+    looked_at = [0, *look_epochs(cell.params["epochs"], LOOKS)]
+    curves = []
+    for seed in cell.seeds:
+        curve: list[float] = []
+
+        def take(_epoch: int, _models: range, embedding: Tensor, curve: list[float] = curve) -> None:
+            curve.append(float(ridge.accuracies(embedding[None]).mean()))
+
+        model = H3GNN(**cell.params, random_state=seed, device=str(device))
+        model.fit(graph, snapshots=Snapshots(looked_at, take))
+        curves.append(curve)
+    epoch, _ = seconds_per_epoch(cell.params, graph, device)
+    return {"epochs": looked_at, "validation": curves, "epoch_s": epoch}
+
+
+def run_statistics(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Count a graph's nodes, edges, features and classes, and measure how its labels lie on its edges."""
+    homophily = measure_homophily(graph.edge_index, known(graph)[0], graph.num_classes)
+    return {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "classes": graph.num_classes,
+        "homophily": homophily.edge,
+        "node_homophily": homophily.node,
+        "adjusted_homophily": homophily.adjusted,
+        "label_informativeness": homophily.label_informativeness,
+        "splits": graph.num_splits,
+    }
+
+
+def _timed(params: dict[str, Any], graph: Graph, device: torch.device) -> float:
+    started = time.perf_counter()
+    H3GNN(**params, random_state=0, device=str(device)).fit(graph)
+    return time.perf_counter() - started
+
+
+def _begin_memory(device: torch.device) -> int:
+    """Forget the largest memory so far, and return what is used now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    forget = Path("/proc/self/clear_refs")
+    if forget.exists():
+        forget.write_text("5")
+    return _peak_memory(device)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

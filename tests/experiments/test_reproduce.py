@@ -1,0 +1,200 @@
+"""Cells are kept one by one, and tables say what was kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn.errors import InputError
+from h3gnn.experiments.tables import cells as cells_module
+from h3gnn.experiments.tables import running, scope, workers
+from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables.document import document
+from h3gnn.experiments.tables.fits import Looks, known
+from h3gnn.experiments.tables.lines import Line, fit_line, unpack
+from h3gnn.experiments.tables.registry import EXPERIMENTS
+from h3gnn.experiments.tables.reproduce import Outcome, find_experiments, plan, read_result, reproduce
+from h3gnn.experiments.tables.scope import Scope, look_epochs
+from h3gnn.experiments.tables.store import CellStore
+from h3gnn.experiments.tables.workers import Finished
+from h3gnn.graphs.graph import Graph
+
+ROOT = Path(__file__).parent.parent.parent
+QUICK = Scope(quick=True)
+
+
+@pytest.fixture
+def small_benchmarks(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> Iterator[Graph]:
+    """Every benchmark is the small built-in graph, without a preset."""
+    monkeypatch.setattr(scope, "tuned_presets", dict)
+    monkeypatch.setattr(running, "load", lambda name: small_mixed)
+    running.graph_of.cache_clear()
+    yield small_mixed
+    running.graph_of.cache_clear()
+
+
+def two_lines(quick: Scope) -> list[Line]:
+    masks = {"H3GNN (Full)": "probability", "w/o DynMsk": "random"}
+    return [fit_line(quick, method, "texas", mask=mask) for method, mask in masks.items()]
+
+
+TWO_CELLS = replace(EXPERIMENTS["ablation"], lines=two_lines)
+"""A table of two lines on one graph."""
+
+
+def run(out: Path) -> Outcome:
+    return reproduce([TWO_CELLS], QUICK, out)
+
+
+def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
+    small_benchmarks: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, begun = workers.attempt, list[Cell]()
+
+    def stop_after_one(cell: Cell, device: str) -> Finished:
+        if begun:
+            raise KeyboardInterrupt
+        begun.append(cell)
+        return attempt(cell, device)
+
+    monkeypatch.setattr(workers, "attempt", stop_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    assert [len(some) for some in CellStore(tmp_path / "cells").graphs.values()] == [1]
+    monkeypatch.setattr(workers, "attempt", attempt)
+    second = run(tmp_path)
+    assert (second.kept, second.run, second.failed) == (1, 1, [])
+    third = run(tmp_path)
+    assert (third.kept, third.run) == (2, 0)
+    check_page(tmp_path, small_benchmarks)
+
+
+def check_page(folder: Path, graph: Graph) -> None:
+    """Compare every figure of the page with the stored values."""
+    page, rows = document(folder), read_result(folder / "ablation.json")["rows"]
+    assert [(row["method"], row["protocol"]) for row in rows] == [
+        ("H3GNN (Full)", "validation"),
+        ("H3GNN (Full)", "published"),
+        ("w/o DynMsk", "validation"),
+        ("w/o DynMsk", "published"),
+    ]
+    for row in rows:
+        values = 100 * np.array(row["probe"]["per_split"])
+        figure = f"{values.mean():.2f} ± {values.std():.2f}"
+        assert f"| {row['method']} | ours, `{row['protocol']}` | – | {figure} | – |" in page
+        result = unpack(row)
+        assert result.probe.values == row["probe"]["per_split"]
+        assert len(result.chosen[0]) == QUICK.splits
+        assert row["sha256"] == graph.provenance.sha256
+    assert "| w/o DynMsk | paper | 83.06 ± 2.20 | 90.16 ± 3.51 | 89.71 ± 3.21 |" in page
+    assert (folder / "ablation.md").read_text().strip() in page
+
+
+def keys_of(name: str) -> set[str]:
+    return set(plan(EXPERIMENTS[name].lines(QUICK), QUICK))
+
+
+def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> None:
+    first = keys_of("classification")
+    for name in ("recent", "clustering", "radar", "tsne"):
+        assert keys_of(name) < first
+    assert len(keys_of("tsne")) == 4
+    assert len(keys_of("ablation") & first) == 2 * 3  # the full method and the decoder, on three graphs
+    assert len(keys_of("mask-ratio") & first) == 3  # the preset's own ratio
+    assert not keys_of("filtered") & first
+
+
+def test_a_changed_cell_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell("fit", "texas", {"epochs": 3}, (0,), 2)
+    others = [
+        replace(cell, params={"epochs": 4}),
+        replace(cell, seeds=(1,)),
+        replace(cell, splits=None),
+        replace(cell, graph="cornell"),
+        replace(cell, wants=("map",)),
+    ]
+    keys = {one.key("a") for one in (cell, *others)} | {cell.key("b")}
+    monkeypatch.setattr(cells_module, "FORMAT", cells_module.FORMAT + 1)
+    assert len(keys | {cell.key("a")}) == len(others) + 3
+
+
+def test_a_stored_result_without_a_preset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "tuned_presets", dict)
+    with pytest.raises(InputError, match="no shipped preset for texas"):
+        Scope().settings_of("texas")
+
+
+def test_the_page_is_what_the_results_give() -> None:
+    results = ROOT / "results"
+    if not results.is_dir():
+        pytest.skip("no results are stored yet")
+    assert (ROOT / "docs" / "reproduction.md").read_text() == document(results)
+    for name in EXPERIMENTS:
+        stored = read_result(results / f"{name}.json")
+        assert not stored["quick"]
+        assert not stored["missing"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(0, [0]), (3, [1, 2, 3]), (100, [1, 4, 9, 16, 25, 36, 49, 64, 81, 100])]
+)
+def test_looks_are_close_together_at_the_start(epochs: int, expected: list[int]) -> None:
+    assert look_epochs(epochs) == expected
+
+
+def looked(graph: Graph, seed: int = 0, *, groups: int = 1) -> dict[str, Any]:
+    """Show three random embeddings of two models to `Looks`, in one group or in two."""
+    looks, width = Looks(graph, 2, 3, (), 0), 8
+    draw = torch.Generator().manual_seed(seed)
+    shown = {epoch: torch.randn(graph.num_nodes, 2 * width, generator=draw) for epoch in (1, 2, 3)}
+    for group in range(groups):
+        for epoch, embedding in shown.items():
+            columns = slice(None) if groups == 1 else slice(group * width, (group + 1) * width)
+            models = range(2) if groups == 1 else range(group, group + 1)
+            looks.take(epoch, models, embedding[:, columns])
+    return looks.scores()
+
+
+def test_models_trained_in_groups_are_joined(small_mixed: Graph) -> None:
+    assert looked(small_mixed, groups=2) == looked(small_mixed)
+
+
+def test_only_published_chooses_on_test_nodes(small_mixed: Graph) -> None:
+    labels, train, val, test = known(small_mixed)
+    once_test = test.any(dim=1) & ~(train | val).any(dim=1)
+    assert once_test.any()
+    other = replace(
+        small_mixed, labels=torch.where(once_test, (labels + 1) % small_mixed.num_classes, labels)
+    )
+    one, two = looked(small_mixed), looked(other)
+    for name in ("chosen", "validation"):
+        assert one["validation"][name] == two["validation"][name]
+    assert one["published"] != two["published"]
+    assert all(epoch["epoch"] == 3 for epoch in one["validation"]["chosen"])
+    pairs = zip(one["published"]["accuracy"], one["validation"]["accuracy"], strict=True)
+    assert all(chosen >= honest for chosen, honest in pairs)
+
+
+class Deadly(Cell):
+    """A cell that ends the process that reads it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (3,)
+
+
+def test_what_ends_a_process_does_not_end_the_others() -> None:
+    cells = [Deadly("statistics", "texas"), Cell("statistics", "nowhere")]
+    finished = list(workers._in_processes(cells, "cpu", jobs=1, threads=1))
+    assert [one.failure.split(":")[0] for one in finished] == ["its process ended with code 3", "InputError"]
+
+
+def test_an_unknown_experiment_is_named() -> None:
+    with pytest.raises(InputError, match="no experiment 'tabel'"):
+        find_experiments("tabel")
