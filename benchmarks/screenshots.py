@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/report.md: `python -m benchmarks.screenshots DEMO_PAGE OTHER_PAGE [--out FOLDER]`.
+"""Takes the pictures of docs/report.md: `python -m benchmarks.screenshots DEMO OTHER [--out FOLDER]`.
 
 The first page is shown in light, with a node chosen, and on a phone; the second in the dark.
 """

@@ -7,10 +7,12 @@ import json
 import re
 import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.page import document_table
 from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
 from h3gnn.report.packing import COARSE, Packer
 from h3gnn.report.page import render_page
@@ -99,3 +101,16 @@ def test_the_change_of_an_edge_keeps_its_sign() -> None:
     change = told["heard"]["change"]
     read = change["low"] + change["step"] * array(change, content)
     np.testing.assert_allclose(read, findings.heard.weight / findings.heard.start - 1, atol=1e-5)
+
+
+def test_the_document_tells_what_was_measured() -> None:
+    root = Path(__file__).parent.parent.parent
+    rows = json.loads((root / "benchmarks" / "results" / "page.json").read_text())["rows"]
+    document = (root / "docs" / "report.md").read_text()
+    assert document_table(rows) in document
+    largest = max(rows, key=lambda row: int(row["nodes"]))
+    assert largest["nodes"] == 50_000
+    assert largest["open_worst_ms"] < 3000
+    weight = sum(path.stat().st_size for path in (root / "src/h3gnn/report/assets").iterdir())
+    assert weight < 80_000
+    assert "together weigh under 80 kB" in document

@@ -60,13 +60,13 @@ def report(
     from h3gnn.experiments.gather import gather
     from h3gnn.training.resources import pick_device
 
-    path = run / "report.html" if out is None else out
     check_map(map_)
-    model = H3GNN.load(run)
-    settings.check_output(path, (".html",))
+    if out is not None:
+        settings.check_output(out, (".html",))
     if table is not None:
         settings.check_output(table, (".parquet",))
     pick_device(device)
+    model, path = H3GNN.load(run), run / "report.html" if out is None else out
     if not as_json:
         say("scoring …")
     findings = gather(model.set_params(device=device), most_nodes=nodes)
@@ -109,10 +109,13 @@ def check_map(method: str) -> None:
 def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
     """Return the two maps of a page: the embedding, and the raw features beside it."""
     from h3gnn.findings import RAW, TRAINED
-    from h3gnn.report.places import place
+    from h3gnn.report.places import LANDMARKS, place
 
+    kind = MAPS[method]
+    if method == "tsne" and findings.nodes > LANDMARKS:
+        kind += f" by {LANDMARKS:,} landmarks"
     return {
-        f"{title}, {MAPS[method]}": place(findings.embeddings[name], method=method, seed=seed)
+        f"{title}, {kind}": place(findings.embeddings[name], method=method, seed=seed)
         for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
     }
 

@@ -19,6 +19,9 @@ const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 
 /** "#rrggbb" as a pixel without its alpha. */
 const pixel = (hex) => { const [r, g, b] = channels(hex); return (b << 16) | (g << 8) | r; };
 
+/** A pixel as "#rrggbb". */
+const hexOf = (value) => "#" + [value & 255, (value >> 8) & 255, (value >> 16) & 255].map((one) => one.toString(16).padStart(2, "0")).join("");
+
 const categoryColour = (position) => CATEGORIES[theme()][position % CATEGORIES.light.length];
 const RIGHT_WRONG = () => [categoryColour(0), categoryColour(4)];
 

@@ -1,157 +1,178 @@
 // The page: state in one place, drawn once per frame at most.
 
-async function start() {
-  const data = await readData();
-  const order = shuffled(data.nodes);
-  const state = {
-    property: null, shown: new Set(), selected: new Set(), chosen: -1, hovered: -1, lines: [], near: [],
-    look: { ink: new Uint32Array(data.nodes), order: order.slice(), dimmed: 0 },
-  };
-  const properties = [...data.categories, ...data.measures];
-  const tip = byId("tip");
-  let waiting = false;
+const KEPT_FRAMES = 500;
 
-  const allowed = (node) => !state.property?.names || !state.shown.size || state.shown.has(state.property.values[node]);
-  const bright = (node) => allowed(node) && (!state.selected.size || state.selected.has(node));
-  const swatch = (node) => (state.property ? `#${hex(state.look.ink[node])}` : cssColour("--unknown"));
-  const hex = (value) => [value & 255, (value >> 8) & 255, (value >> 16) & 255].map((one) => one.toString(16).padStart(2, "0")).join("");
-  const chosenMap = { tool: () => document.querySelector("input[name=tool]:checked").value };
-
-  const maps = data.maps.map((told) => new MapView(told, byId("maps"), {
-    ...chosenMap, onHover, onChoose, onLasso, onMove, onLetGo: () => choose(-1),
-  }));
-
-  function redraw() {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => { waiting = false; drawNow(); });
+class Report {
+  constructor(data) {
+    this.data = data;
+    this.order = shuffled(data.nodes);
+    this.properties = [...data.categories, ...data.measures];
+    this.state = {
+      property: null, shown: new Set(), selected: new Set(), chosen: -1, hovered: -1, lines: [], near: [],
+      look: { ink: new Uint32Array(data.nodes), order: this.order.slice(), dimmed: 0 },
+    };
+    this.frames = [];
+    this.waiting = false;
+    this.allowed = (node) => !this.state.property?.names || !this.state.shown.size || this.state.shown.has(this.state.property.values[node]);
+    this.bright = (node) => this.allowed(node) && (!this.state.selected.size || this.state.selected.has(node));
+    this.swatch = (node) => (this.state.property ? hexOf(this.state.look.ink[node]) : cssColour("--unknown"));
+    this.goTo = (node) => this.bringIntoSight(node);
+    const listeners = {
+      tool: () => document.querySelector("input[name=tool]:checked").value,
+      onHover: (map, event) => this.hover(map, event),
+      onChoose: (map, event) => this.chooseAt(map, event),
+      onLasso: (map, polygon, more) => this.lasso(map, polygon, more),
+      onMove: (map, change) => this.move(map, change),
+      onLetGo: () => this.choose(-1),
+    };
+    this.maps = data.maps.map((told) => new MapView(told, byId("maps"), listeners));
   }
 
-  function drawNow() {
+  /** Where a node is in the window, on the given map. */
+  position(map, node) { return this.maps[map].position(node); }
+
+  redraw() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => { this.waiting = false; this.drawNow(); });
+  }
+
+  drawNow() {
     const began = performance.now(), paper = pixel(cssColour("--paper"));
-    const over = { ...state, ink: cssColour("--ink"), paper: cssColour("--paper"), wash: cssColour("--wash") };
-    for (const map of maps) { map.draw(state.look, paper); map.drawOverlay(over); }
-    report.frames.push(performance.now() - began);
-    if (report.frames.length > 500) report.frames.shift();
+    const over = { ...this.state, ink: cssColour("--ink"), paper: cssColour("--paper"), wash: cssColour("--wash") };
+    for (const map of this.maps) { map.draw(this.state.look, paper); map.drawOverlay(over); }
+    this.frames.push(performance.now() - began);
+    if (this.frames.length > KEPT_FRAMES) this.frames.shift();
   }
 
   /** Works out anew which nodes are faint; they are drawn first. */
-  function relook() {
-    const faint = [], clear = [];
-    for (const node of order) (bright(node) ? clear : faint).push(node);
-    state.look.order.set(faint);
-    state.look.order.set(clear, faint.length);
-    state.look.dimmed = faint.length;
-    redraw();
+  relook() {
+    const faint = [], clear = [], { look } = this.state;
+    for (const node of this.order) (this.bright(node) ? clear : faint).push(node);
+    look.order.set(faint);
+    look.order.set(clear, faint.length);
+    look.dimmed = faint.length;
+    this.redraw();
   }
 
-  function colourBy(key) {
-    state.property = properties.find((one) => one.key === key) ?? null;
+  colourBy(key) {
+    const { state } = this;
+    state.property = this.properties.find((one) => one.key === key) ?? null;
     state.shown.clear();
-    state.look.ink = state.property ? inkOf(state.property) : new Uint32Array(data.nodes).fill(pixel(categoryColour(0)));
-    showLegend(byId("legend"), state.property, state.shown, relook);
-    showNode(byId("node"), data, state.chosen, goTo, swatch);
-    relook();
+    state.look.ink = state.property ? inkOf(state.property) : new Uint32Array(this.data.nodes).fill(pixel(categoryColour(0)));
+    showLegend(byId("legend"), state.property, state.shown, () => this.relook());
+    showNode(byId("node"), this.data, state.chosen, this.goTo, this.swatch);
+    this.relook();
   }
 
-  function choose(node) {
+  choose(node) {
+    const { state, data } = this, [up, down] = [categoryColour(0), categoryColour(4)];
     state.chosen = node;
-    const [up, down] = [categoryColour(0), categoryColour(4)];
     state.lines = node < 0 ? [] : heardBy(data, node).map((one) => ({
       to: one.node, colour: one.change < 0 ? down : up, dash: one.change < 0 ? [4, 3] : [], width: 1 + 2 * Math.sqrt(one.weight),
     }));
     state.near = node < 0 ? [] : nearestTo(data, node).map((one) => one.node);
-    showNode(byId("node"), data, node, goTo, swatch);
-    redraw();
+    showNode(byId("node"), data, node, this.goTo, this.swatch);
+    this.redraw();
   }
 
-  /** Chooses a node and brings it into sight. */
-  function goTo(node) {
-    for (const map of maps) if (!map.sees(node)) map.centreOn(node);
-    choose(node);
+  bringIntoSight(node) {
+    for (const map of this.maps) if (!map.sees(node)) map.centreOn(node);
+    this.choose(node);
   }
 
-  function onMove(map, change) {
-    for (const one of byId("linked").checked ? maps : [map]) change(one);
-    hideTip();
-    redraw();
+  move(map, change) {
+    for (const one of byId("linked").checked ? this.maps : [map]) change(one);
+    this.hideTip();
+    this.redraw();
   }
 
-  function onHover(map, event) {
-    const node = event === -1 ? -1 : map.nodeAt(event.offsetX, event.offsetY, bright);
-    if (node !== state.hovered) { state.hovered = node; redraw(); }
-    if (node < 0) hideTip();
-    else showTip(node, event.clientX, event.clientY);
+  hover(map, event) {
+    const node = event === -1 ? -1 : map.nodeAt(event.offsetX, event.offsetY, this.bright);
+    if (node !== this.state.hovered) { this.state.hovered = node; this.redraw(); }
+    if (node < 0) this.hideTip();
+    else this.showTip(node, event.clientX, event.clientY);
   }
 
-  function onChoose(map, event) {
-    const node = event ? map.nodeAt(event.offsetX, event.offsetY, bright)
-      : map.nodeAt(map.overlay.clientWidth / 2, map.overlay.clientHeight / 2, bright, Infinity);
-    choose(node);
+  /** Chooses the node under the pointer, or without one the node nearest to the centre. */
+  chooseAt(map, event) {
+    const { clientWidth, clientHeight } = map.overlay;
+    this.choose(event ? map.nodeAt(event.offsetX, event.offsetY, this.bright) : map.nodeAt(clientWidth / 2, clientHeight / 2, this.bright, Infinity));
   }
 
-  function onLasso(map, polygon, more) {
-    const found = map.inside(polygon, allowed);
-    select(more ? [...state.selected, ...found] : found);
+  lasso(map, polygon, more) {
+    const found = map.inside(polygon, this.allowed);
+    this.select(more ? [...this.state.selected, ...found] : found);
   }
 
-  function select(nodes) {
-    state.selected = new Set(nodes);
-    const number = state.selected.size, class_ = data.categories.find((one) => one.key === "class") ?? data.categories[0];
+  select(nodes) {
+    this.state.selected = new Set(nodes);
+    const number = this.state.selected.size, groups = this.data.categories.find((one) => one.key === "class") ?? this.data.categories[0];
     byId("clear").disabled = byId("download").disabled = number === 0;
-    byId("selected").textContent = number ? `${count(number)} ${number === 1 ? "node" : "nodes"} selected${class_ ? `: ${composition(class_, state.selected)}` : ""}.` : "No nodes selected.";
-    relook();
+    const made = groups && number ? `: ${composition(groups, this.state.selected)}` : "";
+    byId("selected").textContent = number ? `${count(number)} ${number === 1 ? "node" : "nodes"} selected${made}.` : "No nodes selected.";
+    this.relook();
   }
 
-  function showTip(node, x, y) {
-    tip.replaceChildren(make("strong", { text: data.ids[node] }));
-    const facts = make("dl", { class: "facts" });
-    for (const [name, value] of attributesOf(data, node)) facts.append(make("dt", { text: name }), make("dd", { text: value }));
-    tip.append(facts);
+  download() {
+    const chosen = [...this.state.selected].sort((a, b) => a - b);
+    saveText("selected-nodes.txt", chosen.map((node) => this.data.ids[node]));
+  }
+
+  showTip(node, x, y) {
+    const tip = byId("tip"), facts = make("dl", { class: "facts" });
+    for (const [name, value] of attributesOf(this.data, node)) facts.append(make("dt", { text: name }), make("dd", { text: value }));
+    tip.replaceChildren(make("strong", { text: this.data.ids[node] }), facts);
     tip.hidden = false;
     const box = tip.getBoundingClientRect(), room = document.documentElement;
     tip.style.left = `${Math.max(4, Math.min(x + 16, room.clientWidth - box.width - 8))}px`;
     tip.style.top = `${Math.max(4, y + 16 + box.height > room.clientHeight ? y - box.height - 12 : y + 16)}px`;
   }
 
-  function hideTip() { tip.hidden = true; state.hovered = -1; }
+  hideTip() { byId("tip").hidden = true; this.state.hovered = -1; }
 
-  fillColours(byId("colour"), data);
-  byId("colour").addEventListener("change", (event) => colourBy(event.target.value));
-  for (const tool of document.querySelectorAll("input[name=tool]")) {
-    tool.addEventListener("change", () => byId("maps").classList.toggle("lasso", chosenMap.tool() === "lasso"));
+  /** Draws all that does not move: again when the theme changes. */
+  showSections() {
+    showModel(byId("model"), this.data);
+    showScores(byId("scores"), this.data);
+    showRun(byId("history"), byId("facts"), this.data);
   }
-  byId("zoom-in").addEventListener("click", () => onMove(maps[0], (map) => map.zoomBy(1.5)));
-  byId("zoom-out").addEventListener("click", () => onMove(maps[0], (map) => map.zoomBy(1 / 1.5)));
-  byId("reset").addEventListener("click", () => { for (const map of maps) map.reset(); redraw(); });
-  byId("clear").addEventListener("click", () => select([]));
-  byId("download").addEventListener("click", () => saveText("selected-nodes.txt", [...state.selected].sort((a, b) => a - b).map((node) => data.ids[node])));
-  byId("select-view").addEventListener("click", () => select([...order].filter((node) => allowed(node) && maps[0].sees(node))));
-  listenToSearch(byId("search"), byId("matches"), data, goTo);
-  const fit = () => { for (const map of maps) map.resize(); redraw(); };
-  new ResizeObserver(fit).observe(byId("maps"));
-  const paintAll = () => {
-    colourBy(byId("colour").value);
-    choose(state.chosen);
-    showModel(byId("model"), data);
-    showScores(byId("scores"), data);
-    showRun(byId("history"), byId("facts"), data);
-  };
-  darkScheme.addEventListener("change", paintAll);
 
-  const report = { data, maps, state, frames: [], position: (map, node) => maps[map].position(node), redraw };
+  listen() {
+    const on = (id, kind, action) => byId(id).addEventListener(kind, action);
+    on("colour", "change", (event) => this.colourBy(event.target.value));
+    on("zoom-in", "click", () => this.move(this.maps[0], (map) => map.zoomBy(1.5)));
+    on("zoom-out", "click", () => this.move(this.maps[0], (map) => map.zoomBy(1 / 1.5)));
+    on("reset", "click", () => { for (const map of this.maps) map.reset(); this.redraw(); });
+    on("clear", "click", () => this.select([]));
+    on("download", "click", () => this.download());
+    on("select-view", "click", () => this.select([...this.order].filter((node) => this.allowed(node) && this.maps[0].sees(node))));
+    for (const tool of document.querySelectorAll("input[name=tool]")) {
+      tool.addEventListener("change", () => byId("maps").classList.toggle("lasso", tool.value === "lasso"));
+    }
+    listenToSearch(byId("search"), byId("matches"), this.data, this.goTo);
+    new ResizeObserver(() => { for (const map of this.maps) map.resize(); this.redraw(); }).observe(byId("maps"));
+    darkScheme.addEventListener("change", () => {
+      this.colourBy(byId("colour").value);
+      this.choose(this.state.chosen);
+      this.showSections();
+    });
+  }
+}
+
+async function start() {
+  const report = new Report(await readData());
   window.report = report;
-  showHead(data);
-  if (maps.length < 2) byId("linked").parentElement.hidden = true;
-  for (const map of maps) map.resize();
-  colourBy(byId("colour").value);
-  choose(-1);
-  drawNow();
+  showHead(report.data);
+  fillColours(byId("colour"), report.data);
+  byId("linked").parentElement.hidden = report.maps.length < 2;
+  report.listen();
+  for (const map of report.maps) map.resize();
+  report.colourBy(byId("colour").value);
+  report.drawNow();
   performance.mark("map-drawn");
   document.documentElement.dataset.ready = "true";
-  showModel(byId("model"), data);
-  showScores(byId("scores"), data);
-  showRun(byId("history"), byId("facts"), data);
+  report.showSections();
 }
 
 function fillColours(select, data) {
@@ -170,7 +191,7 @@ function composition(category, nodes) {
   for (const node of nodes) counts.set(category.values[node], (counts.get(category.values[node]) ?? 0) + 1);
   const largest = [...counts].sort((a, b) => b[1] - a[1]);
   const told = largest.slice(0, 3).map(([value, number]) => `${value ? category.names[value - 1] : "unknown"} ${percent(number / nodes.size, 0)}`);
-  return told.join(", ") + (largest.length > 3 ? ", …" : "");
+  return told.join(", ") + (largest.length > 3 ? " and others" : "");
 }
 
 /** A button for each group that shows it alone, or the scale of a measure over its histogram. */

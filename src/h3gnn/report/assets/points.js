@@ -15,10 +15,12 @@ function discSprite(radius, rim, strength) {
   return { reach, sprite };
 }
 
-/** Mixes a pixel towards another by share / 256. */
-const mix = (under, over, share) =>
-  ((((under & 0xff00ff) * (256 - share) + (over & 0xff00ff) * share) >>> 8) & 0xff00ff) |
-  ((((under & 0xff00) * (256 - share) + (over & 0xff00) * share) >>> 8) & 0xff00);
+/** Mixes a pixel towards another by share / 256, red and blue in one multiplication. */
+function mix(under, over, share) {
+  const rest = 256 - share;
+  return (((Math.imul(under & 0xff00ff, rest) + Math.imul(over & 0xff00ff, share)) >>> 8) & 0xff00ff) |
+    (((Math.imul(under & 0xff00, rest) + Math.imul(over & 0xff00, share)) >>> 8) & 0xff00);
+}
 
 class PointLayer {
   constructor(canvas) {
@@ -56,7 +58,7 @@ class PointLayer {
     const { scale, left, top } = place;
     for (let n = from; n < to; n++) {
       const node = order[n];
-      const px = Math.round(left + scale * x[node]), py = Math.round(top + scale * y[node]);
+      const px = (left + scale * x[node] + 0.5) | 0, py = (top + scale * y[node] + 0.5) | 0;
       if (px < reach || py < reach || px >= width - reach || py >= height - reach) continue;
       const colour = ink === null ? oneColour : ink[node], centre = py * width + px;
       for (let s = 0; s < offsets.length; s++) {
