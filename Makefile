@@ -31,7 +31,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES)

@@ -38,7 +38,7 @@ def test_the_page_of_commands_has_every_option() -> None:
         for parameter in command.params:
             option = parameter.param_type_name == "option"
             shown = parameter.opts[0] if option else parameter.metavar or parameter.name.upper()
-            assert f"| `{shown}" in sections[name], f"{name} {shown}"
+            assert f"| `{shown}".lower() in sections[name].lower(), f"{name} {shown}"
 
 
 def test_formulas_become_mathml() -> None:
@@ -84,11 +84,16 @@ def test_what_a_page_would_load_is_found(html: str, found: list[str]) -> None:
     assert hook("offline").loaded_from_elsewhere(html) == found
 
 
+def test_a_page_is_left_out_of_the_navigation_however_deep() -> None:
+    nav = [{"Home": "index.md"}, {"More": [{"Tables": "reproduction.md"}, {"Speed": "performance.md"}]}]
+    kept = [{"Home": "index.md"}, {"More": [{"Speed": "performance.md"}]}]
+    assert hook("reproduction").without(nav, "reproduction.md") == kept
+
+
 def test_the_spaces_are_those_of_the_page() -> None:
     page = (DOCS / "tuning.md").read_text(encoding="utf-8")
     for argument in SPACES["full"].choices:
-        cells = [_cell(name, argument) for name in SPACES]
-        columns = dict(zip(SPACES, cells, strict=True))
+        columns = {name: _cell(name, argument) for name in SPACES}
         full = columns["full"]
         if full in (columns["paper"], columns["structure"]):
             full = "the same"
