@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
+from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,28 +41,15 @@ OutOption = Annotated[
 ]
 
 
+@takes_graph
 def cluster(
+    *,
     embeddings: EmbeddingsArgument = None,
-    graph: source.GraphArgument = None,
+    source: Source,
     out: OutOption = None,
     clusters: CountOption = None,
     max_clusters: MostOption = 12,
     starts: StartsOption = 10,
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    labels: source.LabelsOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    label_id_column: source.LabelIdColumnOption = None,
-    label_column: source.LabelColumnOption = None,
-    split_columns: source.SplitColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
@@ -81,25 +69,8 @@ def cluster(
     if out is not None:
         settings.check_output(out, (".csv", ".parquet"))
     asked = None
-    if graph is not None or edges is not None:
-        asked = source.load_source(
-            graph,
-            edges=edges,
-            features=features,
-            labels=labels,
-            source_column=source_column,
-            target_column=target_column,
-            weight_column=weight_column,
-            id_column=id_column,
-            feature_columns=feature_columns,
-            label_id_column=label_id_column,
-            label_column=label_column,
-            split_columns=split_columns,
-            header=header,
-            delimiter=delimiter,
-            undirected=undirected,
-            data_dir=data_dir,
-        )
+    if source.is_given:
+        asked = source.load()
     read = read_embedded(embeddings, asked, device)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:

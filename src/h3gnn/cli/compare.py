@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import settings
 from h3gnn.cli.output import say
+from h3gnn.cli.source import Source, takes_graph
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
@@ -48,8 +49,10 @@ OutOption = Annotated[
 ]
 
 
+@takes_graph
 def compare(
-    graph: source.GraphArgument = None,
+    *,
+    source: Source,
     methods: MethodsOption = DEFAULT,
     seeds: SeedsOption = None,
     grid: GridOption = "small",
@@ -58,21 +61,6 @@ def compare(
     epochs: settings.EpochsOption = None,
     models: settings.ModelsOption = None,
     set_: settings.SetOption = None,
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    labels: source.LabelsOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    label_id_column: source.LabelIdColumnOption = None,
-    label_column: source.LabelColumnOption = None,
-    split_columns: source.SplitColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -86,29 +74,11 @@ def compare(
     Every method meets the same splits, and all that is chosen is chosen on validation nodes. A paired test
     says whether a difference to H3GNN is more than chance. docs/compare.md explains the methods.
     """
-    loaded = source.load_source(
-        graph,
-        edges=edges,
-        features=features,
-        labels=labels,
-        source_column=source_column,
-        target_column=target_column,
-        weight_column=weight_column,
-        id_column=id_column,
-        feature_columns=feature_columns,
-        label_id_column=label_id_column,
-        label_column=label_column,
-        split_columns=split_columns,
-        header=header,
-        delimiter=delimiter,
-        undirected=undirected,
-        data_dir=data_dir,
-    )
+    loaded = source.load()
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.evaluate import build_judge
     from h3gnn.experiments.methods import find_methods
     from h3gnn.experiments.run import method_params
-    from h3gnn.graphs.catalogue import is_benchmark
 
     if out is not None:
         settings.check_output(out, (".json",))
@@ -128,7 +98,7 @@ def compare(
             seeds=range(seeds or (1 if loaded.num_splits > 1 else 5)),
             model=model,
             grid=grid,
-            name=graph.lower() if graph is not None and is_benchmark(graph) else None,
+            name=source.benchmark,
             out=out,
             watch=watch,
             reused=lambda method: say(f"{method.title}: taken from {out}"),

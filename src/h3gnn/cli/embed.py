@@ -8,28 +8,20 @@ from typing import Annotated
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import settings
 from h3gnn.cli.chunks import is_mapped, write_result
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+from h3gnn.cli.source import Source, takes_graph
 
 
+@takes_graph
 def embed(
+    *,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")],
-    graph: source.GraphArgument = None,
+    source: Source,
     out: Annotated[
         Path, typer.Option("--out", help="File for the embeddings: .parquet, .csv or .npy.")
     ] = Path("embeddings.parquet"),
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -49,21 +41,8 @@ def embed(
     pick_device(device)
     model = H3GNN.load(run).set_params(device=device)
     asked = model.graph_
-    if graph is not None or edges is not None:
-        asked = source.load_source(
-            graph,
-            edges=edges,
-            features=features,
-            source_column=source_column,
-            target_column=target_column,
-            weight_column=weight_column,
-            id_column=id_column,
-            feature_columns=feature_columns,
-            header=header,
-            delimiter=delimiter,
-            undirected=undirected,
-            data_dir=data_dir,
-        )
+    if source.is_given:
+        asked = source.load()
         for note in asked.provenance.mended:
             say(f"note: {note}")
     if is_mapped(asked):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import settings
 from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
 from h3gnn.cli.output import say
+from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -40,9 +42,11 @@ ClustersOption = Annotated[
 ]
 
 
+@takes_graph
 def evaluate(
+    *,
     embeddings: EmbeddingsArgument = None,
-    graph: source.GraphArgument = None,
+    source: Source,
     protocol: ProtocolOption = "validation",
     epoch_rule: EpochRuleOption = "last",
     probe: ProbeOption = "logistic",
@@ -52,21 +56,6 @@ def evaluate(
     epochs: settings.EpochsOption = None,
     models: settings.ModelsOption = None,
     set_: settings.SetOption = None,
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    labels: source.LabelsOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    label_id_column: source.LabelIdColumnOption = None,
-    label_column: source.LabelColumnOption = None,
-    split_columns: source.SplitColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -81,33 +70,16 @@ def evaluate(
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
     validation nodes, and test nodes are looked at once. docs/evaluation.md explains the rest.
     """
-    given = {
-        "edges": edges,
-        "features": features,
-        "labels": labels,
-        "source_column": source_column,
-        "target_column": target_column,
-        "weight_column": weight_column,
-        "id_column": id_column,
-        "feature_columns": feature_columns,
-        "label_id_column": label_id_column,
-        "label_column": label_column,
-        "split_columns": split_columns,
-        "header": header,
-        "delimiter": delimiter,
-        "undirected": undirected,
-        "data_dir": data_dir,
-    }
     how = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
     _check(how, trains=preset is not None)
     if preset is not None:
-        if embeddings is not None and graph is not None:
+        if embeddings is not None and source.graph is not None:
             raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
-        graph = graph or embeddings
+        source = replace(source, graph=source.graph or embeddings)
         model = settings.build_estimator(
             preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
         )
-        result = _of_preset(model, preset, graph, _load(graph, given), seeds, how)
+        result = _of_preset(model, preset, source.benchmark, _load(source), seeds, how)
     else:
         if epochs is not None or models is not None or set_:
             raise InputError("--epochs, --models and --set change what is trained: give --preset as well")
@@ -115,8 +87,8 @@ def evaluate(
             raise InputError(
                 "say what to evaluate: a run, a file of embeddings, or --preset NAME with a graph"
             )
-        needs = graph is not None or edges is not None
-        result = _of_embedding(embeddings, graph, _load(graph, given) if needs else None, device, how)
+        graph = _load(source) if source.is_given else None
+        result = _of_embedding(embeddings, source.benchmark, graph, device, how)
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2))
         return
@@ -136,18 +108,11 @@ def _check(how: dict[str, Any], *, trains: bool) -> None:
         raise InputError(f"--epoch-rule {rule} needs the epochs of a training: give --preset NAME")
 
 
-def _load(graph: str | None, given: dict[str, Any]) -> Graph:
-    loaded = source.load_source(graph, **given)
+def _load(source: Source) -> Graph:
+    loaded = source.load()
     for note in loaded.provenance.mended:
         say(f"note: {note}")
     return loaded
-
-
-def _name(graph: str | None) -> str | None:
-    """Return a benchmark's name as it stands in results; None for a graph that says itself what it is."""
-    from h3gnn.graphs.catalogue import is_benchmark
-
-    return graph.lower() if graph is not None and is_benchmark(graph) else None
 
 
 def _of_preset(
@@ -164,7 +129,7 @@ def _of_preset(
         graph,
         seeds=range(seeds),
         method=f"H3GNN, preset {preset}",
-        name=_name(name),
+        name=name,
         done=lambda seed: say(f"trained and scored {seed + 1} of {seeds}"),
         **options,
     )
@@ -189,7 +154,7 @@ def _of_embedding(
         params=read.params,
         seeds=[] if read.seed is None else [read.seed],
         epoch=read.epochs,
-        name=_name(name),
+        name=name,
         protocol=find_protocol(how["protocol"]),
         probe=how["probe"],
         cluster=how["cluster"],

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import checkpointing, settings, source
+from h3gnn.cli import checkpointing, settings
 from h3gnn.cli.chunks import check_ending, is_first, write_result
 from h3gnn.cli.output import EMBEDDING_ENDINGS, say
+from h3gnn.cli.source import Source, takes_graph
 from h3gnn.cli.stopping import resumable
 from h3gnn.cli.watching import check_tensorboard, scalar_log
 from h3gnn.errors import InputError
@@ -22,9 +23,11 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.training.checkpoints import Checkpoints
 
 
+@takes_graph
 def fit(
+    *,
     context: typer.Context,
-    graph: source.GraphArgument = None,
+    source: Source,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the fitted model.", show_default=False)
     ] = None,
@@ -44,21 +47,6 @@ def fit(
     fan_out: settings.FanOutOption = None,
     batches: settings.BatchesOption = None,
     memory: settings.MemoryOption = None,
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    labels: source.LabelsOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    label_id_column: source.LabelIdColumnOption = None,
-    label_column: source.LabelColumnOption = None,
-    split_columns: source.SplitColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
     checkpoint_every: checkpointing.EveryOption = None,
@@ -123,25 +111,7 @@ def fit(
     }
     model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
     model.set_params(verbose=True)
-    loaded = source.load_source(
-        graph,
-        edges=edges,
-        features=features,
-        labels=labels,
-        source_column=source_column,
-        target_column=target_column,
-        weight_column=weight_column,
-        id_column=id_column,
-        feature_columns=feature_columns,
-        label_id_column=label_id_column,
-        label_column=label_column,
-        split_columns=split_columns,
-        header=header,
-        delimiter=delimiter,
-        undirected=undirected,
-        data_dir=data_dir,
-        in_files=True,
-    )
+    loaded = source.load(in_files=True)
     if embeddings is not None:
         check_ending(embeddings, loaded)
     for note in loaded.provenance.mended if is_first() else ():

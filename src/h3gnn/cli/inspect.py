@@ -9,25 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from h3gnn.cli.source import (
-    DataDirOption,
-    DelimiterOption,
-    EdgesOption,
-    FeatureColumnsOption,
-    FeaturesOption,
-    GraphArgument,
-    HeaderOption,
-    IdColumnOption,
-    LabelColumnOption,
-    LabelIdColumnOption,
-    LabelsOption,
-    SourceColumnOption,
-    SplitColumnsOption,
-    TargetColumnOption,
-    UndirectedOption,
-    WeightColumnOption,
-    load_source,
-)
+from h3gnn.cli.source import Source, takes_graph
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PlotOption = Annotated[
@@ -35,48 +17,17 @@ PlotOption = Annotated[
 ]
 
 
+@takes_graph
 def inspect(
-    graph: GraphArgument = None,
     *,
-    edges: EdgesOption = None,
-    features: FeaturesOption = None,
-    labels: LabelsOption = None,
-    source_column: SourceColumnOption = None,
-    target_column: TargetColumnOption = None,
-    weight_column: WeightColumnOption = None,
-    id_column: IdColumnOption = None,
-    feature_columns: FeatureColumnsOption = None,
-    label_id_column: LabelIdColumnOption = None,
-    label_column: LabelColumnOption = None,
-    split_columns: SplitColumnsOption = None,
-    header: HeaderOption = None,
-    delimiter: DelimiterOption = None,
-    undirected: UndirectedOption = False,
-    data_dir: DataDirOption = None,
+    source: Source,
     as_json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
     """Say what kind of graph this is: size, degrees, homophily, and what that means for this method."""
     from h3gnn.graphs.profile import profile
 
-    loaded = load_source(
-        graph,
-        edges=edges,
-        features=features,
-        labels=labels,
-        source_column=source_column,
-        target_column=target_column,
-        weight_column=weight_column,
-        id_column=id_column,
-        feature_columns=feature_columns,
-        label_id_column=label_id_column,
-        label_column=label_column,
-        split_columns=split_columns,
-        header=header,
-        delimiter=delimiter,
-        undirected=undirected,
-        data_dir=data_dir,
-    )
+    loaded = source.load()
     measured = profile(loaded)
     if plot is not None:
         from h3gnn.report.homophily import plot_profile

@@ -1,9 +1,13 @@
-"""The options by which every command takes a graph in, and the one function that loads it."""
+"""The options by which every command takes a graph in, and the one place that loads it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
@@ -85,69 +89,112 @@ DataDirOption = Annotated[
 ]
 
 
-def load_source(
-    graph: str | None = None,
-    *,
-    edges: Path | None = None,
-    features: Path | None = None,
-    labels: Path | None = None,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    weight_column: str | None = None,
-    id_column: str | None = None,
-    feature_columns: str | None = None,
-    label_id_column: str | None = None,
-    label_column: str | None = None,
-    split_columns: str | None = None,
-    header: bool | None = None,
-    delimiter: str | None = None,
-    undirected: bool = False,
-    data_dir: Path | None = None,
-    in_files: bool = False,
-) -> Graph:
-    """Load the graph that the options of a command describe; labelled graphs without splits get some.
+@dataclass(frozen=True)
+class Source:
+    """The graph that the options of a command describe; each field is an option."""
 
-    With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded.
+    graph: GraphArgument = None
+    edges: EdgesOption = None
+    features: FeaturesOption = None
+    labels: LabelsOption = None
+    source_column: SourceColumnOption = None
+    target_column: TargetColumnOption = None
+    weight_column: WeightColumnOption = None
+    id_column: IdColumnOption = None
+    feature_columns: FeatureColumnsOption = None
+    label_id_column: LabelIdColumnOption = None
+    label_column: LabelColumnOption = None
+    split_columns: SplitColumnsOption = None
+    header: HeaderOption = None
+    delimiter: DelimiterOption = None
+    undirected: UndirectedOption = False
+    data_dir: DataDirOption = None
 
-    Raises:
-        InputError: in one sentence, for what does not make a graph.
-    """
-    from h3gnn.graphs.splits import with_splits
+    @property
+    def is_given(self) -> bool:
+        """Whether a graph was named at all."""
+        return self.graph is not None or self.edges is not None
 
-    options: dict[str, Any] = {
-        "source_column": source_column,
-        "target_column": target_column,
-        "weight_column": weight_column,
-        "id_column": id_column,
-        "feature_columns": _names(feature_columns),
-        "label_id_column": label_id_column,
-        "label_column": label_column,
-        "split_columns": _names(split_columns),
-        "header": header,
-        "delimiter": delimiter,
-        "undirected": undirected or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
-    if edges is not None:
+    @property
+    def benchmark(self) -> str | None:
+        """A benchmark's name as it stands in results; None for a graph that says itself what it is."""
+        from h3gnn.graphs.catalogue import is_benchmark
+
+        return self.graph.lower() if self.graph is not None and is_benchmark(self.graph) else None
+
+    def load(self, *, in_files: bool = False) -> Graph:
+        """Load the graph; one with labels but without splits gets some.
+
+        With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded.
+
+        Raises:
+            InputError: in one sentence, for what does not make a graph.
+        """
+        from h3gnn.graphs.splits import with_splits
+
+        if self.edges is not None:
+            return with_splits(self._own_files(self.edges))
+        extra = [*self._reading(), *(name for name in ("features", "labels") if getattr(self, name))]
+        if extra:
+            raise InputError(
+                f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
+            )
+        if self.graph is None:
+            raise InputError(
+                "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges"
+            )
+        if (Path(self.graph) / "graph.json").is_file():
+            if not in_files:
+                raise InputError(f"{self.graph} is a graph in files, which `h3gnn fit` alone reads")
+            from h3gnn.graphs.mapped import open_mapped
+
+            return cast("Graph", open_mapped(self.graph))
+        return with_splits(_named_graph(self.graph, self.data_dir))
+
+    def _own_files(self, edges: Path) -> Graph:
         from h3gnn.graphs.files import read_graph
 
-        if graph is not None:
-            raise InputError(f"give either the graph {graph} or --edges, not both")
-        return with_splits(read_graph(edges, features=features, labels=labels, **given))
-    extra = [*given, *(name for name, path in (("features", features), ("labels", labels)) if path)]
-    if extra:
-        raise InputError(
-            f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
-        )
-    if graph is not None and (Path(graph) / "graph.json").is_file():
-        if not in_files:
-            raise InputError(f"{graph} is a graph in files, which `h3gnn fit` alone reads")
-        from h3gnn.graphs.mapped import open_mapped
+        if self.graph is not None:
+            raise InputError(f"give either the graph {self.graph} or --edges, not both")
+        return read_graph(edges, features=self.features, labels=self.labels, **self._reading())
 
-        return cast("Graph", open_mapped(graph))
-    if graph is None:
-        raise InputError("no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges")
-    return with_splits(_named_graph(graph, data_dir))
+    def _reading(self) -> dict[str, Any]:
+        """Return what was said about how to read the files."""
+        options: dict[str, Any] = {
+            "source_column": self.source_column,
+            "target_column": self.target_column,
+            "weight_column": self.weight_column,
+            "id_column": self.id_column,
+            "feature_columns": _names(self.feature_columns),
+            "label_id_column": self.label_id_column,
+            "label_column": self.label_column,
+            "split_columns": _names(self.split_columns),
+            "header": self.header,
+            "delimiter": self.delimiter,
+            "undirected": self.undirected or None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
+def takes_graph(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Source`, in the place of its argument `source`."""
+    hints = get_type_hints(Source, include_extras=True)
+    options = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(Source)
+    ]
+    shown: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        shown += options if parameter.name == "source" else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        described = Source(**{option.name: given.pop(option.name) for option in options})
+        command(**given, source=described)
+
+    run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return run
 
 
 def _names(listed: str | None) -> list[str] | None:

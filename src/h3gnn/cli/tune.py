@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, source
+from h3gnn.cli import settings
+from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ PANEL = "The search"
 STORAGE = "sqlite:///h3gnn-studies.db"
 
 
+@takes_graph
 def tune(
-    graph: source.GraphArgument = None,
+    *,
+    source: Source,
     out: Annotated[
         Path, typer.Option("--out", help="Where the preset goes.", metavar="FILE.json", show_default=False)
     ] = Path("preset.json"),
@@ -88,21 +91,6 @@ def tune(
             rich_help_panel=PANEL,
         ),
     ] = STORAGE,
-    edges: source.EdgesOption = None,
-    features: source.FeaturesOption = None,
-    labels: source.LabelsOption = None,
-    source_column: source.SourceColumnOption = None,
-    target_column: source.TargetColumnOption = None,
-    weight_column: source.WeightColumnOption = None,
-    id_column: source.IdColumnOption = None,
-    feature_columns: source.FeatureColumnsOption = None,
-    label_id_column: source.LabelIdColumnOption = None,
-    label_column: source.LabelColumnOption = None,
-    split_columns: source.SplitColumnsOption = None,
-    header: source.HeaderOption = None,
-    delimiter: source.DelimiterOption = None,
-    undirected: source.UndirectedOption = False,
-    data_dir: source.DataDirOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
@@ -127,24 +115,7 @@ def tune(
             settings.check_output(path, (".json",))
     budget = Budget(trials, at_once, joined, parse_epochs(epochs), None if minutes is None else 60 * minutes)
     chosen = build_space(space, choices)
-    loaded = source.load_source(
-        graph,
-        edges=edges,
-        features=features,
-        labels=labels,
-        source_column=source_column,
-        target_column=target_column,
-        weight_column=weight_column,
-        id_column=id_column,
-        feature_columns=feature_columns,
-        label_id_column=label_id_column,
-        label_column=label_column,
-        split_columns=split_columns,
-        header=header,
-        delimiter=delimiter,
-        undirected=undirected,
-        data_dir=data_dir,
-    )
+    loaded = source.load()
     name = study or _study_name(loaded, objective)
     opened = open_study(loaded, name, storage, objective, seed)
     with _progress(trials) as told:
