@@ -12,6 +12,9 @@ METHODS = ("tsne", "umap", "pca")
 LANDMARKS = 4_000
 """Up to so many nodes t-SNE places all; of more it places so many, and the rest go beside these."""
 
+FEW = 1_500
+"""Maps of so few nodes have settled after half of t-SNE's usual steps."""
+
 BESIDE = 8
 """How many landmarks decide where another node goes."""
 
@@ -66,9 +69,9 @@ def _tsne(rows: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
 
     perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
     start = "pca" if rows.shape[1] >= 2 and np.ptp(rows[:, 0]) > 0 else "random"
-    places: npt.NDArray[np.float32] = TSNE(
-        perplexity=perplexity, init=start, random_state=seed
-    ).fit_transform(rows)
+    steps = 500 if len(rows) <= FEW else 1000
+    search = TSNE(perplexity=perplexity, init=start, max_iter=steps, random_state=seed)
+    places: npt.NDArray[np.float32] = search.fit_transform(rows)
     return places
 
 
