@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROCESSES ?= 2
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow lint docs format bench clean
 
 help:
 	@echo "make demo       fit the built-in graph, print the table, write the report page"
-	@echo "make test       format, lint, types and tests (minutes)"
+	@echo "make test       format, lint, types, the site and tests (minutes)"
 	@echo "make test-slow  the tests that take longer"
 	@echo "make lint       format, lint and types only"
+	@echo "make docs       the documentation as a site: open site/index.html"
 	@echo "make bench      speed and memory on this machine"
 
 $(READY): pyproject.toml constraints.txt
@@ -29,7 +30,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test: lint docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES)
 
 test-slow: $(READY)
@@ -43,4 +47,4 @@ bench: $(READY)
 	$(BIN)/python -W ignore -m benchmarks.cpu
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
