@@ -133,13 +133,12 @@ def test_a_stored_result_without_a_preset_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_the_page_is_what_the_results_give() -> None:
     results = ROOT / "results"
-    if not results.is_dir():
-        pytest.skip("no results are stored yet")
-    assert (ROOT / "docs" / "reproduction.md").read_text() == document(results)
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    assert page == document(results)
     for name in EXPERIMENTS:
         stored = read_result(results / f"{name}.json")
         assert not stored["quick"]
-        assert not stored["missing"]
+        assert all(missing in page for missing in stored["missing"])  # what was not run is said
 
 
 @pytest.mark.parametrize(
