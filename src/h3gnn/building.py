@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.utils import check_random_state
 
 from h3gnn.encoder import JointEncoder, Support, build_support
 from h3gnn.graphs.graph import Graph
@@ -62,3 +65,12 @@ def encoder_of(
 def training_of(params: Mapping[str, Any]) -> Training:
     """Return how the models are trained."""
     return Training(**{field.name: params[field.name] for field in fields(Training)})
+
+
+def derive_seeds(random_state: int | np.random.RandomState | None, models: int) -> list[int]:
+    """Return one seed per model; model i of a larger request has the same seed as in a smaller one."""
+    seed = random_state
+    if not isinstance(seed, numbers.Integral):
+        seed = check_random_state(random_state).randint(2**31)
+    streams = np.random.SeedSequence(int(seed)).spawn(models)
+    return [int(stream.generate_state(1)[0]) for stream in streams]

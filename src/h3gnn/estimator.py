@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
@@ -13,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from h3gnn import largefit, storage
 from h3gnn.arguments import check_arguments
-from h3gnn.building import encoder_of, support_of, training_of
+from h3gnn.building import derive_seeds, encoder_of, support_of, training_of
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
-from h3gnn.encoder.support import attach_nodes, find_entries
+from h3gnn.encoder.support import attach_nodes
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
@@ -29,18 +28,17 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.inference import carry_weights, encode
 from h3gnn.presets import preset
-from h3gnn.training.batches import BatchStep, agree, train_in_batches
 from h3gnn.training.checkpointfiles import clear
-from h3gnn.training.checkpoints import Checkpoints, checkpointing
-from h3gnn.training.collapse import CollapseWarning, collapse_epochs
-from h3gnn.training.distributed import Ranks, launched_together, together
+from h3gnn.training.checkpoints import Checkpoints
+from h3gnn.training.collapse import warn_of_collapse
+from h3gnn.training.distributed import launched_together
 from h3gnn.training.memory import Size, parse_memory, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
-from h3gnn.training.progress import Watching, both, progress_bar
+from h3gnn.training.progress import Watching
 from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
 from h3gnn.training.snapshots import Snapshots
-from h3gnn.training.step import Step
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -237,7 +235,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             "seconds": round(time.perf_counter() - started, 3),
             "peak_megabytes": peak_megabytes(pick_device(self.device)),
         }
-        self._warn_of_collapse()
+        warn_of_collapse(self.history_, stacklevel=3)
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
@@ -337,9 +335,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return self.embedding_.copy()
         support = self._support(graph)
         same = match_nodes(self.graph_, graph)
-        position, found = find_entries(self.support_.pattern, support.pattern, same)
-        learned = torch.sigmoid(self.encoder_.edges.logit.detach().cpu())[:, position]
-        weights = torch.where(found, learned, support.start) * support.factor
+        weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(self.scaler_(graph.features), support, weights)
 
     def fit_transform(
@@ -504,9 +500,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self, source: largefit.Source, checkpoints: Checkpoints | None, watching: Watching | None
     ) -> None:
         device = pick_device(self.device)
-        drawing = [torch.Generator().manual_seed(seed) for seed in self.seeds_]
-        student = self._encoder(self.n_models, entries=0)
-        student.reset_parameters(drawing, torch.empty(0))
         how = largefit.BatchSettings(
             self.batch_size or 1,
             self.fan_out,
@@ -518,75 +511,33 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             decoder=self.objective == "decoder",
             chunk=default_chunk(device, self.n_models),
         )
-        with (
-            together(device) as ranks,
-            largefit.edge_files(source, self.n_models, self._budget()) as allocate,
-        ):
-            step = largefit.build_step(student, source, how, self.seeds_, device, ranks, allocate)
-            self._run_in_batches(step, ranks, self._fingerprint(device), checkpoints, watching)
-        self.history_.engine = {
-            "device": str(device),
-            "precision": self._precision(device),
-            "models_at_once": self.n_models,
-            "processes": ranks.size,
-        }
+        student = self._encoder(self.n_models, entries=0)
+        self.history_ = largefit.train_source(
+            student,
+            source,
+            how,
+            self.seeds_,
+            self._training(),
+            device,
+            budget=self._budget(),
+            checkpoints=checkpoints,
+            fingerprint=self._fingerprint(device),
+            show=self.verbose,
+            watching=watching,
+        )
         student.fuse_in_bfloat16 = False  # what users get is computed in full
         self.encoder_ = student
-
-    def _run_in_batches(
-        self,
-        step: BatchStep,
-        ranks: Ranks,
-        fingerprint: dict[str, Any],
-        checkpoints: Checkpoints | None,
-        watching: Watching | None,
-    ) -> None:
-        training, first = self._training(), ranks.rank == 0
-        more = watching(0) if watching is not None and first else None
-        with (
-            progress_bar(self.epochs, "training", show=self.verbose and first) as bar,
-            checkpointing(
-                checkpoints if first else None, cast(Step, step), fingerprint, self.epochs, both(bar, more)
-            ) as (recorder, watch),
-        ):
-            self.history_ = train_in_batches(
-                step,
-                epochs=self.epochs,
-                mask_of=training.mask_of(self.n_models),
-                learning_rate_of=training.learning_rate_of(),
-                watch=watch,
-                recorder=agree(step, recorder, ranks),
-            )
 
     def _features(self, features: Tensor, device: torch.device) -> FeatureMatrix:
         return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
 
-    def _warn_of_collapse(self) -> None:
-        for model, epoch in collapse_epochs(self.history_).items():
-            at, ranks = self.history_.measured("effective_rank")
-            rank = ranks[list(at).index(epoch), model]
-            warnings.warn(
-                f"model {model}: the representation collapsed: at epoch {epoch} its effective rank fell to "
-                f"{rank:.1f} from {ranks[0, model]:.1f}; try fewer epochs, a smaller learning rate or "
-                "a larger momentum",
-                CollapseWarning,
-                stacklevel=3,
-            )
-
-    @torch.no_grad()
     def _encode(
         self, features: Tensor, support: Support, edge_weights: Tensor | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the students' embeddings side by side, `[nodes, models · D]`."""
         device = pick_device(self.device)
-        encoder = self.encoder_.to(device).eval()
-        weights = None if edge_weights is None else edge_weights.to(device)
         matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
-        tokens = encoder.tokens(encoder.project(matrix), support.to(device), edge_weights=weights)
-        pieces = [encoder.fuse(piece) for piece in torch.split(tokens, 4096, dim=1)]
-        joined = torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
-        embedding: npt.NDArray[np.float32] = joined.contiguous().cpu().numpy()
-        return embedding
+        return encode(self.encoder_.to(device), matrix, support.to(device), edge_weights)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
@@ -611,19 +562,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         )
         nodes = torch.arange(support.pattern.nodes)
         same = torch.where(nodes < fitted.shape[0], nodes, -1)
-        position, found = find_entries(self.support_.pattern, support.pattern, same)
-        learned = torch.sigmoid(self.encoder_.edges.logit.detach().cpu())[:, position]
-        weights = torch.where(found, learned, support.start) * support.factor
+        weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(torch.cat([fitted, rows]), support, weights)[fitted.shape[0] :]
-
-
-def derive_seeds(random_state: int | np.random.RandomState | None, models: int) -> list[int]:
-    """Return one seed per model; model i of a larger request has the same seed as in a smaller one."""
-    seed = random_state
-    if not isinstance(seed, numbers.Integral):
-        seed = check_random_state(random_state).randint(2**31)
-    streams = np.random.SeedSequence(int(seed)).spawn(models)
-    return [int(stream.generate_state(1)[0]) for stream in streams]
 
 
 def _is_graph(X: Any) -> bool:  # noqa: N803

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,18 @@ from h3gnn.encoder.rows import SupportRows, mapped_rows, rows_of
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler
-from h3gnn.training.batches import BatchStep, dense_parameters
+from h3gnn.training.batches import BatchStep, agree, dense_parameters, train_in_batches
+from h3gnn.training.checkpoints import Checkpoints, checkpointing
 from h3gnn.training.clusters import PER_BATCH, find_clusters
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.distributed import Ranks, together
 from h3gnn.training.edges import Allocate, EdgeSteps, SparseEdges
+from h3gnn.training.history import History
+from h3gnn.training.models import Training
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.parts import Parts, dense_rows
+from h3gnn.training.progress import Watching, both, progress_bar
 from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, fan_out_for
+from h3gnn.training.step import Step
 from h3gnn.training.targets import FeatureTarget, Target, TeacherTarget
 from h3gnn.training.teacher import Teacher
 
@@ -134,6 +139,61 @@ def build_step(
         how.chunk,
         ranks,
     )
+
+
+def train_source(
+    student: JointEncoder,
+    source: Source,
+    how: BatchSettings,
+    seeds: Sequence[int],
+    training: Training,
+    device: torch.device,
+    *,
+    budget: int,
+    checkpoints: Checkpoints | None,
+    fingerprint: dict[str, Any],
+    show: bool,
+    watching: Watching | None,
+) -> History:
+    """Draw a stack of models and train it in mini-batches, alone or with the other processes of a job.
+
+    Args:
+        student: made with no edge weights, not yet drawn.
+        source: features and support.
+        how: batches and steps.
+        seeds: of each model.
+        training: masks, schedule and epochs.
+        device: where the encoder works.
+        budget: bytes of memory to plan with.
+        checkpoints, fingerprint: where the state is written down, and what the result depends on.
+        show: draw a progress bar.
+        watching: gives what is called after each epoch.
+    """
+    student.reset_parameters([torch.Generator().manual_seed(seed) for seed in seeds], torch.empty(0))
+    with together(device) as ranks, edge_files(source, student.models, budget) as allocate:
+        step = build_step(student, source, how, seeds, device, ranks, allocate)
+        first = ranks.rank == 0
+        more = watching(0) if watching is not None and first else None
+        place, epochs = checkpoints if first else None, training.epochs
+        with (
+            progress_bar(epochs, "training", show=show and first) as bar,
+            checkpointing(place, cast(Step, step), fingerprint, epochs, both(bar, more)) as (recorder, watch),
+        ):
+            history = train_in_batches(
+                step,
+                epochs=epochs,
+                mask_of=training.mask_of(student.models),
+                learning_rate_of=training.learning_rate_of(),
+                watch=watch,
+                recorder=agree(step, recorder, ranks),
+            )
+    history.engine = {
+        "device": str(device),
+        "precision": "bfloat16" if student.fuse_in_bfloat16 else "float32",
+        "models_at_once": student.models,
+        "processes": ranks.size,
+    }
+    return history
 
 
 def _decoder(student: JointEncoder, columns: int, seeds: Sequence[int]) -> FeedForward:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.estimator import H3GNN, derive_seeds
+from h3gnn.building import derive_seeds
+from h3gnn.estimator import H3GNN
 from h3gnn.experiments.stacks import ConfigurationStack
 from h3gnn.graphs.graph import Graph
 

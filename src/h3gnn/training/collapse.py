@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -56,3 +58,17 @@ def collapse_epochs(history: History) -> dict[int, int]:
         if under and ranks[0, model] >= SMALLEST_RANK:
             collapsed[model] = under[0]
     return collapsed
+
+
+def warn_of_collapse(history: History, *, stacklevel: int) -> None:
+    """Warn of each model that collapsed, with the epoch and its rank there."""
+    for model, epoch in collapse_epochs(history).items():
+        at, ranks = history.measured("effective_rank")
+        rank = ranks[list(at).index(epoch), model]
+        warnings.warn(
+            f"model {model}: the representation collapsed: at epoch {epoch} its effective rank fell to "
+            f"{rank:.1f} from {ranks[0, model]:.1f}; try fewer epochs, a smaller learning rate or "
+            "a larger momentum",
+            CollapseWarning,
+            stacklevel=stacklevel,
+        )
