@@ -138,8 +138,20 @@ def markdown_of(content: dict[str, Any]) -> str:
             "A quick look with tiny settings: it shows that everything runs; its figures mean nothing."
         )
     if content["missing"]:
-        parts.append(f"Not run: {', '.join(content['missing'])}.")
+        parts.append(f"Not run yet: {_grouped(content['missing'])}.")
     return "\n\n".join([*parts, experiment.text(content["rows"])]) + "\n"
+
+
+def _grouped(missing: Sequence[str]) -> str:
+    """Return `a on x`, `b on x`, `a on y`, `b on y` as "a, b on x, y"."""
+    graphs: dict[str, list[str]] = {}
+    for line in missing:
+        method, _, graph = line.rpartition(" on ")
+        graphs.setdefault(method, []).append(graph)
+    methods: dict[tuple[str, ...], list[str]] = {}
+    for method, found in graphs.items():
+        methods.setdefault(tuple(found), []).append(method)
+    return "; ".join(f"{', '.join(some)} on {', '.join(found)}" for found, some in methods.items())
 
 
 def read_result(path: Path) -> dict[str, Any]:

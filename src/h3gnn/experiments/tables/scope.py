@@ -14,10 +14,8 @@ HETEROPHILIC = (*WEBKB, "actor")
 CITATION = ("cora", "citeseer", "pubmed")
 FILTERED = ("chameleon-filtered", "squirrel-filtered")
 
-SEEDS = {**dict.fromkeys((*HETEROPHILIC, *FILTERED), 2), **dict.fromkeys(CITATION, 10)}
-"""Training runs of a preset: the citation graphs have one split and ten seeds, the others ten splits."""
-VARIANT_SEEDS = {name: 3 if name in CITATION else 1 for name in SEEDS}
-"""Training runs of a preset with something changed."""
+SEEDS, VARIANT_SEEDS = dict.fromkeys(CITATION, 10), dict.fromkeys(CITATION, 3)
+"""Training runs of a preset, and of one with something changed, on graphs with one split; with ten, one."""
 SNAPSHOTS = 10
 """At so many epochs a run is looked at, for the protocol that picks the best on test nodes."""
 QUICK_SPLITS = 2
@@ -49,8 +47,11 @@ class Scope:
 
     def seeds_of(self, graph: str, *, variant: bool = False) -> tuple[int, ...]:
         """Return the seeds of a row: of a graph's preset as it is shipped, or of a variant of it."""
-        usual = 1 if self.quick else (VARIANT_SEEDS if variant else SEEDS).get(graph, 3)
-        return tuple(range(usual if self.seeds is None else min(usual, self.seeds)))
+        return self.seeds_up_to((VARIANT_SEEDS if variant else SEEDS).get(graph, 1))
+
+    def seeds_up_to(self, usual: int) -> tuple[int, ...]:
+        """Return the usual number of seeds, or fewer where fewer were asked for."""
+        return tuple(range(1 if self.quick else min(usual, self.seeds or usual)))
 
     def settings_of(self, graph: str, **changes: Any) -> dict[str, Any]:
         """Return the shipped preset of a graph with some changes, all arguments that shape a result.
