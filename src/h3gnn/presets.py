@@ -82,6 +82,8 @@ def preset(name: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}, and no preset of that name") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a preset: {error}") from None
     params = kept.get("params") if isinstance(kept, dict) else None

@@ -178,7 +178,7 @@ def _read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     if not folder.is_dir():
-        raise ModelFolderError(f"there is no folder {folder}")
+        raise ModelFolderError(f"there is no folder {folder}: name one that `h3gnn fit --out` wrote")
     if not path.is_file():
         raise ModelFolderError(f"{folder} holds no model: {DESCRIPTION} is not there")
     try:

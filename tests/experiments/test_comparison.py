@@ -55,7 +55,7 @@ def test_a_steady_difference_is_real_and_a_noisy_one_is_not() -> None:
     )
     noisy = comparison(h3gnn=[list(base)], smoothed=[list(base + np.tile([0.09, -0.08], 5))])
     assert noisy.verdict.startswith(
-        "On this graph H3GNN is as good as features + neighbours: the difference of 0.5 points is within"
+        "On this graph H3GNN cannot be told from features + neighbours: the difference of 0.5 points is"
     )
     told = noisy.as_dict()
     assert (told["winner"], told["reference"]) == ("smoothed", "h3gnn")

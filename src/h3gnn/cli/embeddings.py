@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.output import EMBEDDING_ENDINGS
+from h3gnn.cli.output import EMBEDDING_ENDINGS, say
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -96,6 +96,9 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
                 f"{path} has no row for node {quoted(graph.node_ids[missing[0]])} of "
                 f"{graph.provenance.source} ({missing.size} of {graph.num_nodes} nodes are missing)"
             )
+        if len(ids) > graph.num_nodes:
+            spare, name = len(ids) - graph.num_nodes, graph.provenance.source
+            say(f"note: {path} has {spare:,} rows for nodes that {name} does not have; another graph's?")
         values, ids = values[place], graph.node_ids
     digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
     return Embedded(values, ids, graph, path.name, {"embeddings": str(path), "embeddings_sha256": digest})

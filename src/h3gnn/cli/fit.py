@@ -157,6 +157,7 @@ def _train_and_write(
         seconds = time.perf_counter() - started
         if out is not None:
             model.save(out)
+            (out / "report.html").unlink(missing_ok=True)  # a page of the model before
         if embeddings is not None:
             write_result(embeddings, model, graph)
         if checkpoints is not None and out is not None:
@@ -170,11 +171,17 @@ def _train_and_write(
     typer.echo(
         f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
         f"{summary['dimensions']:,} dimensions in {seconds:.1f} s "
-        f"(loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f})"
+        f"({_how_it_went(summary)})"
     )
     for written in (out, embeddings):
         if written is not None:
             typer.echo(f"wrote {written}")
+
+
+def _how_it_went(summary: dict[str, Any]) -> str:
+    if summary["loss"] is None:
+        return "untrained"
+    return f"loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f}"
 
 
 def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
@@ -186,8 +193,8 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "edges": model.graph_.num_edges,
         "dimensions": model.n_models * model.encoder_.out_channels,
         "seconds": round(seconds, 3),
-        "loss": float(model.history_.last("loss").mean()) if trained else float("nan"),
-        "effective_rank": float(model.history_.last("effective_rank").mean()) if trained else float("nan"),
+        "loss": float(model.history_.last("loss").mean()) if trained else None,
+        "effective_rank": float(model.history_.last("effective_rank").mean()) if trained else None,
         "model": None if out is None else str(out),
         "embeddings": None if embeddings is None else str(embeddings),
         "provenance": model.graph_.provenance.as_dict(),

@@ -31,9 +31,9 @@ STORAGE = "sqlite:///h3gnn-studies.db"
 def tune(
     *,
     source: Source,
-    out: Annotated[
-        Path, typer.Option("--out", help="Where the preset goes.", metavar="FILE.json", show_default=False)
-    ] = Path("preset.json"),
+    out: Annotated[Path, typer.Option("--out", help="Where the preset goes.", metavar="FILE.json")] = Path(
+        "preset.json"
+    ),
     record: Annotated[
         Path | None,
         typer.Option(help="Also write every trial and finalist.", metavar="FILE.json", rich_help_panel=PANEL),
@@ -169,8 +169,10 @@ def build_space(name: str, choices: list[str] | None) -> Space:
     given: dict[str, list[Any]] = {}
     for text in choices or []:
         argument, equals, listed = text.partition("=")
-        if not equals or argument not in defaults:
-            raise InputError(f"--choices {text}: write NAME=A,B,… with an argument of H3GNN")
+        if not equals:
+            raise InputError(f"--choices {text}: write NAME=A,B,…")
+        if argument not in defaults:
+            raise InputError(f"--choices {argument}: H3GNN has no such argument; see docs/method.md")
         given[argument] = [settings.parse_value(argument, one) for one in listed.split(",")]
         for value in given[argument]:
             check_arguments({**defaults, argument: value})

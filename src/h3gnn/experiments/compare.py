@@ -70,7 +70,7 @@ class Comparison:
         if points < 0.05:
             return f"On this graph {first} and {second} score the same ({p_value})."
         return (
-            f"On this graph {second} is as good as {first}: "
+            f"On this graph {second} cannot be told from {first}: "
             f"the difference of {points:.1f} points is within chance ({p_value})."
         )
 

@@ -197,9 +197,7 @@ def as_category(clusters: Whole) -> Category:
     sizes = np.bincount(clusters)
     order = np.argsort(-sizes, kind="stable")
     place = np.argsort(order, kind="stable")
-    return Category(
-        "cluster", "cluster", tuple(f"cluster {i + 1}" for i in range(len(sizes))), place[clusters]
-    )
+    return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), place[clusters])
 
 
 def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:

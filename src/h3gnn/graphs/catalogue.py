@@ -89,8 +89,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
     found = benchmarks().get(name.lower())
     if found is None:
         raise InputError(
-            f"there is no graph called {name!r}; there are {', '.join(benchmarks())}, pyg:Class/Name, "
-            "and your own files"
+            f"there is no graph called {name!r}; there are {', '.join(benchmarks())}, synthetic, "
+            "pyg:Class/Name, and your own files"
         )
     paths = find_files(found.name, found.folder, found.files, data_dir)
     with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:

@@ -40,7 +40,7 @@ def save_figure(figure: Any, path: Path) -> None:
         raise InputError(f"{path}: a picture ends in {', '.join(ENDINGS)}")
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "h3gnn"}):
-        figure.savefig(buffer, format=path.suffix.lower().lstrip("."), dpi=300)
+        figure.savefig(buffer, format=path.suffix.lower().lstrip("."), dpi=300, bbox_inches="tight")
     write_atomically(path, buffer.getvalue())
 
 

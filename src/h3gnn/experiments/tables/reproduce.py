@@ -133,7 +133,7 @@ def markdown_of(content: dict[str, Any]) -> str:
     """Return the Markdown of a stored result."""
     experiment = EXPERIMENTS[content["experiment"]]
     parts = [f"## {experiment.title}"]
-    if content["quick"]:
+    if content["quick"] and any(row.get("seeds") for row in content["rows"]):
         parts.append(
             "A quick look with tiny settings: it shows that everything runs; its figures mean nothing."
         )
