@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from h3gnn.encoder.fusion import TokenAttention
 from h3gnn.encoder.joint import JointEncoder
 from h3gnn.encoder.layers import drop
 from h3gnn.encoder.noise import NodeNoise
-from h3gnn.encoder.propagation import FeatureMatrix, project
+from h3gnn.encoder.propagation import FeatureMatrix, project, propagate
 from h3gnn.encoder.tokens import Projected, WeightedGCN
 from h3gnn.sparse import csr_tensor, row_pointers
 
@@ -48,7 +48,7 @@ class Block:
         return self.crow.shape[0] - 1
 
     @cached_property
-    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Row pointers, columns and order of the transpose."""
         rows = torch.repeat_interleave(
             torch.arange(self.targets, device=self.crow.device), self.crow.diff(), output_size=len(self.cols)
@@ -60,34 +60,14 @@ class Block:
         """Return the CSR matrix `[targets, sources]` with these values."""
         return csr_tensor(self.crow, self.cols, values, (self.targets, self.sources))
 
+    def transposed_matrix(self, values: Tensor) -> Tensor:
+        """Return its transpose."""
+        crow, cols, order = self._transposed
+        return csr_tensor(crow, cols, values[order], (self.sources, self.targets))
+
     def to(self, device: torch.device) -> Block:
         """Return the block on another device."""
         return Block(self.crow.to(device), self.cols.to(device), self.weight_of.to(device), self.sources)
-
-
-class _Receive(torch.autograd.Function):
-    """`A @ H` for a rectangular sparse A, with the gradients of both."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, messages: Tensor, block: Block) -> Tensor:
-        ctx.save_for_backward(values, messages)
-        ctx.block = block
-        return block.matrix(values) @ messages
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        values, messages = ctx.saved_tensors
-        block: Block = ctx.block
-        gradient = gradients[0].contiguous()
-        to_values = to_messages = None
-        if ctx.needs_input_grad[0]:
-            places = block.matrix(torch.zeros_like(values))
-            to_values = torch.sparse.sampled_addmm(places, gradient, messages.t(), beta=0.0).values()
-        if ctx.needs_input_grad[1]:
-            crow, cols, order = block.transposed
-            size = (block.sources, block.targets)
-            to_messages = csr_tensor(crow, cols, values[order], size) @ gradient
-        return to_values, to_messages, None
 
 
 def receive(block: Block, edge_weights: Tensor, messages: Tensor) -> Tensor:
@@ -96,11 +76,8 @@ def receive(block: Block, edge_weights: Tensor, messages: Tensor) -> Tensor:
     if block.cols.numel() == 0:
         return 0.0 * (messages[:, : block.targets] + edge_weights.sum())
     values = edge_weights.index_select(1, block.weight_of)
-    received = [
-        _Receive.apply(one, sent.contiguous(), block)  # type: ignore[no-untyped-call]
-        for one, sent in zip(values, messages, strict=True)
-    ]
-    return torch.stack(received)
+    pairs = zip(values, messages, strict=True)
+    return torch.stack([propagate(one, sent.contiguous(), block) for one, sent in pairs])
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -62,27 +62,43 @@ class Pattern:
         return csr_tensor(self.transposed_crow, self.transposed_cols, values[self.transposed_order], size)
 
 
+class Places(Protocol):
+    """The places of a sparse matrix: with values, they are the matrix."""
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Return the CSR matrix with these values."""
+
+    def transposed_matrix(self, values: Tensor) -> Tensor:
+        """Return its transpose."""
+
+
 class _Propagate(torch.autograd.Function):
     """`A @ H` for sparse A: gradients `Aᵀ @ G` for H and, at A's places only, `G @ Hᵀ` for its values."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
+    def forward(ctx: Any, values: Tensor, messages: Tensor, places: Places) -> Tensor:
         ctx.save_for_backward(values, messages)
-        ctx.pattern = pattern
-        return pattern.matrix(values) @ messages
+        ctx.places = places
+        return places.matrix(values) @ messages
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         values, messages = ctx.saved_tensors
-        pattern: Pattern = ctx.pattern
+        places: Places = ctx.places
         gradient = gradients[0].contiguous()
         to_values = to_messages = None
         if ctx.needs_input_grad[0]:
-            places = pattern.matrix(torch.zeros_like(values))
-            to_values = torch.sparse.sampled_addmm(places, gradient, messages.t(), beta=0.0).values()
+            empty = places.matrix(torch.zeros_like(values))
+            to_values = torch.sparse.sampled_addmm(empty, gradient, messages.t(), beta=0.0).values()
         if ctx.needs_input_grad[1]:
-            to_messages = pattern.transposed_matrix(values) @ gradient
+            to_messages = places.transposed_matrix(values) @ gradient
         return to_values, to_messages, None
+
+
+def propagate(values: Tensor, messages: Tensor, places: Places) -> Tensor:
+    """Return `A @ H` for the sparse A with these values `[entries]` at its places."""
+    received: Tensor = _Propagate.apply(values, messages, places)  # type: ignore[no-untyped-call]
+    return received
 
 
 class Adjacency:
@@ -111,8 +127,7 @@ class Adjacency:
         if self.pattern.entries == 0:
             return torch.zeros_like(messages)
         flat = messages.reshape(models * nodes, channels).contiguous()
-        received: Tensor = _Propagate.apply(self.values, flat, self.pattern)  # type: ignore[no-untyped-call]
-        return received.view(models, nodes, channels)
+        return propagate(self.values, flat, self.pattern).view(models, nodes, channels)
 
 
 class _Project(torch.autograd.Function):

@@ -17,8 +17,6 @@ from h3gnn.evaluation.rows import standardise
 class ValidationAccuracy:
     """Mean over splits of the accuracy on validation nodes."""
 
-    name = "validation"
-
     def __init__(self, ridge: RidgeValidation) -> None:
         self.ridge = ridge
 
@@ -39,8 +37,6 @@ class ClusterAgreement:
         clusters: how many.
         starts: k-means runs to compare, one start each.
     """
-
-    name = "label-free"
 
     def __init__(self, clusters: int, starts: int = 4) -> None:
         self.clusters, self.starts = clusters, starts

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
+from h3gnn.evaluation.clustering import compare_clusters, kmeans_clusters
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.findings import TRAINED, Floats, Score, Scores, Whole
@@ -138,17 +138,11 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
 
 def _agreement(embedding: Floats, labels: Whole, classes: int) -> dict[str, Floats]:
     """Return how well k-means agrees with the classes of the labelled nodes, from each seed."""
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-
-    known = labels >= 0
-    results: dict[str, list[float]] = {"accuracy": [], "NMI": [], "ARI": []}
-    for seed in range(SEEDS):
-        clusters = kmeans_clusters(embedding, min(classes, len(labels)), starts=_starts(embedding), seed=seed)
-        mine, theirs = clusters[known], np.asarray(labels[known], dtype=np.int64)
-        results["accuracy"].append(clustering_accuracy(mine, theirs))
-        results["NMI"].append(normalized_mutual_info_score(theirs, mine))
-        results["ARI"].append(adjusted_rand_score(theirs, mine))
-    return {name: np.array(values) for name, values in results.items()}
+    count, classed = min(classes, len(labels)), np.asarray(labels, dtype=np.int64)
+    found = [kmeans_clusters(embedding, count, starts=_starts(embedding), seed=seed) for seed in range(SEEDS)]
+    each = [compare_clusters(clusters, classed) for clusters in found]
+    named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
+    return {name: np.array([one[measure] for one in each]) for name, measure in named.items()}
 
 
 def _separation(embedding: Floats, count: int) -> dict[str, Floats]:

@@ -21,8 +21,6 @@ from h3gnn.training.step import Step
 OWN = ("mask_ratio", "exploit_ratio", "momentum", "token_dropout", "attention_dropout")
 """Arguments that each model of a stack may have for itself at no cost; the others all models share."""
 
-_WHOLE = ("strides.", "adam.stepped", "generator.")
-
 
 class ConfigurationStack:
     """Models that share their shape and the graph, each with its own seed and its own values of `OWN`.
@@ -108,17 +106,20 @@ def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.devic
 
 
 def _of_models(state: dict[str, Tensor], places: list[int]) -> dict[str, Tensor]:
-    """Cut a stack's state to some of its models."""
-    cut: dict[str, Tensor] = {}
-    for name, value in state.items():
-        whole = name.startswith(_WHOLE) or name.endswith(".step") or name.startswith("history.")
-        if not whole:
-            cut[name] = value[places]
-        elif not name.startswith(("generator.", "strides.")):
-            cut[name] = value
-    for part in ("nodes", "token"):
-        if f"projected.{part}" in cut:
-            cut[f"strides.{part}"] = torch.tensor(cut[f"projected.{part}"].stride())
-    for new, old in enumerate(places):
-        cut[f"generator.{new}"] = state[f"generator.{old}"]
-    return cut
+    """Cut a stack's state to some of its models; Adam counts its steps for all of them together."""
+    shared = {
+        name: value for name, value in state.items() if name == "adam.stepped" or name.endswith(".step")
+    }
+    apart = ("generator.", "strides.", "history.")
+    cut = {
+        name: value[places]
+        for name, value in state.items()
+        if name not in shared and not name.startswith(apart)
+    }
+    strides = {
+        name.replace("projected.", "strides."): torch.tensor(value.stride())
+        for name, value in cut.items()
+        if name.startswith("projected.")
+    }
+    generators = {f"generator.{new}": state[f"generator.{old}"] for new, old in enumerate(places)}
+    return shared | cut | strides | generators

@@ -116,7 +116,7 @@ class Searcher:
             batch = _propose(
                 study, sampler, space, min(left, max(1, self.budget.at_once // self.budget.joined))
             )
-            self._run_trials(study, batch, space, seed)
+            self._run_trials(study, batch, seed)
             if told is not None:
                 told(study)
 
@@ -156,7 +156,7 @@ class Searcher:
                 break
             stack.keep([joined * place + model for place in going_on for model in range(joined)])
 
-    def _run_trials(self, study: optuna.Study, batch: list[optuna.Trial], space: Space, seed: int) -> None:
+    def _run_trials(self, study: optuna.Study, batch: list[optuna.Trial], seed: int) -> None:
         import optuna
 
         joined, rungs = self.budget.joined, self.budget.rungs
