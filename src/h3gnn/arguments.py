@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.errors import InputError
+from h3gnn.smoothing import LIMIT
 
 
 def check_whole(name: str, value: Any, least: int) -> int:
@@ -98,6 +99,7 @@ _NUMBERS = {
     "exploit_ratio": (0.0, 1.0, True),
     "learning_rate": (0.0, 10.0, False),
     "weight_decay": (0.0, 10.0, False),
+    "smoothing": (-LIMIT, LIMIT, True),
 }
 CHOICES = {
     "norm": ("residual-post", "post", "pre"),

@@ -28,8 +28,9 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.inference import carry_weights, encode
+from h3gnn.inference import as_array, carry_weights, encode
 from h3gnn.presets import preset
+from h3gnn.smoothing import Smoother
 from h3gnn.training.checkpointfiles import clear
 from h3gnn.training.checkpoints import Checkpoints
 from h3gnn.training.collapse import warn_of_collapse
@@ -58,6 +59,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         norm: place of the norm in the Transformer block: "residual-post", "post" or "pre".
         fusion: "attention", or "mlp" for the ablation without attention.
         output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C).
+        smoothing: s of the read-out: 0 leaves embeddings as the encoder made them; towards 1 each becomes the
+            mean over ever longer walks from its node (for graphs whose neighbours are alike); below 0 it
+            is set off against its neighbours (where they differ). See docs/method.md.
         edge_start: "normalized" starts each edge weight at its entry of Ã; a number starts all there.
         self_loops: whether a node's neighbourhood includes itself.
         normalize: multiply each learned edge weight with its entry of Ã.
@@ -110,6 +114,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         norm: str = "post",
         fusion: str = "attention",
         output: str = "flatten",
+        smoothing: float = 0.0,
         edge_start: float | str = "normalized",
         self_loops: bool = False,
         normalize: bool = False,
@@ -150,6 +155,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.norm = norm
         self.fusion = fusion
         self.output = output
+        self.smoothing = smoothing
         self.edge_start = edge_start
         self.self_loops = self_loops
         self.normalize = normalize
@@ -266,13 +272,13 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             show=self.verbose,
             checkpoints=checkpoints,
             fingerprint=self._fingerprint(device),
-            snapshots=snapshots,
+            snapshots=None if snapshots is None else snapshots.through(self._smoother(self.graph_, device)),
             watching=watching,
         )
         if self.memory is None:
-            self.embedding_ = self._encode(self.scaler_(self.graph_.features), self.support_)
+            self.embedding_ = self._encode(self.graph_, self.support_)
         else:
-            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
+            self.embedding_ = self._encode_layer_by_layer()
 
     def _fit_in_batches(
         self,
@@ -286,6 +292,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
             )
         if isinstance(X, MappedGraph):
+            if self.smoothing:
+                raise InputError("smoothing walks on the whole graph, which is in files: leave it at 0")
             for stale in ("embedding_", "support_"):  # of an earlier fit in memory
                 self.__dict__.pop(stale, None)
             self._take_in(X)
@@ -293,7 +301,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self._take_in(self._read(X, edge_index))
         self._train_in_batches(self._source(), checkpoints, watching)
         if not isinstance(X, MappedGraph):
-            self.embedding_ = np.concatenate(list(self.embedding_chunks()))
+            self.embedding_ = self._encode_layer_by_layer()
 
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
@@ -313,8 +321,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         A graph in files has no `embedding_`: this is how its embedding is had.
         """
         check_is_fitted(self, "encoder_")
-        encoder = self.encoder_.to(pick_device(self.device))
-        yield from largefit.embedding_chunks(encoder, self._source(), self._budget())
+        if self.smoothing:
+            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // largefit.INFERENCE_CHUNK))
+        else:
+            yield from self._encoded_chunks()
 
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -336,7 +346,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         support = self._support(graph)
         same = match_nodes(self.graph_, graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
-        return self._encode(self.scaler_(graph.features), support, weights)
+        return self._encode(graph, support, weights)
 
     def fit_transform(
         self,
@@ -392,7 +402,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.encoder_.eval()
         if mapped:
             return model
-        model.embedding_ = model._encode(model.scaler_(state.graph.features), model.support_)
+        model.embedding_ = model._encode(state.graph, model.support_)
         return model
 
     @property
@@ -532,12 +542,25 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
 
     def _encode(
-        self, features: Tensor, support: Support, edge_weights: Tensor | None = None
+        self, graph: Graph, support: Support, edge_weights: Tensor | None = None
     ) -> npt.NDArray[np.float32]:
-        """Return the students' embeddings side by side, `[nodes, models · D]`."""
+        """Return the students' embeddings side by side, smoothed, `[nodes, models · D]`."""
         device = pick_device(self.device)
-        matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
-        return encode(self.encoder_.to(device), matrix, support.to(device), edge_weights)
+        features = self._features(graph.features, device)
+        encoded = encode(self.encoder_.to(device), features, support.to(device), edge_weights)
+        return as_array(self._smoother(graph, device)(encoded))
+
+    def _encode_layer_by_layer(self) -> npt.NDArray[np.float32]:
+        """Return the same for the fitted graph, with less memory."""
+        encoded = torch.from_numpy(np.concatenate(list(self._encoded_chunks())))
+        return as_array(self._smoother(self.graph_, encoded.device)(encoded))
+
+    def _encoded_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
+        encoder = self.encoder_.to(pick_device(self.device))
+        yield from largefit.embedding_chunks(encoder, self._source(), self._budget())
+
+    def _smoother(self, graph: Graph, device: torch.device) -> Smoother:
+        return Smoother(graph, self.smoothing, device)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
@@ -551,6 +574,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _attach(self, rows: Tensor) -> npt.NDArray[np.float32]:
         """Return the embeddings of new, scaled rows that hear their nearest fitted rows."""
+        device = pick_device(self.device)
         fitted = self.scaler_(self.graph_.features).to_dense()
         neighbours = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
         support = attach_nodes(
@@ -563,7 +587,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         nodes = torch.arange(support.pattern.nodes)
         same = torch.where(nodes < fitted.shape[0], nodes, -1)
         weights = carry_weights(self.encoder_, self.support_, support, same)
-        return self._encode(torch.cat([fitted, rows]), support, weights)[fitted.shape[0] :]
+        every = FeatureMatrix(torch.cat([fitted, rows]).to(device), storage=self.feature_storage)
+        new = encode(self.encoder_.to(device), every, support.to(device), weights)[fitted.shape[0] :]
+        known = torch.from_numpy(self.embedding_)
+        return as_array(self._smoother(self.graph_, device).attach(new.cpu(), known, neighbours))
 
 
 def _is_graph(X: Any) -> bool:  # noqa: N803

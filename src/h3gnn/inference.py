@@ -17,7 +17,7 @@ CHUNK = 4096
 @torch.no_grad()
 def encode(
     encoder: JointEncoder, features: FeatureMatrix, support: Support, edge_weights: Tensor | None = None
-) -> npt.NDArray[np.float32]:
+) -> Tensor:
     """Return the embeddings of a stack of models side by side, `[nodes, models · D]`.
 
     Args:
@@ -30,9 +30,13 @@ def encode(
     weights = None if edge_weights is None else edge_weights.to(features.device)
     tokens = encoder.tokens(encoder.project(features), support, edge_weights=weights)
     pieces = [encoder.fuse(piece) for piece in torch.split(tokens, CHUNK, dim=1)]
-    joined = torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
-    embedding: npt.NDArray[np.float32] = joined.contiguous().cpu().numpy()
-    return embedding
+    return torch.cat(pieces, dim=1).transpose(0, 1).flatten(1)
+
+
+def as_array(embedding: Tensor) -> npt.NDArray[np.float32]:
+    """Return an embedding on any device as an array."""
+    found: npt.NDArray[np.float32] = embedding.contiguous().cpu().numpy()
+    return found
 
 
 def carry_weights(encoder: JointEncoder, fitted: Support, support: Support, node_of: Tensor) -> Tensor:

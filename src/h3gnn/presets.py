@@ -19,6 +19,7 @@ PAPER: dict[str, Any] = {
     "norm": "residual-post",
     "fusion": "attention",
     "output": "flatten",
+    "smoothing": 0.0,
     "edge_start": "normalized",
     "self_loops": True,
     "normalize": False,

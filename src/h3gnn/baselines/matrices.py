@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from h3gnn.encoder.support import adjacency_entries
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.sparse import csr_tensor, row_pointers
@@ -80,25 +81,12 @@ def sparse_matrix(matrix: Tensor) -> SparseMatrix:
 
 
 def adjacency(graph: Graph, *, self_loops: bool) -> SparseMatrix:
-    """Return A, or A + I: every edge both ways, self-loops of the data left out, the data's own weights.
-
-    Of an edge that is there both ways with two weights, the larger counts. A loop weighs as much as the mean
-    edge.
-    """
+    """Return A, or A + I: every edge both ways, the data's own weights; see `adjacency_entries`."""
     nodes = graph.num_nodes
-    source, target = graph.edge_index
-    weights = torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight
-    between = source != target
-    source, target, weights = source[between], target[between], weights[between]
-    keys = torch.cat([source * nodes + target, target * nodes + source])
-    weights = weights.repeat(2)
-    if self_loops:
-        typical = weights.mean() if weights.numel() else torch.ones(())
-        keys = torch.cat([keys, torch.arange(nodes) * (nodes + 1)])
-        weights = torch.cat([weights, typical.expand(nodes)])
-    keys, position = torch.unique(keys, return_inverse=True)
-    strongest = torch.zeros(keys.shape[0]).scatter_reduce_(0, position, weights, "amax")
-    return SparseMatrix(keys // nodes, keys % nodes, strongest, (nodes, nodes))
+    keys, weights = adjacency_entries(
+        graph.edge_index, graph.edge_weight, nodes, undirected=True, self_loops=self_loops
+    )
+    return SparseMatrix(keys // nodes, keys % nodes, weights, (nodes, nodes))
 
 
 def row_sums(matrix: SparseMatrix) -> Tensor:

@@ -1,4 +1,4 @@
-"""Representations that need no training: the features, and the features beside their neighbours' mean."""
+"""Representations that need no training: features, beside their neighbours' mean, or averaged over walks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import torch
 
 from h3gnn.baselines.matrices import adjacency, neighbour_mean
 from h3gnn.graphs.graph import Graph
+from h3gnn.smoothing import Smoother
 
 HOPS = 2
+DIFFUSION = 0.9
+"""How far the diffused features are carried, see `Smoother`."""
 
 
 def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
@@ -30,3 +33,13 @@ def smoothed_features(graph: Graph, hops: int = HOPS) -> npt.NDArray[np.float32]
         steps.append(mean @ steps[-1])
     smoothed: npt.NDArray[np.float32] = torch.cat(steps, dim=1).numpy()
     return smoothed
+
+
+def diffused_features(graph: Graph, strength: float = DIFFUSION) -> npt.NDArray[np.float32]:
+    """Return the features with rows of length 1, averaged over random walks, `[nodes, features]`.
+
+    What H3GNN's own smoothing does to an embedding, done to the features: what it earns without any training.
+    """
+    unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
+    diffused: npt.NDArray[np.float32] = Smoother(graph, strength, unit.device)(unit).numpy()
+    return diffused

@@ -54,7 +54,9 @@ def build_support(
         start: `"normalized"` starts each weight at its entry of Ã, a number in (0, 1) starts all there.
         normalize: multiply each learned weight with its entry of Ã.
     """
-    keys, weights = _entries(edge_index, edge_weight, nodes, undirected, self_loops)
+    keys, weights = adjacency_entries(
+        edge_index, edge_weight, nodes, undirected=undirected, self_loops=self_loops
+    )
     rows, cols = keys // nodes, keys % nodes
     receives = torch.zeros(nodes).index_add_(0, rows, weights)
     sends = torch.zeros(nodes).index_add_(0, cols, weights)
@@ -64,10 +66,14 @@ def build_support(
     return Support(Pattern(rows, cols, nodes), initial.clamp(*START_BOUNDS), factor)
 
 
-def _entries(
-    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, undirected: bool, self_loops: bool
+def adjacency_entries(
+    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, undirected: bool, self_loops: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the sorted keys `row * nodes + column` of A (or A + I) and the weight of each."""
+    """Return the sorted keys `row * nodes + column` of A (or A + I) and the weight of each.
+
+    Self-loops of the data are left out. Of an edge that is there both ways with two weights, the larger
+    counts. A loop of A + I weighs as much as the mean edge.
+    """
     source, target = edge_index
     weights = torch.ones(source.shape[0]) if edge_weight is None else edge_weight.to(torch.float32)
     between = source != target

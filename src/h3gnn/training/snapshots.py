@@ -33,6 +33,10 @@ class Snapshots:
     epochs: Collection[int]
     callback: Callable[[int, range, Tensor], None]
 
+    def through(self, change: Callable[[Tensor], Tensor]) -> Snapshots:
+        """Return the same, with every embedding changed before it is handed over."""
+        return Snapshots(self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)))
+
     def begin(self, step: Step, models: range) -> None:
         """Hand over the untrained embedding, if it is wanted."""
         if 0 in self.epochs:

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.smoothing import Smoother, walk_matrix
+from h3gnn.training.snapshots import Snapshots
+
+QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 3, "random_state": 1}
+CPU = torch.device("cpu")
+
+
+def test_a_step_goes_to_the_node_itself_or_a_neighbour(path_graph: Graph) -> None:
+    walk = walk_matrix(path_graph).to_dense()
+    assert walk[0].tolist() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
+    assert walk[2].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
+
+
+def test_two_nodes_by_hand() -> None:
+    # P halves everything: P^k H is the mean from the first step on, so Z = (1 − s) H + s · mean
+    pair = check_graph(torch.eye(2), torch.tensor([[0], [1]]))
+    rows = torch.tensor([[4.0], [0.0]])
+    assert Smoother(pair, 0.5, CPU)(rows).flatten().tolist() == pytest.approx([3.0, 1.0], abs=1e-3)
+    assert Smoother(pair, -0.5, CPU)(rows).flatten().tolist() == pytest.approx([5.0, -1.0], abs=1e-3)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    nodes = draw(st.integers(1, 12))
+    pairs = draw(st.lists(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=30))
+    pairs = list(dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]))
+    edges = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).t()
+    weights = torch.tensor([draw(st.floats(0.1, 5.0)) for _ in pairs])
+    return check_graph(torch.eye(nodes), edges, edge_weight=weights)
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(), st.floats(-0.99, 0.99))
+def test_it_is_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
+    rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
+    walk = walk_matrix(graph).to_dense().double()
+    wanted = (1 - strength) * torch.linalg.solve(
+        torch.eye(len(rows), dtype=torch.float64) - strength * walk, rows.double()
+    )
+    found = Smoother(graph, strength, CPU)(rows)
+    torch.testing.assert_close(found.double(), wanted, atol=2e-3 * (1 - min(strength, 0)), rtol=1e-3)
+    everywhere = torch.ones(graph.num_nodes, 1)
+    torch.testing.assert_close(Smoother(graph, strength, CPU)(everywhere), everywhere, atol=2e-3, rtol=0)
+
+
+def test_wide_embeddings_are_smoothed_piece_by_piece(
+    path_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    whole = Smoother(path_graph, 0.8, CPU)(rows)
+    monkeypatch.setattr("h3gnn.smoothing.COLUMNS", 2)
+    torch.testing.assert_close(Smoother(path_graph, 0.8, CPU)(rows), whole)
+
+
+def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
+    """Return a model with smoothing, and what smoothing by hand makes of the same model without."""
+    plain = H3GNN(**QUICK, **changes).fit(graph)
+    by_hand = Smoother(graph, 0.6, CPU)(torch.from_numpy(plain.embedding_)).numpy()
+    assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
+    return H3GNN(**QUICK, **changes, smoothing=0.6).fit(graph), by_hand
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 3}, {"memory": "1GB"}, {"n_models": 2}])
+def test_every_way_to_an_embedding_is_smoothed_alike(
+    path_graph: Graph, changes: dict[str, Any], tmp_path: Any
+) -> None:
+    model, wanted = smoothed_twice(path_graph, **changes)
+    np.testing.assert_allclose(model.embedding_, wanted, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(list(model.embedding_chunks())), wanted, atol=1e-5)
+    model.save(tmp_path / "run")
+    np.testing.assert_allclose(H3GNN.load(tmp_path / "run").embedding_, wanted, atol=1e-5)
+
+
+def test_snapshots_are_smoothed_too(path_graph: Graph) -> None:
+    seen: dict[int, torch.Tensor] = {}
+    shots = Snapshots([3], lambda epoch, models, rows: seen.update({epoch: rows}))
+    model = H3GNN(**QUICK, smoothing=0.6).fit(path_graph, snapshots=shots)
+    np.testing.assert_allclose(seen[3].numpy(), model.embedding_, atol=1e-5)
+
+
+def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
+    model, _ = smoothed_twice(path_graph)
+    plain = H3GNN(**QUICK).fit(path_graph)
+    ring = check_graph(
+        path_graph.features, torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
+    )
+    wanted = Smoother(ring, 0.6, CPU)(torch.from_numpy(plain.transform(ring))).numpy()
+    np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-5)
+
+
+def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    new = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
+    how = {**QUICK, "n_neighbors": 3, "scale_features": "none"}
+    plain, model = H3GNN(**how).fit(rows), H3GNN(**how, smoothing=0.6).fit(rows)
+    own = plain.transform(new)
+    near = np.argsort(((new[:, None] - rows[None]) ** 2).sum(axis=2), axis=1)[:, :3]
+    heard = model.embedding_[near].sum(axis=1)
+    # z = (1 − s) h + s (z + Σ of the three) / 4, solved for z
+    np.testing.assert_allclose(model.transform(new), (0.4 * own + 0.15 * heard) / 0.85, atol=1e-5)
+
+
+def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:
+    with pytest.raises(InputError, match="smoothing must lie"):
+        H3GNN(smoothing=1.0).fit(path_graph)
