@@ -67,11 +67,14 @@ def test_published_chooses_by_what_the_others_must_not_see() -> None:
     assert all(b >= h for b, h in zip(best.accuracy, honest.accuracy, strict=True))
 
 
-def candidates(val: list[float], loss: list[float], predicted: list[list[int]]) -> Candidates:
+def candidates(
+    val: list[float], loss: list[float], predicted: list[list[int]], nodes: int = 10**6
+) -> Candidates:
     return Candidates(
         tuple({"strength": float(i)} for i in range(len(val))),
         np.array([val]),
         np.array([loss]),
+        np.array([nodes]),
         (np.array(predicted, dtype=np.int16),),
         None,
         2,
@@ -89,6 +92,17 @@ def test_ties_go_to_the_smaller_loss_then_to_the_earlier_epoch() -> None:
     (peeked,) = PUBLISHED.choose({3: early, 7: late}, answers)
     assert peeked.as_dict() == {"epoch": 3, "strength": 0.0}
     assert score({3: early, 7: late}, [choice], answers).accuracy == [0.5]
+
+
+def test_what_few_nodes_cannot_tell_apart_by_accuracy_the_loss_decides() -> None:
+    # 0.8 on 16 nodes has a standard error of √(0.8 · 0.2 / 16) = 0.1: 0.71 is as good, 0.69 is not
+    found = candidates([0.69, 0.71, 0.8], [0.1, 0.3, 0.5], [[0], [0], [0]], nodes=16)
+    (choice,) = VALIDATION.choose({0: found})
+    assert choice.setting == {"strength": 1.0}
+    (choice,) = VALIDATION.choose({0: candidates([0.69, 0.71, 0.8], [0.1, 0.3, 0.5], [[0], [0], [0]])})
+    assert choice.setting == {"strength": 2.0}
+    (peeked,) = PUBLISHED.choose({0: candidates([0.9, 0.1], [0.1, 0.9], [[1], [0]], 16)}, [np.array([0])])
+    assert peeked.setting == {"strength": 1.0}
 
 
 def test_a_protocol_is_handed_test_labels_only_if_it_may_see_them() -> None:

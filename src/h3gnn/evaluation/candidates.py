@@ -26,6 +26,7 @@ class Candidates:
         settings: what the candidates of a split differ in, such as `{"strength": 0.1}`.
         val_accuracy: on each split's validation nodes, `[splits, settings]`.
         val_loss: mean cross-entropy there, `[splits, settings]`.
+        val_nodes: how many labelled validation nodes each split has, `[splits]`.
         predicted: of each split, the class that each setting gives each test node, `[settings, nodes]`.
         odds: of each split, log p₁ / p₀ of the test nodes, `[settings, nodes]`; None unless two classes.
         classes: how many there are.
@@ -34,6 +35,7 @@ class Candidates:
     settings: tuple[Setting, ...]
     val_accuracy: npt.NDArray[np.float64]
     val_loss: npt.NDArray[np.float64]
+    val_nodes: npt.NDArray[np.int64]
     predicted: tuple[npt.NDArray[np.int16], ...]
     odds: tuple[npt.NDArray[np.float32], ...] | None
     classes: int
@@ -44,10 +46,12 @@ class Candidates:
         return len(self.predicted)
 
 
-def judge(
-    log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return what is kept of one split: validation accuracy and loss, test predictions and odds.
+Judged = tuple[Tensor, Tensor, int, Tensor, Tensor | None]
+"""Of one split: validation accuracy, loss and number of nodes, test predictions and odds."""
+
+
+def judge(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> Judged:
+    """Return what is kept of one split.
 
     Args:
         log_p: class log-probabilities `[settings, nodes, classes]`.
@@ -63,21 +67,18 @@ def judge(
     at_test = log_p[:, torch.nonzero(test).flatten()]
     predicted = at_test.argmax(dim=-1).to(torch.int16)
     odds = (at_test[..., 1] - at_test[..., 0]).float() if log_p.shape[-1] == 2 else None
-    return right.sum(dim=1) / many, -own.sum(dim=1) / many, predicted, odds
+    return right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, odds
 
 
-def gather(
-    judged: Sequence[tuple[Tensor, Tensor, Tensor, Tensor | None]],
-    settings: Sequence[Setting],
-    classes: int,
-) -> Candidates:
+def gather(judged: Sequence[Judged], settings: Sequence[Setting], classes: int) -> Candidates:
     """Join what `judge` kept of each split."""
-    odds = [one[3] for one in judged]
+    odds = [one[4] for one in judged]
     return Candidates(
         tuple(settings),
         torch.stack([one[0] for one in judged]).cpu().numpy(),
         torch.stack([one[1] for one in judged]).cpu().numpy(),
-        tuple(one[2].cpu().numpy() for one in judged),
+        np.array([one[2] for one in judged]),
+        tuple(one[3].cpu().numpy() for one in judged),
         None if any(one is None for one in odds) else tuple(o.cpu().numpy() for o in odds if o is not None),
         classes,
     )

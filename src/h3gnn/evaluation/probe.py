@@ -56,9 +56,8 @@ def linear_probe(
 ) -> ProbeResult:
     """Fit a linear classifier on each split's training nodes and score it on its test nodes.
 
-    The embedding is standardised over all nodes (no label is needed for that). For each split the strength is
-    the one with the best accuracy on that split's validation nodes, ties broken by the validation loss. Test
-    nodes are looked at once, to score.
+    The embedding is standardised over all nodes (no label is needed for that). For each split its validation
+    nodes choose the strength, see `Protocol.choose`. Test nodes are looked at once, to score.
 
     Args:
         embedding: `[nodes, D]`.

@@ -59,8 +59,10 @@ class Protocol:
     def choose(self, by_epoch: Mapping[int, Candidates], answers: Answers | None = None) -> list[Choice]:
         """Choose an epoch and a setting for each split.
 
-        `validation` takes the best accuracy on the split's validation nodes, ties broken by the loss there,
-        then by the earlier epoch. `published` takes the best accuracy on the test nodes.
+        `validation` asks the split's validation nodes: of all whose accuracy there is within one standard
+        error of the best, it takes the one with the smallest loss there. A few dozen nodes cannot tell such
+        candidates apart by accuracy; the loss, which hears how sure a classifier is, often can
+        (`python -m benchmarks.choosing`). `published` takes the best accuracy on the test nodes.
 
         Args:
             by_epoch: the candidates of each epoch that may be chosen; for the rules "last" and "label-free"
@@ -79,18 +81,30 @@ class Protocol:
     def _choose(
         self, by_epoch: Mapping[int, Candidates], split: int, answers: npt.NDArray[np.int64] | None
     ) -> Choice:
-        best: tuple[float, float] | None = None
-        choice = Choice(0, 0, {})
-        for epoch, candidates in by_epoch.items():
-            for position, setting in enumerate(candidates.settings):
-                if answers is None:
-                    right = candidates.val_accuracy[split, position]
-                else:
-                    right = accuracy(candidates.predicted[split][position], answers)
-                merit = (float(right), -float(candidates.val_loss[split, position]))
-                if best is None or merit > best:
-                    best, choice = merit, Choice(epoch, position, setting)
-        return choice
+        every = [
+            (Choice(epoch, position, setting), candidates)
+            for epoch, candidates in by_epoch.items()
+            for position, setting in enumerate(candidates.settings)
+        ]
+        loss = np.array([found.val_loss[split, choice.position] for choice, found in every])
+        if answers is None:
+            right = np.array([found.val_accuracy[split, choice.position] for choice, found in every])
+            nodes = int(every[0][1].val_nodes[split])
+        else:
+            right = np.array([accuracy(f.predicted[split][c.position], answers) for c, f in every])
+            nodes = 0
+        return every[best_within_error(right, loss, nodes)][0]
+
+
+def best_within_error(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
+    r"""Return the first with the smallest loss among those whose accuracy is as good as the best.
+
+    As good as the best accuracy p is what lies no more than its standard error :math:`\sqrt{p (1 - p) / n}`
+    below it; with no number of nodes n, only the best itself.
+    """
+    best = float(right.max())
+    error = (best * (1 - best) / nodes) ** 0.5 if nodes else 0.0
+    return int(np.where(right >= best - error, loss, np.inf).argmin())
 
 
 VALIDATION = Protocol(
