@@ -9,9 +9,10 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments.objectives import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space
 from h3gnn.experiments.tune import Tuned, open_study, tune
-from h3gnn.experiments.tuning import Budget, Searcher, finished
+from h3gnn.experiments.tuning import Budget, Searcher, Tried, finished
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
@@ -20,11 +21,13 @@ SPACE = Space(
 )
 
 
-def run(graph: Graph, storage: str | None = None, trials: int = 6, **changes: Any) -> Tuned:
+def run(
+    graph: Graph, storage: str | None = None, trials: int = 6, space: Space = SPACE, **changes: Any
+) -> Tuned:
     objective = changes.get("objective", "validation")
     study = open_study(graph, "study", storage, objective, seed=0)
     budget = Budget(trials=trials, at_once=4, joined=2, rungs=(2, 4))
-    return tune(graph, study, SPACE, budget, models=3, finalists=2, device=CPU, **changes)
+    return tune(graph, study, space, budget, models=3, finalists=2, device=CPU, **changes)
 
 
 def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) -> None:
@@ -34,10 +37,53 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) 
     assert found.made["trials"] == 6
     assert found.made["sha256"] == small_mixed.provenance.sha256
     assert len(found.record["trials"]) == 6
-    finalists = [max(one["curve"].values()) for one in found.record["finalists"]]
+    finalists = [max(score for _, _, score in one["looks"]) for one in found.record["finalists"]]
     assert found.made["score"] == pytest.approx(max(finalists), abs=1e-5)
     embedding = H3GNN(**found.params).fit_transform(small_mixed)
     assert embedding.shape == (100, 3 * 8 * (2 + found.params["hops"]))
+
+
+def test_every_smoothing_is_tried_on_every_trained_model(small_mixed: Graph) -> None:
+    found = run(small_mixed, trials=2, space=SPACE.restricted({"smoothing": [0.0, 0.5, -0.5]}))
+    (first, *_) = found.record["finalists"]
+    assert {(epoch, strength) for epoch, strength, _ in first["looks"]} == {
+        (epoch, strength) for epoch in (2, 4) for strength in (0.0, 0.5, -0.5)
+    }
+    every = [look for one in found.record["finalists"] for look in one["looks"]]
+    best = max(every, key=lambda look: look[2])
+    assert [found.params["epochs"], found.params["smoothing"]] == best[:2]
+    assert "smoothing" not in found.record["trials"][0]["params"]  # nothing was proposed
+    assert found.record["trials"][0]["smoothing"] in (0.0, 0.5, -0.5)
+
+
+def test_repeats_are_averaged_look_by_look() -> None:
+    one = Tried({"hops": 2}, 7, {(10, 0.0): 0.9, (10, 0.5): 0.6, (20, 0.0): 0.5})
+    two = Tried({"hops": 2}, 8, {(10, 0.0): 0.3, (10, 0.5): 0.8, (20, 0.0): 0.5})
+    both = Tried.mean([one, two])
+    assert both.looks == pytest.approx({(10, 0.0): 0.6, (10, 0.5): 0.7, (20, 0.0): 0.5})
+    assert (both.score, both.best) == (pytest.approx(0.7), (10, 0.5))
+    assert both.curve == pytest.approx({10: 0.7, 20: 0.5})
+
+
+def test_finalists_may_be_repeated_and_probed(small_mixed: Graph) -> None:
+    found = run(small_mixed, trials=2, repeats=2, probed=True)
+    assert (found.made["repeats"], found.made["scored_by"]) == (2, "validation, linear probe")
+    assert 0 < found.made["score"] <= 1
+
+
+def test_clusters_are_scored_on_validation_nodes_alone() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    val = torch.tensor([[True, False, True, True, False, True]]).t()
+    apart = torch.tensor([0.0, 9, 0, 9, 0, 9])[:, None]  # nodes 1 and 4 are wrong, and nobody asks them
+    score = ClusterAccuracy(labels, val, 2, starts=3)
+    assert score(torch.stack([apart, torch.full_like(apart, torch.nan)])) == [1.0, 0.0]
+    assert ClusterAccuracy(labels, torch.ones(6, 1, dtype=torch.bool), 2)(apart[None]) == [4 / 6]
+
+
+def test_a_search_for_clusters_ends_in_a_preset(small_mixed: Graph) -> None:
+    found = run(small_mixed, objective="clustering", trials=2)
+    assert (found.made["objective"], found.made["protocol"]) == ("clustering", "validation")
+    assert 0 < found.made["score"] <= 1
 
 
 def test_the_labels_of_test_nodes_change_nothing(small_mixed: Graph) -> None:
@@ -52,7 +98,8 @@ def test_the_labels_of_test_nodes_change_nothing(small_mixed: Graph) -> None:
     labels = one.labels
     assert labels is not None
     garbled = replace(one, labels=torch.where(one.test_mask[:, 0], labels.max() - labels, labels))  # type: ignore[index]
-    assert run(one).record == run(garbled).record
+    for how in ({}, {"probed": True}, {"objective": "clustering"}):
+        assert run(one, trials=2, **how).record == run(garbled, trials=2, **how).record
 
 
 def test_a_study_goes_on_where_it_was(small_mixed: Graph, tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ def tune(
     ] = None,
     objective: Annotated[
         str,
-        typer.Option(help="validation, or label-free (no label is looked at).", rich_help_panel=PANEL),
+        typer.Option(
+            help="validation, clustering (k-means, scored on validation nodes), or label-free (no label is "
+            "looked at).",
+            rich_help_panel=PANEL,
+        ),
     ] = "validation",
     space: Annotated[
         str,
@@ -70,6 +74,17 @@ def tune(
     finalists: Annotated[
         int, typer.Option(help="So many of the best are trained again with --models.", rich_help_panel=PANEL)
     ] = 4,
+    repeats: Annotated[
+        int, typer.Option(help="How often each of them is trained, from other seeds.", rich_help_panel=PANEL)
+    ] = 1,
+    probed: Annotated[
+        bool,
+        typer.Option(
+            "--probed",
+            help="Score the finalists by the linear probe itself, not by ridge regression; slower.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
     models: Annotated[
         int, typer.Option("--models", help="`n_models` of the preset.", rich_help_panel=PANEL)
     ] = 4,
@@ -78,7 +93,7 @@ def tune(
         typer.Option(help="Score trials on the first few splits only.", rich_help_panel=PANEL),
     ] = None,
     clusters: Annotated[
-        int | None, typer.Option(help="For label-free: how many clusters.", rich_help_panel=PANEL)
+        int | None, typer.Option(help="For k-means: how many clusters.", rich_help_panel=PANEL)
     ] = None,
     study: Annotated[
         str | None,
@@ -126,6 +141,8 @@ def tune(
             budget,
             models=models,
             finalists=finalists,
+            repeats=repeats,
+            probed=probed,
             objective=objective,
             splits=splits,
             clusters=clusters,

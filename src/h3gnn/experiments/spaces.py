@@ -9,6 +9,9 @@ from typing import Any
 from h3gnn.errors import InputError
 from h3gnn.experiments.stacks import OWN
 
+FREE = ("smoothing",)
+"""Arguments that need no training of their own: each value is tried on every model that was trained."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -23,12 +26,17 @@ class Space:
     @property
     def shared(self) -> dict[str, Sequence[Any]]:
         """Arguments that all models of a stack share."""
-        return {name: values for name, values in self.choices.items() if name not in OWN}
+        return {name: values for name, values in self.proposed.items() if name not in OWN}
 
     @property
     def own(self) -> dict[str, Sequence[Any]]:
         """Arguments that each model of a stack has for itself."""
         return {name: values for name, values in self.choices.items() if name in OWN}
+
+    @property
+    def proposed(self) -> dict[str, Sequence[Any]]:
+        """Arguments that a sampler proposes; the others are tried all."""
+        return {name: values for name, values in self.choices.items() if name not in FREE}
 
     def restricted(self, choices: Mapping[str, Sequence[Any]]) -> Space:
         """Return the space with other values for some arguments."""
@@ -63,6 +71,7 @@ STRUCTURE: dict[str, Sequence[Any]] = {
     "scale_features": ("none", "rows"),
     "mask": ("probability", "difficulty", "random"),
     "mask_token": ("zero", "normal"),
+    "smoothing": (0.0, 0.5, 0.8, 0.9, 0.95, -0.3, -0.6),
 }
 
 SPACES: dict[str, Space] = {

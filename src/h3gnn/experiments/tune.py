@@ -12,16 +12,17 @@ import torch
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.ridge import RidgeValidation
-from h3gnn.experiments.objectives import ClusterAgreement, ValidationAccuracy
+from h3gnn.experiments.objectives import ClusterAccuracy, ClusterAgreement, ProbeAccuracy, ValidationAccuracy
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tuning import FIXED, Budget, Searcher, Tried, best_trials, finished
+from h3gnn.experiments.tuning import FIXED, Budget, Objective, Searcher, Tried, best_trials, finished
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage import versions
 
 if TYPE_CHECKING:
     import optuna
 
-OBJECTIVES = ("validation", "label-free")
+OBJECTIVES = ("validation", "clustering", "label-free")
+PROBED = "validation, linear probe"
 FINAL_SEED = 77_000_000
 """Finalists start from seeds that no trial had."""
 
@@ -90,6 +91,8 @@ def tune(
     *,
     models: int = 1,
     finalists: int = 4,
+    repeats: int = 1,
+    probed: bool = False,
     objective: str = "validation",
     splits: int | None = None,
     clusters: int | None = None,
@@ -107,63 +110,75 @@ def tune(
         budget: of the search.
         models: `n_models` of the result, and of each finalist.
         finalists: how many of the best trials are trained so.
+        repeats: how often, from other seeds; their mean counts, which rewards luck less.
+        probed: under "validation", score finalists by the linear probe instead of by ridge regression.
         objective: "validation" needs labels and splits and looks at training and validation nodes only;
-            "label-free" looks at no label.
+            "clustering" is the accuracy of k-means on validation nodes; "label-free" looks at no label.
         splits: score trials on the first few splits only; finalists are scored on all.
-        clusters: for "label-free", how many clusters; the number of classes, or 8, by default.
+        clusters: for k-means, how many; the number of classes, or 8, by default.
         base: arguments of `H3GNN` that the space does not name; its defaults otherwise.
         device: where to train.
         seed: of the models' starts.
         told: called after each stack of trials.
     """
     params = {**H3GNN().get_params(), **(base or {})}
-    searcher = Searcher(graph, params, _objective(graph, objective, splits, clusters, device), budget, device)
+    smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
+    scored_by = _objective(graph, objective, splits, clusters, device)
+    searcher = Searcher(graph, params, scored_by, budget, device, smoothings)
     searcher.search(study, space, seed=seed, told=told)
     chosen = best_trials(study, finalists)
     if not chosen:
         raise InputError("no trial of the study ended with a score: allow more trials or more time")
-    searcher.objective = _objective(graph, objective, None, clusters, device)
-    final = [_run_finalist(searcher, one, models, seed) for one in chosen]
+    final_name = PROBED if probed and objective == "validation" else objective
+    searcher.objective = _objective(graph, final_name, None, clusters, device)
+    final = [_run_finalist(searcher, one, models, repeats, seed) for one in chosen]
     best = max(final, key=lambda one: one.score)
     found = _preset_params(best, params, models)
-    return Tuned(found, _made(graph, study, best, objective, seed), _record(study, final))
+    made = _made(graph, study, objective, seed) | {"score": best.score, "scored_by": final_name}
+    return Tuned(found, made | {"repeats": repeats}, _record(study, final))
 
 
-def _run_finalist(searcher: Searcher, trial: Tried, models: int, seed: int) -> Tried:
-    again = Tried(trial.params, FINAL_SEED + seed)
-    searcher.score([again], models, [rung for rung in searcher.budget.rungs if rung <= max(trial.curve)])
-    return again
+def _run_finalist(searcher: Searcher, trial: Tried, models: int, repeats: int, seed: int) -> Tried:
+    again = [Tried(trial.params, FINAL_SEED + seed + 1000 * repeat) for repeat in range(repeats)]
+    for one in again:
+        searcher.score([one], models, [rung for rung in searcher.budget.rungs if rung <= max(trial.curve)])
+    return Tried.mean(again)
 
 
 def _objective(
     graph: Graph, name: str, splits: int | None, clusters: int | None, device: torch.device
-) -> ValidationAccuracy | ClusterAgreement:
+) -> Objective:
     if name == "label-free":
         return ClusterAgreement(clusters or graph.num_classes or 8)
-    if name != "validation":
+    if name not in (*OBJECTIVES, PROBED):
         raise InputError(f"there is no objective {name!r}; the objectives are {', '.join(OBJECTIVES)}")
     if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
         raise InputError("the graph has no labels to validate on; use --objective label-free")
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
+    if name == "clustering":
+        return ClusterAccuracy(graph.labels, val, clusters or graph.num_classes)
+    if name == PROBED:
+        return ProbeAccuracy(graph.labels, train, val)
     return ValidationAccuracy(RidgeValidation(graph.labels, train, val, device))
 
 
 def _preset_params(best: Tried, base: dict[str, Any], models: int) -> dict[str, Any]:
     """Return all arguments that shape a result; those of one machine or one run are left out."""
-    found = {**base, **best.params, **FIXED, "epochs": best.epochs, "n_models": models}
+    epochs, smoothing = best.best
+    chosen = {"epochs": epochs, "smoothing": smoothing, "n_models": models}
+    found = {**base, **best.params, **FIXED, **chosen}
     passing = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")
     return {name: value for name, value in found.items() if name not in passing}
 
 
-def _made(graph: Graph, study: optuna.Study, best: Tried, objective: str, seed: int) -> dict[str, Any]:
+def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[str, Any]:
     return {
         "by": "h3gnn tune",
         "study": study.study_name,
         "graph": graph.provenance.source,
         "sha256": graph.provenance.sha256,
-        "protocol": "validation" if objective == "validation" else "no labels",
+        "protocol": "no labels" if objective == "label-free" else "validation",
         "objective": objective,
-        "score": best.score,
         "trials": finished(study),
         "seed": seed,
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
@@ -177,13 +192,17 @@ def _record(study: optuna.Study, final: list[Tried]) -> dict[str, Any]:
             "number": trial.number,
             "state": trial.state.name.lower(),
             "params": trial.params,
+            "smoothing": trial.user_attrs.get("smoothing"),
             "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
         }
         for trial in study.get_trials(deepcopy=False)
         if trial.state.is_finished()
     ]
     finalists = [
-        {"params": one.params, "curve": {str(epoch): round(score, 5) for epoch, score in one.curve.items()}}
+        {
+            "params": one.params,
+            "looks": [[epoch, smoothing, round(score, 5)] for (epoch, smoothing), score in one.looks.items()],
+        }
         for one in final
     ]
     return {"trials": trials, "finalists": finalists}

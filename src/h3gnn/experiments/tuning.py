@@ -3,7 +3,8 @@
 Optuna proposes; the batched engine trains a whole stack of proposals as one program. The models of a stack
 share their shape, so the first proposal of a stack is free and the others are proposals within its shape. All
 train with a constant learning rate and are scored at a few epochs on the way: a configuration's score is its
-best one, and its number of epochs the one at which it came. Configurations that fall behind leave the stack.
+best one, and its number of epochs the one at which it came. At each of these looks every strength of
+smoothing is tried, since that costs no training. Configurations that fall behind leave the stack.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
 from h3gnn.graphs.graph import Graph
+from h3gnn.smoothing import Smoother
 
 if TYPE_CHECKING:
     import optuna
@@ -53,21 +55,38 @@ class Budget:
 
 @dataclass
 class Tried:
-    """A configuration with the scores that it had along the way."""
+    """A configuration with the scores that it had along the way.
+
+    Attributes:
+        params: arguments of `H3GNN` that were proposed for it.
+        seed: of its first model.
+        looks: the score after so many epochs with such a smoothing.
+    """
 
     params: dict[str, Any]
     seed: int
-    curve: dict[int, float] = field(default_factory=dict)
+    looks: dict[tuple[int, float], float] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
         """The best score along the way."""
-        return max(self.curve.values(), default=float("-inf"))
+        return max(self.looks.values(), default=float("-inf"))
 
     @property
-    def epochs(self) -> int:
-        """The first epoch at which the best score came."""
-        return next((epoch for epoch, score in self.curve.items() if score == self.score), 0)
+    def best(self) -> tuple[int, float]:
+        """The epochs and the smoothing with which the best score came first."""
+        return next((look for look, score in self.looks.items() if score == self.score), (0, 0.0))
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """The best score at each epoch."""
+        return {epoch: max(s for (e, _), s in self.looks.items() if e == epoch) for epoch, _ in self.looks}
+
+    @classmethod
+    def mean(cls, repeats: Sequence[Tried]) -> Tried:
+        """Return one configuration with the mean scores of its repeats."""
+        looks = {look: sum(one.looks[look] for one in repeats) / len(repeats) for look in repeats[0].looks}
+        return cls(repeats[0].params, repeats[0].seed, looks)
 
 
 class Searcher:
@@ -79,6 +98,7 @@ class Searcher:
         objective: the score of a configuration.
         budget: sizes and epochs.
         device: where to train.
+        smoothings: strengths to try at each look.
     """
 
     def __init__(
@@ -88,9 +108,11 @@ class Searcher:
         objective: Objective,
         budget: Budget,
         device: torch.device,
+        smoothings: Sequence[float] = (0.0,),
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
         self.objective, self.budget, self.device = objective, budget, device
+        self.smoothers = [Smoother(graph, strength, device) for strength in smoothings]
         self._scaled: dict[str, FeatureMatrix] = {}
 
     def search(
@@ -148,13 +170,19 @@ class Searcher:
         going_on = list(range(len(tried)))
         for rung in rungs:
             stack.train(rung)
-            for place, score in zip(going_on, self.objective(_side_by_side(stack, joined)), strict=True):
-                tried[place].curve[rung] = score
+            self._look([tried[place] for place in going_on], rung, _side_by_side(stack, joined))
             if fell_behind is not None:
                 going_on = [place for place in going_on if not fell_behind(place, rung)]
             if not going_on:
                 break
             stack.keep([joined * place + model for place in going_on for model in range(joined)])
+
+    def _look(self, tried: Sequence[Tried], epoch: int, embeddings: Tensor) -> None:
+        """Score the embeddings `[configurations, nodes, D]` with every smoothing."""
+        for smoother in self.smoothers:
+            smoothed = torch.stack([smoother(one) for one in embeddings])
+            for one, score in zip(tried, self.objective(smoothed), strict=True):
+                one.looks[epoch, smoother.strength] = score
 
     def _run_trials(self, study: optuna.Study, batch: list[optuna.Trial], seed: int) -> None:
         import optuna
@@ -180,7 +208,8 @@ class Searcher:
         finally:
             _forget(self.device)
         for place, (trial, one) in enumerate(zip(batch, tried, strict=True)):
-            trial.set_user_attr("epochs", one.epochs)
+            trial.set_user_attr("epochs", one.best[0])
+            trial.set_user_attr("smoothing", one.best[1])
             trial.set_user_attr("best", one.score)
             trial.set_user_attr("seed", one.seed)
             if place in behind:
@@ -209,9 +238,8 @@ def best_trials(study: optuna.Study, count: int, of_one_shape: int = 2) -> list[
         shape = {name: value for name, value in trial.params.items() if name not in OWN}
         if shapes.count(shape) < of_one_shape:
             shapes.append(shape)
-            chosen.append(
-                Tried(dict(trial.params), trial.user_attrs["seed"], dict(trial.intermediate_values))
-            )
+            found = {(epoch, 0.0): score for epoch, score in trial.intermediate_values.items()}
+            chosen.append(Tried(dict(trial.params), trial.user_attrs["seed"], found))
         if len(chosen) == count:
             break
     return chosen
@@ -233,7 +261,7 @@ def _propose(
 
 
 def _suggest(trial: optuna.Trial, space: Space) -> optuna.Trial:
-    for name, values in space.choices.items():
+    for name, values in space.proposed.items():
         trial.suggest_categorical(name, list(values))
     return trial
 
