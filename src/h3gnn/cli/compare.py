@@ -17,7 +17,7 @@ from h3gnn.cli.source import Source, takes_graph
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
 
-DEFAULT = "raw,smoothed,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
+DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
 PANEL = "The comparison"
 MethodsOption = Annotated[
     str,

@@ -16,7 +16,9 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.layers import Dropout, Generators, Linear
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
+from h3gnn.inference import as_array
 from h3gnn.masking import RandomMask
+from h3gnn.smoothing import Smoother
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import pick_device
 from h3gnn.training.schedules import constant, warmup_cosine
@@ -69,6 +71,7 @@ class GraphMAE:
         untrained = H3GNN(**{**model.get_params(), "epochs": 0}).fit(graph)
         self.encoder, self.support = untrained.encoder_.to(device), untrained.support_.to(device)
         scaled = untrained.scaler_(graph.features).to(device)
+        self.smoother = Smoother(graph, model.smoothing, device)
         self.features = FeatureMatrix(scaled, storage=model.feature_storage)
         self.targets = scaled.to_dense()
         width, matrix = self.encoder.out_channels, gcn_adjacency(graph, device)
@@ -96,8 +99,7 @@ class GraphMAE:
     def embedding(self) -> npt.NDArray[np.float32]:
         """Return the embedding of the whole graph, `[nodes, n_models · D]`."""
         joined = self.encoder.eval()(self.features, self.support).transpose(0, 1).flatten(1)
-        found: npt.NDArray[np.float32] = joined.contiguous().cpu().numpy()
-        return found
+        return as_array(self.smoother(joined))
 
 
 def graphmae_embedding(
@@ -105,7 +107,8 @@ def graphmae_embedding(
 ) -> npt.NDArray[np.float32]:
     """Train GraphMAE with an estimator's settings and return its embedding, `[nodes, n_models · D]`.
 
-    Encoder, start, mask ratio, epochs, learning rate and its schedule are the estimator's; masks are random.
+    Encoder, start, mask ratio, epochs, learning rate, its schedule and the smoothing of the embedding are the
+    estimator's; masks are random.
     """
     training = GraphMAE(model, graph)
     schedule = warmup_cosine if model.schedule == "cosine" else constant

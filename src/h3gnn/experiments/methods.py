@@ -12,7 +12,7 @@ import torch
 
 from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-from h3gnn.baselines.smoothing import raw_features, smoothed_features
+from h3gnn.baselines.smoothing import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.graphmae import graphmae_embedding
@@ -62,18 +62,19 @@ class Method:
         return self.overrides is not None or self.objective is not None
 
 
-def _features(name: str, title: str, hops: int) -> Method:
+def _features(name: str, title: str, of: Callable[[Graph], npt.NDArray[np.float32]], **params: Any) -> Method:
     def embed(graph: Graph, seed: int, device: torch.device, watch: Watch) -> npt.NDArray[np.float32]:
-        return smoothed_features(graph, hops) if hops else raw_features(graph)
+        return of(graph)
 
-    params = {"hops": hops, "rows": "unit length"} if hops else {}
     return Method(name, title, embed=embed, has_chance=False, probe="features", params=params)
 
 
+_UNIT = {"rows": "unit length"}
 _LISTED = (
-    _features("raw", "raw features", 0),
-    _features("smoothed", "features + neighbours", 1),
-    _features("smoothed2", "features + two hops", 2),
+    _features("raw", "raw features", raw_features),
+    _features("smoothed", "features + neighbours", lambda g: smoothed_features(g, 1), hops=1, **_UNIT),
+    _features("smoothed2", "features + two hops", lambda g: smoothed_features(g, 2), hops=2, **_UNIT),
+    _features("diffused", "diffused features", diffused_features, smoothing=DIFFUSION, **_UNIT),
     Method("untrained", "untrained encoder", overrides={"epochs": 0}),
     Method("mlp", "MLP (supervised)", classifier=True),
     Method("gcn", "GCN (supervised)", classifier=True),

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
 
 

@@ -12,8 +12,6 @@ from h3gnn.experiments.tables.methods import METHODS, method_line
 from h3gnn.experiments.tables.scope import CITATION, HETEROPHILIC, Scope
 
 GRAPHS = (*HETEROPHILIC, *CITATION)
-CLUSTERED = ("texas", "actor", "cornell", "citeseer")
-"""On these k-means is run too, for table 6."""
 DIFFI, PROB = "H3GNN Diffi", "H3GNN Prob"
 OURS = {DIFFI: "difficulty", PROB: "probability"}
 """The two rows of the method, and their masks."""
@@ -35,16 +33,13 @@ PRINTED = {
 
 def own_line(scope: Scope, method: str, graph: str) -> Line:
     """Return the line of H3GNN Diffi or Prob, with all that any table or figure asks of it."""
-    wants = ("clusters",) if graph in CLUSTERED else ()
-    if method == PROB and graph in HETEROPHILIC:
-        wants = (*wants, "map")
+    wants = ("map",) if method == PROB and graph in HETEROPHILIC else ()
     return fit_line(scope, method, graph, wants, mask=OURS[method])
 
 
 def encoder_line(scope: Scope, method: str, graph: str) -> Line:
     """Return the line of a changed encoder."""
-    wants = ("clusters",) if graph in CLUSTERED else ()
-    return fit_line(scope, method, graph, wants, **OF_ENCODER[method])
+    return fit_line(scope, method, graph, **OF_ENCODER[method])
 
 
 def all_lines(scope: Scope, graphs: Sequence[str]) -> list[Line]:

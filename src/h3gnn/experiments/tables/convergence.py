@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def _lines(scope: Scope) -> list[Line]:
 
 def _cell(scope: Scope, graph: str, objective: str) -> Cell:
     """Return a cell in which the objective alone differs: one model, random masks, the preset's encoder."""
-    changes = {"objective": objective, "mask": "random", "n_models": 1, "epochs": EPOCHS}
+    changes: dict[str, Any] = {"objective": objective, "mask": "random", "n_models": 1, "epochs": EPOCHS}
     params = scope.settings_of(graph, **changes)
     seeds = SEEDS[:1] if scope.quick else SEEDS
     return Cell("convergence", graph, params, seeds, scope.splits, alone=True)

@@ -41,7 +41,8 @@ class Looks:
         graph: with labels and splits.
         models: how many models' embeddings stand side by side.
         last: the last epoch.
-        wants: "clusters" for k-means at every look, "map" for a map of the last.
+        wants: "clusters" for k-means at every look (the probe then looks at the last alone), "map" for a map
+            of the last.
         seed: of k-means and of the map.
     """
 
@@ -63,7 +64,8 @@ class Looks:
         self._look(epoch, embedding)
 
     def _look(self, epoch: int, embedding: Tensor) -> None:
-        self.by_epoch[epoch] = probe_candidates(embedding, *known(self.graph))
+        if epoch == self.last or "clusters" not in self.wants:
+            self.by_epoch[epoch] = probe_candidates(embedding, *known(self.graph))
         if "clusters" in self.wants:
             labels = known(self.graph)[0]
             self.clusters[epoch] = cluster_scores(embedding, labels, seeds=(self.seed,))

@@ -31,6 +31,9 @@ def fit_line(
     method: str,
     graph: str,
     wants: tuple[str, ...] = (),
+    *,
+    seeds: int | None = None,
+    purpose: str | None = None,
     **changes: Any,
 ) -> Line:
     """Return the line of H3GNN with a graph's preset and some changes: one cell for each seed.
@@ -40,10 +43,16 @@ def fit_line(
         method: the line's name.
         graph: name of the graph.
         wants: what is measured beside the scores; a map is drawn from the first seed alone.
+        seeds: how many; by default those of the graph's preset, or of a variant of it.
+        purpose: which preset, see `Scope.settings_of`.
         changes: arguments of `H3GNN`.
     """
-    params = scope.settings_of(graph, **changes)
-    seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))
+    params = scope.settings_of(graph, purpose=purpose, **changes)
+    used = (
+        scope.seeds_of(graph, variant=params != scope.settings_of(graph))
+        if seeds is None
+        else scope.seeds_up_to(seeds)
+    )
     cells = [
         Cell(
             "fit",
@@ -51,9 +60,9 @@ def fit_line(
             params,
             (seed,),
             scope.splits,
-            tuple(want for want in wants if want != "map" or seed == seeds[0]),
+            tuple(want for want in wants if want != "map" or seed == used[0]),
         )
-        for seed in seeds
+        for seed in used
     ]
     return Line(method, graph, tuple(cells))
 

@@ -19,6 +19,7 @@ from h3gnn.graphs.graph import Graph
 METHODS: dict[str, str | None] = {
     "raw": None,
     "smoothed": None,
+    "diffused": None,
     "mlp": "MLP",
     "gcn": "GCN",
     "gat": "GAT",

@@ -13,7 +13,7 @@ from h3gnn.experiments.tables.paper import printed
 from h3gnn.experiments.tables.scope import Scope
 from h3gnn.experiments.tables.store import Record
 
-SHOWN = ("smoothed", "gcn", "h2gcn", "bgrl")
+SHOWN = ("smoothed", "diffused", "gcn", "h2gcn", "bgrl")
 """Baselines in the figure."""
 FROM_PAPER = ("MUSE", "GREET", "H3GNN Prob")
 """Rows of the paper in the figure."""

@@ -53,18 +53,24 @@ class Scope:
         """Return the usual number of seeds, or fewer where fewer were asked for."""
         return tuple(range(1 if self.quick else min(usual, self.seeds or usual)))
 
-    def settings_of(self, graph: str, **changes: Any) -> dict[str, Any]:
+    def settings_of(self, graph: str, *, purpose: str | None = None, **changes: Any) -> dict[str, Any]:
         """Return the shipped preset of a graph with some changes, all arguments that shape a result.
+
+        Args:
+            graph: name of the graph.
+            purpose: "clustering" for the preset that was made for k-means.
+            changes: arguments of `H3GNN`.
 
         Raises:
             InputError: without a preset, unless the look is quick, which then takes the defaults.
         """
-        if graph in tuned_presets():
-            params = H3GNN.from_preset(graph, **changes).get_params()
+        name = graph if purpose is None else f"{graph}-{purpose}"
+        if name in tuned_presets():
+            params = H3GNN.from_preset(name, **changes).get_params()
         elif self.quick:
             params = H3GNN(**changes).get_params()
         else:
-            raise InputError(f"there is no shipped preset for {graph}: make one with `h3gnn tune {graph}`")
+            raise InputError(f"there is no shipped preset {name}: make one with `h3gnn tune {graph}`")
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
         return {name: value for name, value in params.items() if name not in PASSING}
