@@ -58,8 +58,10 @@ def compared(experiment: str, graphs: Sequence[str], rows: Sequence[Row]) -> str
         [
             side_by_side(experiment, graphs, figures, paper),
             "The encoder–decoder row rebuilds the features with a decoder on our encoder; the GraphMAE row "
-            "is GraphMAE's objective on our encoder, with the same preset. Rows without a `published` line "
-            "were run under `validation` only: nothing of theirs is chosen on test nodes.",
+            "is GraphMAE's objective on our encoder, with the same preset. Where a preset smooths its "
+            "embedding, these rows and the untrained encoder's are smoothed alike; the diffused features "
+            "show what smoothing does without any encoder. Rows without a `published` line were run under "
+            "`validation` only: nothing of theirs is chosen on test nodes.",
             "### What choosing on test nodes adds",
             selection_table(experiment, graphs, figures, {DIFFI: DIFFI, PROB: PROB}),
         ]

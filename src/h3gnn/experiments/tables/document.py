@@ -1,4 +1,4 @@
-"""docs/reproduction.md, written from the stored results and nothing else."""
+"""docs/reproduction.md, written from the stored results and the shipped presets, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.evaluation.protocols import PROTOCOLS
-from h3gnn.experiments.tables.classification import PROB
+from h3gnn.experiments.tables.classification import OURS, PROB
 from h3gnn.experiments.tables.experiment import figures_of
-from h3gnn.experiments.tables.markdown import graph_title
+from h3gnn.experiments.tables.markdown import graph_title, of_probe, percent, table
 from h3gnn.experiments.tables.paper import PAPER, printed
 from h3gnn.experiments.tables.registry import EXPERIMENTS
 from h3gnn.experiments.tables.reproduce import markdown_of, read_result
+from h3gnn.presets import tuned_presets
 
 HEAD = f"""# The paper's tables and figures, made again
 
@@ -49,12 +50,32 @@ def document(results: Path) -> str:
         if (results / f"{name}.json").is_file()
     }
     words = {name: protocol.words for name, protocol in PROTOCOLS.items()}
-    parts = [HEAD, PROTOCOL_WORDS.format(**words), _in_short(stored), _origin(stored)]
+    parts = [HEAD, PROTOCOL_WORDS.format(**words), _presets(stored), _in_short(stored), _origin(stored)]
     for name, content in stored.items():
         parts.append(markdown_of(content))
         if EXPERIMENTS[name].figure is not None:
             parts.append(f"![{EXPERIMENTS[name].title}](../results/{name}.png)")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _presets(stored: dict[str, dict[str, Any]]) -> str:
+    """Return the shipped presets with what each scores: the row whose mask is the preset's own."""
+    tables = [stored[name] for name in ("classification", "filtered") if name in stored]
+    lines = []
+    for row in (row for one in tables for row in one["rows"]):
+        mask = tuned_presets().get(row["graph"], {"params": {"mask": None}})["params"]["mask"]
+        if OURS.get(row["method"]) == mask is not None and row["protocol"] == "validation":
+            settings = [str(row["params"][one]) for one in ("mask", "epochs", "n_models", "smoothing")]
+            runs = f"{len(row['seeds'])} × {len(row['probe']['per_split'][0])}"
+            lines.append([graph_title(row["graph"]), *settings, percent(of_probe(row)), runs])
+    if not lines:
+        return ""
+    headings = ["graph", "mask", "epochs", "models joined", "smoothing", "test accuracy", "seeds × splits"]
+    return (
+        "## The shipped presets, `validation`\n\nOne preset for each graph, with its own kind of mask "
+        "(`h3gnn evaluate GRAPH --preset GRAPH`); what the tables below call Diffi and Prob is the preset "
+        "with either mask.\n\n" + table(headings, lines)
+    )
 
 
 def _in_short(stored: dict[str, dict[str, Any]]) -> str:
