@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
-from h3gnn.sparse import csr_tensor, row_pointers
+from h3gnn.sparse import adjacency_entries, csr_tensor, row_pointers
 
 LIMIT = 0.99
 """Strengths beyond this would take hundreds of products and say nearly the same."""

@@ -1,4 +1,4 @@
-"""Compressed sparse rows, the one sparse layout in use."""
+"""Compressed sparse rows, the one sparse layout in use, and the entries of a graph's adjacency."""
 
 from __future__ import annotations
 
@@ -48,3 +48,28 @@ def transpose_csr(matrix: Tensor) -> Tensor:
     order = torch.argsort(cols * matrix.shape[0] + rows)
     size = (matrix.shape[1], matrix.shape[0])
     return csr_tensor(row_pointers(cols[order], size[0]), rows[order], matrix.values()[order], size)
+
+
+def adjacency_entries(
+    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, undirected: bool, self_loops: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the sorted keys `row * nodes + column` of A (or A + I) and the weight of each.
+
+    Self-loops of the data are left out. Of an edge that is there both ways with two weights, the larger
+    counts. A loop of A + I weighs as much as the mean edge.
+    """
+    source, target = edge_index
+    weights = torch.ones(source.shape[0]) if edge_weight is None else edge_weight.to(torch.float32)
+    between = source != target
+    source, target, weights = source[between], target[between], weights[between]
+    if undirected:
+        source, target = torch.cat([source, target]), torch.cat([target, source])
+        weights = weights.repeat(2)
+    if self_loops:
+        loop = torch.arange(nodes)
+        source, target = torch.cat([source, loop]), torch.cat([target, loop])
+        typical = weights.mean() if weights.numel() else torch.tensor(1.0)
+        weights = torch.cat([weights, typical.expand(nodes)])
+    keys, position = torch.unique(target * nodes + source, return_inverse=True)
+    strongest = torch.zeros(keys.shape[0]).scatter_reduce_(0, position, weights, "amax")
+    return keys, strongest

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.propagation import Pattern
+from h3gnn.sparse import adjacency_entries
 
 START_BOUNDS = (0.01, 0.99)
 """Start values are kept inside these bounds, where the sigmoid still has a slope to learn by."""
@@ -64,31 +65,6 @@ def build_support(
     initial = normalized if isinstance(start, str) else torch.full_like(normalized, start)
     factor = normalized if normalize else torch.ones_like(normalized)
     return Support(Pattern(rows, cols, nodes), initial.clamp(*START_BOUNDS), factor)
-
-
-def adjacency_entries(
-    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, undirected: bool, self_loops: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the sorted keys `row * nodes + column` of A (or A + I) and the weight of each.
-
-    Self-loops of the data are left out. Of an edge that is there both ways with two weights, the larger
-    counts. A loop of A + I weighs as much as the mean edge.
-    """
-    source, target = edge_index
-    weights = torch.ones(source.shape[0]) if edge_weight is None else edge_weight.to(torch.float32)
-    between = source != target
-    source, target, weights = source[between], target[between], weights[between]
-    if undirected:
-        source, target = torch.cat([source, target]), torch.cat([target, source])
-        weights = weights.repeat(2)
-    if self_loops:
-        loop = torch.arange(nodes)
-        source, target = torch.cat([source, loop]), torch.cat([target, loop])
-        typical = weights.mean() if weights.numel() else torch.tensor(1.0)
-        weights = torch.cat([weights, typical.expand(nodes)])
-    keys, position = torch.unique(target * nodes + source, return_inverse=True)
-    strongest = torch.zeros(keys.shape[0]).scatter_reduce_(0, position, weights, "amax")
-    return keys, strongest
 
 
 def attach_nodes(
