@@ -75,7 +75,10 @@ def tune(
         int, typer.Option(help="So many of the best are trained again with --models.", rich_help_panel=PANEL)
     ] = 4,
     repeats: Annotated[
-        int, typer.Option(help="How often each of them is trained, from other seeds.", rich_help_panel=PANEL)
+        int,
+        typer.Option(
+            min=1, help="How often each of them is trained, from other seeds.", rich_help_panel=PANEL
+        ),
     ] = 1,
     probed: Annotated[
         bool,
