@@ -81,9 +81,7 @@ def main() -> None:
         graph = load(name)
         model = H3GNN.from_preset(name, n_models=asked.models, device=str(device))
         rows[name] = compare(graph, torch.from_numpy(model.fit_transform(graph)).to(device))
-        print(
-            name, *(f"{rule} {100 * value:.2f}" for rule, value in rows[name].items()), sep="   ", flush=True
-        )
+        _tell(name, rows[name])
     mean = {rule: float(np.mean([row[rule] for row in rows.values()])) for rule in next(iter(rows.values()))}
     _tell("mean", mean)
     about = {"models": asked.models, "folds": FOLDS, "device": str(device), "versions": versions()}

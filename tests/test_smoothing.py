@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.smoothing import Smoother, walk_matrix
 from h3gnn.training.snapshots import Snapshots
 
@@ -77,7 +79,7 @@ def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.
 
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 3}, {"memory": "1GB"}, {"n_models": 2}])
 def test_every_way_to_an_embedding_is_smoothed_alike(
-    path_graph: Graph, changes: dict[str, Any], tmp_path: Any
+    path_graph: Graph, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     model, wanted = smoothed_twice(path_graph, **changes)
     np.testing.assert_allclose(model.embedding_, wanted, atol=1e-5)
@@ -113,6 +115,14 @@ def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
     heard = model.embedding_[near].sum(axis=1)
     # z = (1 − s) h + s (z + Σ of the three) / 4, solved for z
     np.testing.assert_allclose(model.transform(new), (0.4 * own + 0.15 * heard) / 0.85, atol=1e-5)
+
+
+def test_a_graph_in_files_is_not_smoothed(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    (tmp_path / "features.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,6\n")
+    graph = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
+    with pytest.raises(InputError, match="smoothing walks on the whole graph"):
+        H3GNN(**QUICK, batch_size=2, smoothing=0.5).fit(graph)
 
 
 def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 
 from h3gnn.errors import InputError
 
+PASSING = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")
+"""Arguments of `H3GNN` that belong to a machine or a run, not to a configuration."""
+
 # The paper's equations as printed. What it leaves open is named in docs/method.md.
 PAPER: dict[str, Any] = {
     "channels": 128,

@@ -16,6 +16,7 @@ from h3gnn.experiments.objectives import ClusterAccuracy, ClusterAgreement, Prob
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.tuning import FIXED, Budget, Objective, Searcher, Tried, best_trials, finished
 from h3gnn.graphs.graph import Graph
+from h3gnn.presets import PASSING
 from h3gnn.storage import versions
 
 if TYPE_CHECKING:
@@ -167,8 +168,7 @@ def _preset_params(best: Tried, base: dict[str, Any], models: int) -> dict[str, 
     epochs, smoothing = best.best
     chosen = {"epochs": epochs, "smoothing": smoothing, "n_models": models}
     found = {**base, **best.params, **FIXED, **chosen}
-    passing = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")
-    return {name: value for name, value in found.items() if name not in passing}
+    return {name: value for name, value in found.items() if name not in PASSING}
 
 
 def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[str, Any]:

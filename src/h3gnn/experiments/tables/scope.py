@@ -7,7 +7,7 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.presets import tuned_presets
+from h3gnn.presets import PASSING, tuned_presets
 
 WEBKB = ("cornell", "texas", "wisconsin")
 HETEROPHILIC = (*WEBKB, "actor")
@@ -22,8 +22,6 @@ QUICK_SPLITS = 2
 QUICK_EPOCHS = 2
 QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "hops": 2, "mask_warmup": 1}
 """What a quick look changes; its numbers mean nothing."""
-PASSING = ("random_state", "device", "verbose", "memory", "batch_size", "fan_out", "batches")
-"""Arguments of `H3GNN` that belong to a machine or a run, not to a configuration."""
 
 
 @dataclass(frozen=True)
