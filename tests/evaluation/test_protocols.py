@@ -101,6 +101,8 @@ def test_what_few_nodes_cannot_tell_apart_by_accuracy_the_loss_decides() -> None
     assert choice.setting == {"strength": 1.0}
     (choice,) = VALIDATION.choose({0: candidates([0.69, 0.71, 0.8], [0.1, 0.3, 0.5], [[0], [0], [0]])})
     assert choice.setting == {"strength": 2.0}
+    endless = candidates([0.1, 0.8], [0.2, float("inf")], [[0], [0]], nodes=16)
+    assert VALIDATION.choose({0: endless})[0].setting == {"strength": 1.0}
     (peeked,) = PUBLISHED.choose({0: candidates([0.9, 0.1], [0.1, 0.9], [[1], [0]], 16)}, [np.array([0])])
     assert peeked.setting == {"strength": 1.0}
 

@@ -104,7 +104,8 @@ def best_within_error(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: in
     """
     best = float(right.max())
     error = (best * (1 - best) / nodes) ** 0.5 if nodes else 0.0
-    return int(np.where(right >= best - error, loss, np.inf).argmin())
+    near = np.flatnonzero(right >= best - error)
+    return int(near[loss[near].argmin()])
 
 
 VALIDATION = Protocol(
