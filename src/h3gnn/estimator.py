@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numbers
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,30 +17,47 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from h3gnn import largefit, storage
+from h3gnn import storage
 from h3gnn.arguments import check_arguments
-from h3gnn.building import derive_seeds, encoder_of, support_of, training_of
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
-from h3gnn.encoder.support import attach_nodes
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, carry_weights, embed, joined
+from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
+from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.inference import as_array, carry_weights, encode
 from h3gnn.presets import preset
-from h3gnn.smoothing import Smoother
+from h3gnn.training.batches import SampledBatches, WholeGraph, rows_in_memory, sampled_batches
 from h3gnn.training.checkpointfiles import clear
 from h3gnn.training.checkpoints import Checkpoints
-from h3gnn.training.collapse import warn_of_collapse
-from h3gnn.training.distributed import launched_together
-from h3gnn.training.memory import Size, parse_memory, pick_group
-from h3gnn.training.models import Training, default_chunk, train_models
-from h3gnn.training.progress import Watching
-from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.distributed import launched_together, together
+from h3gnn.training.history import warn_of_collapse
+from h3gnn.training.loop import AfterEpochOf, Snapshots
+from h3gnn.training.models import (
+    Shape,
+    Training,
+    default_chunk,
+    derive_seeds,
+    edge_files,
+    files_in,
+    train_models,
+)
+from h3gnn.training.resources import (
+    Size,
+    parse_memory,
+    peak_megabytes,
+    physical_memory,
+    pick_device,
+    pick_group,
+    use_bfloat16,
+)
+
+INFERENCE_CHUNK = 16_384
+"""So many nodes are embedded at a time, where memory is bounded."""
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -211,7 +229,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         edge_index: Any = None,
         checkpoints: Checkpoints | None = None,
         snapshots: Snapshots | None = None,
-        watching: Watching | None = None,
+        after_epoch_of: AfterEpochOf | None = None,
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
@@ -225,87 +243,73 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 checkpoints are removed.
             snapshots: after which epochs to hand the models' embedding to a function; not in mini-batches,
                 and not together with checkpoints.
-            watching: gives, for a group of models that starts with a given one, what is called after each of
-                its epochs with the epoch and the records so far.
+            after_epoch_of: gives, for a group of models that starts with a given one, what is called after each
+                of its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
-        self._check_checkpoints(checkpoints)
-        started = time.perf_counter()
-        if self.batch_size is not None or isinstance(X, MappedGraph):
-            if snapshots is not None:
-                raise InputError("snapshots are taken of the full graph: leave batch_size out")
-            self._fit_in_batches(X, edge_index, checkpoints, watching)
-        else:
-            self._fit_full_graph(X, edge_index, checkpoints, snapshots, watching)
+        self._check_fit(X, checkpoints, snapshots)
+        started, device = time.perf_counter(), pick_device(self.device)
+        self._take_in(X if isinstance(X, MappedGraph) else self._read(X, edge_index))
+        at_once, chunk = self._room(device)
+        with (
+            together(device) as ranks,
+            edge_files(self._entries(), self.n_models, self._budget()) as allocate,
+        ):
+            self.encoder_, self.history_ = train_models(
+                self._stack,
+                self._source(device),
+                self.seeds_,
+                Training.of(self.get_params()),
+                at_once=at_once,
+                chunk=chunk,
+                show=self.verbose,
+                checkpoints=checkpoints,
+                fingerprint=self._fingerprint(device),
+                snapshots=self._smoothed(snapshots, device),
+                after_epoch_of=after_epoch_of,
+                ranks=ranks,
+                allocate=allocate if self.batch_size is not None else None,
+            )
+            if isinstance(self.graph_, Graph):
+                self.embedding_ = self._embed_fitted()
         self.cost_ = {
             "seconds": round(time.perf_counter() - started, 3),
-            "peak_megabytes": peak_megabytes(pick_device(self.device)),
+            "peak_megabytes": peak_megabytes(device),
         }
         warn_of_collapse(self.history_, stacklevel=3)
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
 
-    def _fit_full_graph(
-        self,
-        X: Any,  # noqa: N803
-        edge_index: Any,
-        checkpoints: Checkpoints | None,
-        snapshots: Snapshots | None,
-        watching: Watching | None,
-    ) -> None:
+    def _check_fit(self, X: Any, checkpoints: Checkpoints | None, snapshots: Snapshots | None) -> None:  # noqa: N803
+        """Refuse what does not go together, before anything is read."""
+        mapped = isinstance(X, MappedGraph)
+        if checkpoints is not None:
+            checkpoints.check()
+            if not isinstance(self.random_state, numbers.Integral):
+                raise InputError(
+                    "checkpoints need random_state to be a whole number, so that the run can go on"
+                )
+        if self.batch_size is not None or mapped:
+            if snapshots is not None:
+                raise InputError("snapshots are taken of the full graph: leave batch_size out")
+            if self.batch_size is None:
+                raise InputError(
+                    "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
+                )
+            if mapped and self.smoothing:
+                raise InputError("smoothing walks on the whole graph, which is in files: leave it at 0")
+            return
         if checkpoints is not None and snapshots is not None:
             raise InputError("a run that goes on from checkpoints has no earlier snapshots: give one of them")
         if launched_together():
             raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
-        device = pick_device(self.device)
-        self._take_in(self._read(X, edge_index))
-        at_once, chunk = self._room(device)
-        self.encoder_, self.history_ = train_models(
-            self._encoder,
-            self._features(self.graph_.features, device),
-            self.support_.to(device),
-            self.seeds_,
-            self._training(),
-            at_once=at_once,
-            chunk=chunk,
-            show=self.verbose,
-            checkpoints=checkpoints,
-            fingerprint=self._fingerprint(device),
-            snapshots=None if snapshots is None else snapshots.through(self._smoother(self.graph_, device)),
-            watching=watching,
-        )
-        if self.memory is None:
-            self.embedding_ = self._encode(self.graph_, self.support_)
-        else:
-            self.embedding_ = self._encode_layer_by_layer()
-
-    def _fit_in_batches(
-        self,
-        X: Any,  # noqa: N803
-        edge_index: Any,
-        checkpoints: Checkpoints | None,
-        watching: Watching | None,
-    ) -> None:
-        if self.batch_size is None:
-            raise InputError(
-                "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
-            )
-        if isinstance(X, MappedGraph):
-            if self.smoothing:
-                raise InputError("smoothing walks on the whole graph, which is in files: leave it at 0")
-            for stale in ("embedding_", "support_"):  # of an earlier fit in memory
-                self.__dict__.pop(stale, None)
-            self._take_in(X)
-        else:
-            self._take_in(self._read(X, edge_index))
-        self._train_in_batches(self._source(), checkpoints, watching)
-        if not isinstance(X, MappedGraph):
-            self.embedding_ = self._encode_layer_by_layer()
 
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
-        self.graph_ = cast(Graph, graph)  # what is asked of it here, both have
+        for stale in ("embedding_", "support_"):  # of an earlier fit
+            self.__dict__.pop(stale, None)
+        self.graph_: Graph | MappedGraph = graph
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
@@ -322,9 +326,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """
         check_is_fitted(self, "encoder_")
         if self.smoothing:
-            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // largefit.INFERENCE_CHUNK))
+            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // INFERENCE_CHUNK))
         else:
-            yield from self._encoded_chunks()
+            yield from self._embedding_chunks()
 
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -348,16 +352,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
 
-    def fit_transform(
-        self,
-        X: Any,  # noqa: N803
-        y: Any = None,
-        *,
-        edge_index: Any = None,
-        checkpoints: Checkpoints | None = None,
-    ) -> Any:
-        """Fit, and return the embedding of the fitted graph."""
-        return self.fit(X, y, edge_index=edge_index, checkpoints=checkpoints).embedding_.copy()
+    def fit_transform(self, X: Any, y: Any = None, **how: Any) -> Any:  # noqa: N803
+        """Fit, and return the embedding of the fitted graph; takes what `fit` takes."""
+        return self.fit(X, y, **how).embedding_.copy()
 
     def attention(self) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
@@ -368,10 +365,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(self.graph_, MappedGraph):
             raise InputError("the attention of a graph in files is not kept: fit a smaller graph in memory")
         device = pick_device(self.device)
-        encoder = self.encoder_.to(device)
+        tokens = LayerwiseEncoder(self.encoder_.to(device).eval(), self._rows(self.graph_, self.support_)).tokens()
         with torch.no_grad():
-            features = self._features(self.graph_.features, device)
-            weights = encoder.attention(encoder.tokens(encoder.project(features), self.support_.to(device)))
+            weights = self.encoder_.attention(torch.cat(list(tokens), dim=1))
         if weights is None:
             raise InputError('fusion="mlp" has no attention to show')
         listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
@@ -392,17 +388,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
-        mapped = isinstance(state.graph, MappedGraph)
-        if not mapped:
+        if isinstance(state.graph, Graph):
             model.support_ = model._support(state.graph)
-        entries = state.tensors["encoder.edges.logit"].shape[1] if mapped else None
-        model.encoder_ = model._encoder(model.n_models, entries)
+        model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
         model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
-        if mapped:
-            return model
-        model.embedding_ = model._encode(state.graph, model.support_)
+        if isinstance(state.graph, Graph):
+            model.embedding_ = model._embed_fitted()
         return model
 
     @property
@@ -443,49 +436,58 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             )
 
     def _support(self, graph: Graph) -> Support:
-        return support_of(self.get_params(), graph)
+        return build_support(
+            graph.edge_index,
+            graph.num_nodes,
+            edge_weight=graph.edge_weight,
+            undirected=self.undirected,
+            self_loops=self.self_loops,
+            start=self.edge_start,
+            normalize=self.normalize,
+        )
 
-    def _encoder(self, models: int, entries: int | None = None) -> JointEncoder:
-        known = self.support_.pattern.entries if entries is None else entries
+    def _entries(self) -> int:
+        """Return how many edge weights a model has when it is drawn: mini-batches place theirs later."""
+        return self.support_.entries if isinstance(self.graph_, Graph) else self._support_in_files().entries
+
+    def _support_in_files(self) -> Support:
+        assert isinstance(self.graph_, MappedGraph)
+        found = support_rows(self.graph_, undirected=self.undirected, self_loops=self.self_loops)
+        return support_of_rows(
+            found.crow, found.cols, found.weight, start=self.edge_start, normalize=self.normalize
+        )
+
+    def _stack(self, models: int, entries: int | None = None) -> EncoderStack:
+        """Return so many encoders, not yet drawn."""
+        if entries is None:
+            entries = 0 if self.batch_size is not None else self.support_.entries
         device = pick_device(self.device)
-        return encoder_of(self.get_params(), self.graph_.num_features, known, models, device)
-
-    def _training(self) -> Training:
-        return training_of(self.get_params())
-
-    def _check_checkpoints(self, checkpoints: Checkpoints | None) -> None:
-        if checkpoints is None:
-            return
-        checkpoints.check()
-        if not isinstance(self.random_state, numbers.Integral):
-            raise InputError("checkpoints need random_state to be a whole number, so that the run can go on")
+        return Shape.of(self.get_params()).build(self.n_features_in_, entries, models, device)
 
     def _fingerprint(self, device: torch.device) -> dict[str, Any]:
         """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
         settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
+        precision = "bfloat16" if use_bfloat16(self.precision, device) else "float32"
         return {
             **settings,
-            "precision": self._precision(device),  # "auto" is not the same on every processor
+            "precision": precision,  # "auto" is not the same on every processor
             "device": device.type,
             "seeds": self.seeds_,
             "graph": self.graph_.provenance.sha256,
         }
 
-    def _precision(self, device: torch.device) -> str:
-        return "bfloat16" if use_bfloat16(self.precision, device) else "float32"
-
     def _room(self, device: torch.device) -> tuple[int | None, int | None]:
         """Return how many models to train at once and how many nodes to fuse at a time in a memory budget.
 
-        Without a budget, nothing: training asks the machine.
+        Without a budget, and in mini-batches, nothing: training asks the machine.
         """
-        if self.memory is None:
+        if self.memory is None or self.batch_size is not None:
             return None, None
-        widths = self._encoder(1, entries=0).input.widths
+        widths = self._stack(1, entries=0).input.widths
         size = Size(
             nodes=self.graph_.num_nodes,
-            entries=self.support_.pattern.entries,
-            features=self.graph_.num_features,
+            entries=self.support_.entries,
+            features=self.n_features_in_,
             channels=self.channels,
             hops=self.hops,
             first_width=sum(widths),
@@ -495,72 +497,76 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         )
         return pick_group(parse_memory(self.memory), size, default_chunk(device, 1))
 
-    def _source(self) -> largefit.Source:
-        """Return what batches and layer-by-layer encoding read from, in memory or in files."""
-        choice: dict[str, Any] = {"start": self.edge_start, "normalize": self.normalize}
+    def _source(self, device: torch.device) -> WholeGraph | SampledBatches:
+        """Return the fitted graph as training takes it: as one batch, or in many."""
+        if self.batch_size is None:
+            assert isinstance(self.graph_, Graph)
+            features = self._features(self.graph_.features, device)
+            return WholeGraph(features, self.support_.to(device), self.hops)
+        return sampled_batches(
+            self._rows_anywhere(),
+            self.hops,
+            device,
+            batch_size=self.batch_size,
+            fan_out=self.fan_out,
+            batches=self.batches,
+        )
+
+    def _rows_anywhere(self) -> GraphRows:
+        """Return the fitted graph as rows that are read on demand, from memory or from files."""
         if isinstance(self.graph_, MappedGraph):
-            choice |= {"undirected": self.undirected, "self_loops": self.self_loops}
-            return largefit.source_in_files(self.graph_, self.scaler_, **choice)
-        return largefit.source_in_memory(self.graph_, self.scaler_, self.support_, **choice)
+            read = feature_rows(self.graph_, self.scaler_)
+            return GraphRows(
+                lambda nodes: read(nodes.numpy()), self._support_in_files(), self.n_features_in_
+            )
+        return rows_in_memory(self.scaler_(self.graph_.features), self.support_)
+
+    def _rows(self, graph: Graph, support: Support) -> GraphRows:
+        """Return a graph in memory on the device of the encoder."""
+        device = pick_device(self.device)
+        return GraphRows.at_hand(self._features(graph.features, device), support.to(device))
 
     def _budget(self) -> int:
-        return largefit.physical_memory() if self.memory is None else parse_memory(self.memory)
-
-    def _train_in_batches(
-        self, source: largefit.Source, checkpoints: Checkpoints | None, watching: Watching | None
-    ) -> None:
-        device = pick_device(self.device)
-        how = largefit.BatchSettings(
-            self.batch_size or 1,
-            self.fan_out,
-            self.batches,
-            self.learning_rate,
-            self.weight_decay,
-            self.momentum,
-            live_teacher=self.teacher_mode == "train",
-            decoder=self.objective == "decoder",
-            chunk=default_chunk(device, self.n_models),
-        )
-        student = self._encoder(self.n_models, entries=0)
-        self.history_ = largefit.train_source(
-            student,
-            source,
-            how,
-            self.seeds_,
-            self._training(),
-            device,
-            budget=self._budget(),
-            checkpoints=checkpoints,
-            fingerprint=self._fingerprint(device),
-            show=self.verbose,
-            watching=watching,
-        )
-        student.fuse_in_bfloat16 = False  # what users get is computed in full
-        self.encoder_ = student
+        return physical_memory() if self.memory is None else parse_memory(self.memory)
 
     def _features(self, features: Tensor, device: torch.device) -> FeatureMatrix:
         return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
+
+    def _embed_fitted(self) -> npt.NDArray[np.float32]:
+        """Return the fitted graph's embedding, smoothed, in as much memory as training was given."""
+        assert isinstance(self.graph_, Graph)
+        if self.memory is None and self.batch_size is None:
+            return self._encode(self.graph_, self.support_)
+        encoded = torch.from_numpy(np.concatenate(list(self._embedding_chunks())))
+        return _as_array(self._smoother(self.graph_, encoded.device)(encoded))
 
     def _encode(
         self, graph: Graph, support: Support, edge_weights: Tensor | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the students' embeddings side by side, smoothed, `[nodes, models · D]`."""
         device = pick_device(self.device)
-        features = self._features(graph.features, device)
-        encoded = encode(self.encoder_.to(device), features, support.to(device), edge_weights)
-        return as_array(self._smoother(graph, device)(encoded))
+        weights = None if edge_weights is None else edge_weights.to(device)
+        encoded = embed(self.encoder_.to(device), self._rows(graph, support), weights)
+        return _as_array(self._smoother(graph, device)(encoded))
 
-    def _encode_layer_by_layer(self) -> npt.NDArray[np.float32]:
-        """Return the same for the fitted graph, with less memory."""
-        encoded = torch.from_numpy(np.concatenate(list(self._encoded_chunks())))
-        return as_array(self._smoother(self.graph_, encoded.device)(encoded))
+    def _embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
+        encoder, graph = self.encoder_.to(pick_device(self.device)).eval(), self._rows_anywhere()
+        long = 4 * encoder.models * graph.support.nodes * encoder.channels * (encoder.hops + 2)
+        with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
+            allocate = files_in(Path(folder)) if long > self._budget() // 2 else None
+            for piece in LayerwiseEncoder(encoder, graph, None, INFERENCE_CHUNK, allocate).chunks():
+                yield _as_array(joined(piece))
 
-    def _encoded_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
-        encoder = self.encoder_.to(pick_device(self.device))
-        yield from largefit.embedding_chunks(encoder, self._source(), self._budget())
+    def _smoothed(self, snapshots: Snapshots | None, device: torch.device) -> Snapshots | None:
+        if snapshots is None or not isinstance(self.graph_, Graph):
+            return None
+        return snapshots.through(self._smoother(self.graph_, device))
 
     def _smoother(self, graph: Graph, device: torch.device) -> Smoother:
-        return Smoother(graph, self.smoothing, device)
+        if not self.smoothing:
+            return Smoother(None, 0.0)
+        walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight))
+        return Smoother(walk.to(device), self.smoothing)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
@@ -577,20 +583,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         device = pick_device(self.device)
         fitted = self.scaler_(self.graph_.features).to_dense()
         neighbours = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
-        support = attach_nodes(
-            self.support_,
-            neighbours,
-            self_loops=self.self_loops,
-            start=self.edge_start,
-            normalize=self.normalize,
-        )
-        nodes = torch.arange(support.pattern.nodes)
+        support = attach_nodes(self.support_, neighbours, self_loops=self.self_loops)
+        nodes = torch.arange(support.nodes)
         same = torch.where(nodes < fitted.shape[0], nodes, -1)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         every = FeatureMatrix(torch.cat([fitted, rows]).to(device), storage=self.feature_storage)
-        new = encode(self.encoder_.to(device), every, support.to(device), weights)[fitted.shape[0] :]
+        graph = GraphRows.at_hand(every, support.to(device))
+        new = embed(self.encoder_.to(device), graph, weights.to(device))[fitted.shape[0] :]
         known = torch.from_numpy(self.embedding_)
-        return as_array(self._smoother(self.graph_, device).attach(new.cpu(), known, neighbours))
+        return _as_array(self._smoother(self.graph_, device).attach(new.cpu(), known, neighbours))
 
 
 def _is_graph(X: Any) -> bool:  # noqa: N803
@@ -602,3 +603,9 @@ def _is_graph(X: Any) -> bool:  # noqa: N803
     if all(hasattr(X, name) for name in ("edges", "num_nodes", "ndata")):
         return True
     return bool(sp.issparse(X)) and X.shape[0] == X.shape[1]
+
+
+def _as_array(embedding: Tensor) -> npt.NDArray[np.float32]:
+    """Return an embedding on any device as an array."""
+    found: npt.NDArray[np.float32] = embedding.contiguous().cpu().numpy()
+    return found

@@ -7,27 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from h3gnn.encoder.attention import attention_weights, mix_tokens
-from h3gnn.encoder.layers import Generators, LayerNorm, Linear, keep_scale
-
-
-class FeedForward(nn.Module):
-    """The paper's MLP, `in → hidden → out` with GELU."""
-
-    def __init__(self, models: int, in_channels: int, hidden_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.input = Linear(models, in_channels, hidden_channels)
-        self.output = Linear(models, hidden_channels, out_channels)
-
-    def reset_parameters(self, generators: Generators) -> None:
-        """Start both layers anew."""
-        self.input.reset_parameters(generators)
-        self.output.reset_parameters(generators)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[models, ..., in]` to `[models, ..., out]`."""
-        flat = x.reshape(x.shape[0], -1, x.shape[-1])
-        mapped: Tensor = self.output(nn.functional.gelu(self.input(flat)))
-        return mapped.view(*x.shape[:-1], -1)
+from h3gnn.encoder.layers import FeedForward, Generators, LayerNorm, Linear
+from h3gnn.encoder.noise import keep_scale
 
 
 class TokenAttention(nn.Module):
@@ -56,9 +37,9 @@ class TokenAttention(nn.Module):
         for layer in (self.qkv, self.projection, self.attention_norm, self.mlp, self.mlp_norm):
             layer.reset_parameters(generators)
 
-    def keep_shape(self, nodes: int, tokens: int) -> tuple[int, ...]:
-        """Shape of one model's dropout mask."""
-        return (nodes, tokens, tokens, self.heads)
+    def keep_shape(self, tokens: int) -> tuple[int, ...]:
+        """Shape of one node's dropout mask."""
+        return (tokens, tokens, self.heads)
 
     def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Fuse `[models, nodes, tokens, channels]`."""

@@ -1,174 +1,136 @@
-"""The joint structural encoder: features and support in, embeddings out."""
+"""The joint structural encoder as an ordinary PyG module: `x` and `edge_index` in, embeddings out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.fusion import TokenAttention, TokenMLP
-from h3gnn.encoder.layers import Dropout, Generators, drop, uniform_
-from h3gnn.encoder.propagation import Adjacency, FeatureMatrix
-from h3gnn.encoder.support import Support
-from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, Projected, WeightedGCN
-
-NORMS = ("residual-post", "post", "pre")
-FUSIONS = ("attention", "mlp")
-OUTPUTS = ("flatten", "first")
+from h3gnn.encoder.features import FeatureMatrix
+from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.stack import EncoderStack
+from h3gnn.encoder.support import Support, build_support
+from h3gnn.encoder.tokens import whole_graph
 
 
 class JointEncoder(nn.Module):
-    r"""Joint structural node encoding: S = 2 + K tokens per node, fused by attention.
+    r"""Joint structural node encoding (`EncoderStack` tells the equations), for your own loop and loss.
 
-    .. math::
-        \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
-
-    followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw features,
-    once), `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
-
-    All weights have a first axis `models`: a stack trains together, and no model sees another.
+    Each edge weighs what it does in Ã; with `num_edges`, each edge of one graph has a learnable weight that
+    starts there, and batches name their edges by `e_id`, as PyG's loaders do.
 
     Args:
         in_channels: number of features d.
         channels: width C of a token.
-        entries: number of entries of the support, each with a learnable weight.
-        hops: K, one weighted-GCN token for each hop 1…K.
-        hidden_channels: hidden width of the MLP (4C by default) and of the weighted GCNs (C by default).
-        heads: attention heads; must divide `channels`.
-        norm: `"residual-post"` (paper), `"post"` or `"pre"`.
-        fusion: `"attention"` (paper) or `"mlp"` (ablation).
-        output: `"flatten"` gives D = S·C, `"first"` the first token alone.
-        batch_norm: batch norm between the layers of a weighted GCN.
-        token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
-        attention_dropout: rate on the attention weights, likewise.
-        mask_token: the mask token starts `"normal"` or `"zero"`.
-        fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
-        side_by_side: how the first weights of several models lie in memory; see `propagation.side_by_side`.
-        models: how many models stand in the stack.
+        num_edges: number of edges of the one graph whose edge weights are to be learned; None learns none.
+        undirected: let messages flow both ways along each edge; a learned weight serves both.
+        self_loops: let each node hear itself.
+        options: `hops`, `hidden_channels`, `heads`, `norm`, `fusion`, `output`, `batch_norm`,
+            `token_dropout`, `attention_dropout`, `mask_token`, as in `EncoderStack`.
 
     Shapes:
-        features `[nodes, d]`, support over the same nodes; output `[models, nodes, D]`.
+        x `[nodes, d]` (dense or CSR), edge_index `[2, edges]`, edge_weight `[edges]`, mask bool `[nodes]`;
+        output `[nodes, D]`.
     """
 
     def __init__(
         self,
         in_channels: int,
         channels: int,
-        entries: int,
         *,
-        hops: int = 2,
-        hidden_channels: int | None = None,
-        heads: int = 4,
-        norm: str = "residual-post",
-        fusion: str = "attention",
-        output: str = "flatten",
-        batch_norm: bool = False,
-        token_dropout: float | Sequence[float] = 0.0,
-        attention_dropout: float | Sequence[float] = 0.0,
-        mask_token: str = "normal",
-        fuse_in_bfloat16: bool = False,
-        side_by_side: bool = False,
-        models: int = 1,
+        num_edges: int | None = None,
+        undirected: bool = True,
+        self_loops: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__()
-        mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
-        hop_widths = [channels if hop == 1 else hop_width for hop in range(1, hops + 1)]
-        self.models, self.channels, self.hops, self.output = models, channels, hops, output
-        self.fuse_in_bfloat16 = fuse_in_bfloat16
-        self.token_dropout = per_model(token_dropout, models)
-        widths = [channels, mlp_width, *hop_widths]
-        self.input = InputProjection(models, in_channels, widths, mask_token, side_by_side=side_by_side)
-        self.edges = EdgeWeights(models, entries)
-        self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
-        self.mlp = NodeMLP(models, mlp_width, channels)
-        self.hop_tokens = nn.ModuleList(
-            WeightedGCN(models, hop, hop_width, channels, batch_norm) for hop in range(1, hops + 1)
-        )
-        self.fusion: TokenAttention | TokenMLP
-        if fusion == "attention":
-            self.fusion = TokenAttention(models, channels, heads, norm, per_model(attention_dropout, models))
-        else:
-            self.fusion = TokenMLP(models, channels, 2 + hops)
+        for reserved in ("models", "entries", "side_by_side", "fuse_in_bfloat16"):
+            if reserved in options:
+                raise TypeError(f"{reserved} is an option of a stack of models, not of one encoder")
+        self.in_channels, self.undirected, self.self_loops = in_channels, undirected, self_loops
+        self.stack = EncoderStack(in_channels, channels, 0, models=1, **options)
+        self.edge_logit = None if num_edges is None else nn.Parameter(torch.empty(num_edges))
+        self.reset_parameters()
 
     @property
     def out_channels(self) -> int:
-        """Width D of one model's embedding."""
-        return self.channels * (2 + self.hops if self.output == "flatten" else 1)
+        """Width D of an embedding."""
+        return self.stack.out_channels
 
-    def reset_parameters(self, generators: Generators, start: Tensor) -> None:
-        """Draw each model's start from its own generator; edge weights start where the support says."""
-        in_channels = self.input.weight.shape[1]
-        self.input.reset_parameters(generators)
-        self.edges.reset_parameters(start)
-        uniform_(self.linear_bias, in_channels**-0.5, generators)
-        self.mlp.reset_parameters(generators, in_channels)
-        for token in self.hop_tokens:
-            cast(WeightedGCN, token).reset_parameters(generators)
-        self.fusion.reset_parameters(generators)
+    def reset_parameters(self) -> None:
+        """Start anew from torch's global generator; learned edge weights start at their entry of Ã."""
+        seed = int(torch.randint(2**62, ()))
+        self.stack.reset_parameters([torch.Generator().manual_seed(seed)], torch.empty(0))
+        if self.edge_logit is not None:
+            nn.init.zeros_(self.edge_logit)
 
-    def project(self, features: FeatureMatrix) -> Projected:
-        """Multiply the features and the mask token with every first-layer weight."""
-        projected: Projected = self.input(features)
-        return projected
-
-    def tokens(
+    def forward(
         self,
-        projected: Projected,
-        support: Support,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        *,
         mask: Tensor | None = None,
-        edge_weights: Tensor | None = None,
-        dropout: Dropout | None = None,
+        e_id: Tensor | None = None,
     ) -> Tensor:
-        """Return the tokens `[models, nodes, 2 + hops, channels]`.
+        """Encode all nodes: `[nodes, D]`.
 
         Args:
-            projected: from `project`, or a moving average of it.
-            support: where messages may flow.
-            mask: bool `[models, nodes]`, the nodes whose features are hidden.
-            edge_weights: `[models, entries]`; the learned ones by default.
-            dropout: where keep-masks come from; None drops nothing.
+            x: features.
+            edge_index: `[2, edges]`, source above target.
+            edge_weight: the data's own positive weights, which take the place of the ones in A.
+            mask: the nodes whose features are replaced by the learnable mask token.
+            e_id: which of `num_edges` each edge is; by default they are all there, in order.
         """
-        seen = projected.masked(mask)
-        to_linear, to_mlp, *to_hops = self.input.widths
-        linear, hidden, messages = torch.split(seen, [to_linear, to_mlp, sum(to_hops)], dim=-1)
-        weights = self.edges(support) if edge_weights is None else edge_weights
-        adjacency = Adjacency(support.pattern, weights)
-        first_layers = torch.split(torch.relu(adjacency @ messages), to_hops, dim=-1)
-        hops = [
-            token(first_layer, adjacency, self.token_dropout, dropout)
-            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
-        ]
-        stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
-        kept = None
-        if dropout is not None:
-            kept = dropout.keep(self.token_dropout, stacked.shape[1:], stacked.device)
-        return drop(stacked, kept, self.token_dropout)
+        if x.dim() != 2 or x.shape[1] != self.in_channels:
+            raise ValueError(f"x must be [nodes, {self.in_channels}], not {list(x.shape)}")
+        support = build_support(
+            edge_index,
+            x.shape[0],
+            edge_weight=edge_weight,
+            undirected=self.undirected,
+            self_loops=self.self_loops,
+        ).to(x.device, x.dtype)
+        part = whole_graph(FeatureMatrix.as_stored(x), support, self.stack.hops)
+        weights = self._edge_weights(support, edge_index, e_id)
+        noise = DrawnNoise([_default_generator(x.device)]) if self.training else None
+        tokens = self.stack.tokens(
+            self.stack.project(part), part, weights, None if mask is None else mask[None], noise
+        )
+        return self.stack.fuse(tokens, self.stack.attention_keep(part, noise)).squeeze(0)
 
-    def attention_keep(self, nodes: int, dropout: Dropout | None) -> Tensor | None:
-        """Draw the attention's dropout masks for the whole graph; None where nothing is dropped."""
-        if dropout is None or isinstance(self.fusion, TokenMLP):
-            return None
-        shape = self.fusion.keep_shape(nodes, 2 + self.hops)
-        return dropout.keep(self.fusion.dropout, shape, self.linear_bias.device)
+    def _edge_weights(self, support: Support, edge_index: Tensor, e_id: Tensor | None) -> Tensor:
+        r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for the edges, :math:`\tilde A_{vv}` for the loops."""
+        start = support.normalized(None)
+        if self.edge_logit is None:
+            return start[None]
+        each = torch.arange(edge_index.shape[1], device=edge_index.device) if e_id is None else e_id
+        if len(each) != edge_index.shape[1] or (e_id is None and len(each) != len(self.edge_logit)):
+            raise ValueError(
+                f"{edge_index.shape[1]} edges, but {len(self.edge_logit)} learned weights: "
+                "give e_id, the number of each edge in the whole graph"
+            )
+        learned = 2 * torch.sigmoid(self.edge_logit[each])
+        source, target = edge_index
+        places = support.pattern.rows * support.nodes + support.pattern.cols
+        factor = torch.ones_like(start)
+        directions: Sequence[tuple[Tensor, Tensor]] = [(target, source)]
+        if self.undirected:
+            directions = [(source, target), (target, source)]
+        for receiver, sender in directions:
+            keys = receiver * support.nodes + sender
+            at = torch.searchsorted(places, keys).clamp(max=max(0, len(places) - 1))
+            here = places[at] == keys
+            factor = factor.index_put((at[here],), learned[here])
+        return (factor * start)[None]
 
-    def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
-        block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
-        fused: Tensor = self.fusion(block_input, kept)
-        fused = fused.to(tokens.dtype)
-        return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
 
-    def attention(self, tokens: Tensor) -> Tensor | None:
-        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
-        return self.fusion.attention(tokens) if isinstance(self.fusion, TokenAttention) else None
-
-    def forward(self, features: FeatureMatrix, support: Support, mask: Tensor | None = None) -> Tensor:
-        """Encode all nodes: `[models, nodes, D]`."""
-        return self.fuse(self.tokens(self.project(features), support, mask))
-
-
-def per_model(rate: float | Sequence[float], models: int) -> list[float]:
-    """Return one value for each model."""
-    return [float(rate)] * models if isinstance(rate, int | float) else [float(value) for value in rate]
+def _default_generator(device: torch.device) -> torch.Generator:
+    """Return the generator that `torch.manual_seed` seeds."""
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator: torch.Generator = torch.cuda.default_generators[index]
+        return generator
+    return torch.default_generator

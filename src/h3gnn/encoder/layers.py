@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +72,26 @@ class LayerNorm(nn.Module):
         return torch.addcmul(bias.view(shape), normed, weight.view(shape))
 
 
+class FeedForward(nn.Module):
+    """The paper's MLP, `in → hidden → out` with GELU."""
+
+    def __init__(self, models: int, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.input = Linear(models, in_channels, hidden_channels)
+        self.output = Linear(models, hidden_channels, out_channels)
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start both layers anew."""
+        self.input.reset_parameters(generators)
+        self.output.reset_parameters(generators)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[models, ..., in]` to `[models, ..., out]`."""
+        flat = x.reshape(x.shape[0], -1, x.shape[-1])
+        mapped: Tensor = self.output(nn.functional.gelu(self.input(flat)))
+        return mapped.view(*x.shape[:-1], -1)
+
+
 class BatchNorm(nn.Module):
     """Batch norm over the nodes of `[models, nodes, channels]`, with each model's own statistics."""
 
@@ -104,41 +123,3 @@ class BatchNorm(nn.Module):
                 unbiased = x.shape[1] / max(1, x.shape[1] - 1)
                 self.running_var.lerp_(var * unbiased, self.momentum)
         return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
-
-
-class Dropout:
-    """Keep-masks for dropout, each model's drawn from its own generator.
-
-    Masks are drawn for the whole graph and cut to the rows in use, so that working in chunks of nodes
-    changes nothing.
-    """
-
-    def __init__(self, generators: Generators) -> None:
-        self.generators = generators
-
-    def keep(self, rates: Sequence[float], shape: Sequence[int], device: torch.device) -> Tensor | None:
-        """Return bool `[models, *shape]`, False where a value is dropped, or None where nothing is."""
-        if not any(rates):
-            return None
-        kept = torch.empty(len(rates), *shape, dtype=torch.bool, device=device)
-        for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
-            piece.bernoulli_(1 - rate, generator=generator)
-        return kept
-
-
-def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
-    """Zero what is not kept and scale the rest up, so that the expected value stays."""
-    if kept is None:
-        return x
-    return x * (kept * keep_scale(rates, x).view(-1, *[1] * (x.dim() - 1)))
-
-
-def keep_scale(rates: Sequence[float], like: Tensor) -> Tensor:
-    """Return 1 / (1 − rate) for each model, `[models]`."""
-    return _scales(tuple(rates), like.dtype, like.device)
-
-
-@lru_cache(maxsize=256)
-def _scales(rates: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return 1 / (1 − rate) per model; kept, since a copy to a device stops it for a moment."""
-    return torch.tensor([1 / (1 - rate) for rate in rates], dtype=dtype, device=device)

@@ -1,13 +1,15 @@
-"""Random numbers that belong to a node: the same whichever batch, process or machine asks for them.
+"""Where dropout's random numbers come from: drawn in turn for a whole graph, or belonging to each node.
 
 A stream of random numbers depends on who drew before. When the nodes of a step are spread over batches and
-processes, that would make the result depend on the split. So here a number is a hash of (seed, node, which):
-the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in whole-number arithmetic that wraps.
+processes, that would make the result depend on the split. There a number is a hash of (seed, node, which): the
+finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in whole-number arithmetic that wraps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +18,91 @@ _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _FIRST = 0xBF58476D1CE4E5B9 - 2**64
 _SECOND = 0x94D049BB133111EB - 2**64
 _STRIDE = 0xD1B54A32D192ED03 - 2**64
+
+
+class Noise(Protocol):
+    """Hands out keep-masks for dropout."""
+
+    def keep(
+        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
+    ) -> Tensor | None:
+        """Return bool `[models, nodes, *shape]`, False where a value is dropped; None where nothing is.
+
+        Args:
+            rates: of each model.
+            nodes: which nodes, by their number in the whole graph.
+            shape: of the values of one node.
+            place: where in the encoder; other places get other numbers.
+        """
+
+    def another(self) -> Noise:
+        """Return noise that has nothing to do with this, for a second look in the same step."""
+
+
+class DrawnNoise:
+    """Each model's numbers come from its own generator, for all nodes of the whole graph in turn."""
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
+
+    def keep(
+        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
+    ) -> Tensor | None:
+        """Draw keep-masks; the place is the order of the calls."""
+        if not any(rates):
+            return None
+        kept = torch.empty(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
+        for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
+            piece.bernoulli_(1 - rate, generator=generator)
+        return kept
+
+    def another(self) -> DrawnNoise:
+        """Return itself: the generators have moved on."""
+        return self
+
+
+class NodeNoise:
+    """Each number belongs to a node, so that a split into batches and processes changes nothing.
+
+    Args:
+        seeds: one per model, new for every step.
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = list(seeds)
+
+    def keep(
+        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
+    ) -> Tensor | None:
+        """Return the keep-masks of these nodes at this place."""
+        if not any(rates):
+            return None
+        count = torch.Size(shape).numel()
+        drawn = [node_uniform(seed + 7919 * (place + 1), nodes, count) for seed in self.seeds]
+        kept = torch.stack([numbers >= rate for numbers, rate in zip(drawn, rates, strict=True)])
+        return kept.view(len(rates), len(nodes), *shape)
+
+    def another(self) -> NodeNoise:
+        """Return noise that has nothing to do with this, for a second look in the same step."""
+        return NodeNoise([seed + 1 for seed in self.seeds])
+
+
+def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
+    """Zero what is not kept and scale the rest up, so that the expected value stays."""
+    if kept is None:
+        return x
+    return x * (kept * keep_scale(rates, x).view(-1, *[1] * (x.dim() - 1)))
+
+
+def keep_scale(rates: Sequence[float], like: Tensor) -> Tensor:
+    """Return 1 / (1 − rate) for each model, `[models]`."""
+    return _scales(tuple(rates), like.dtype, like.device)
+
+
+@lru_cache(maxsize=256)
+def _scales(rates: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return 1 / (1 − rate) per model; kept, since a copy to a device stops it for a moment."""
+    return torch.tensor([1 / (1 - rate) for rate in rates], dtype=dtype, device=device)
 
 
 def mix(keys: Tensor) -> Tensor:
@@ -49,28 +136,3 @@ def _hashed(seed: int, nodes: Tensor, count: int) -> Tensor:
 
 def _signed(seed: int) -> int:
     return (seed + 2**63) % 2**64 - 2**63
-
-
-class NodeNoise:
-    """Keep-masks for dropout whose rows belong to nodes, so that a split into batches changes nothing.
-
-    Args:
-        seeds: one per model, new for every step.
-    """
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self.seeds = list(seeds)
-
-    def keep(self, rates: Sequence[float], nodes: Tensor, count: int, place: int) -> Tensor | None:
-        """Return bool `[models, nodes, count]`, False where a value is dropped; None where nothing is.
-
-        Args:
-            rates: of each model.
-            nodes: which nodes, by their number in the whole graph.
-            count: values per node.
-            place: where in the encoder; other places get other numbers.
-        """
-        if not any(rates):
-            return None
-        drawn = [node_uniform(seed + 7919 * (place + 1), nodes, count) for seed in self.seeds]
-        return torch.stack([numbers >= rate for numbers, rate in zip(drawn, rates, strict=True)])

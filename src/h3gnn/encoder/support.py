@@ -1,37 +1,107 @@
-"""The support of Ã: between which nodes messages may flow, and how strongly at the start."""
+r"""The support of Ã: between which nodes messages may flow, and how strongly at the start."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.propagation import Pattern
-from h3gnn.sparse import adjacency_entries
+from h3gnn.encoder.sparse import Pattern, row_pointers
 
 START_BOUNDS = (0.01, 0.99)
 """Start values are kept inside these bounds, where the sigmoid still has a slope to learn by."""
+ENTRIES_AT_A_TIME = 1 << 22
+"""Arrays that may be longer than memory are read in pieces of so many entries."""
 
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """The entries of Ã, their start values, and the fixed factor of each.
+    r"""The rows of :math:`\tilde A = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`, in memory or in files.
+
+    What is asked of an entry (its start value, its fixed factor) is computed from the degrees of its two
+    ends, so that a support whose arrays lie in files is read only where it is touched.
 
     Attributes:
         pattern: row = receiving node, column = sending node.
-        start: start value of each learnable weight `[entries]`, inside `START_BOUNDS`.
-        factor: what each learned weight is multiplied with `[entries]`: `1/√(d_u d_v)` with symmetric
-            normalisation, else 1.
+        weight: the data's own weights `[entries]`, or None for ones.
+        receives, sends: degree of each node in its two roles `[nodes]`.
+        start_at: the one start value of all edge weights; None starts each at its entry of Ã.
+        normalize: whether the fixed factor of a weight is its entry of Ã; else it is 1.
     """
 
     pattern: Pattern
-    start: Tensor
-    factor: Tensor
+    weight: Tensor | None
+    receives: Tensor
+    sends: Tensor
+    start_at: float | None = None
+    normalize: bool = False
 
-    def to(self, device: torch.device) -> Support:
-        """Return the support on another device."""
-        return Support(self.pattern.to(device), self.start.to(device), self.factor.to(device))
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.pattern.targets
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self.pattern.entries
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """What each learned weight is multiplied with `[entries]`."""
+        return self.factors(None)
+
+    @cached_property
+    def start(self) -> Tensor:
+        """Start value of each learnable weight `[entries]`, inside `START_BOUNDS`."""
+        return self.starts(None)
+
+    def factors(self, entries: Tensor | None) -> Tensor:
+        """Return the fixed factor of some entries, or of all."""
+        if self.normalize:
+            return self.normalized(entries)
+        return torch.ones(
+            self.entries if entries is None else len(entries),
+            dtype=self.receives.dtype,
+            device=self.receives.device,
+        )
+
+    def starts(self, entries: Tensor | None) -> Tensor:
+        """Return the start values of some entries, or of all."""
+        found = self.normalized(entries)
+        if self.start_at is not None:
+            found = torch.full_like(found, self.start_at)
+        return found.clamp(*START_BOUNDS)
+
+    def normalized(self, entries: Tensor | None) -> Tensor:
+        """Return some entries of Ã, or all."""
+        if entries is None:
+            rows, cols, own = self.pattern.rows, self.pattern.cols, self.weight
+        else:
+            rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
+            cols = self.pattern.cols[entries]
+            own = None if self.weight is None else self.weight[entries]
+        spread = (self.receives[rows] * self.sends[cols.long()]).sqrt()
+        return spread.reciprocal() if own is None else own / spread
+
+    def fill_logit(self, logit: Tensor) -> None:
+        """Put every model's edge logits `[models, entries]` at their start, some at a time."""
+        with torch.no_grad():
+            for first in range(0, self.entries, ENTRIES_AT_A_TIME):
+                entries = torch.arange(first, min(first + ENTRIES_AT_A_TIME, self.entries))
+                logit[:, first : first + len(entries)] = torch.logit(self.starts(entries)).to(logit.device)
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
+        """Return the support on another device, or in another precision."""
+        weight = None if self.weight is None else self.weight.to(device, dtype)
+        receives, sends = self.receives.to(device, dtype), self.sends.to(device, dtype)
+        return Support(self.pattern.to(device), weight, receives, sends, self.start_at, self.normalize)
 
 
 def build_support(
@@ -44,7 +114,7 @@ def build_support(
     start: float | str = "normalized",
     normalize: bool = False,
 ) -> Support:
-    r"""Return the support of :math:`\tilde A = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`.
+    r"""Return the support of a graph in memory.
 
     Args:
         edge_index: `[2, edges]`, source above target, no duplicates.
@@ -59,62 +129,113 @@ def build_support(
         edge_index, edge_weight, nodes, undirected=undirected, self_loops=self_loops
     )
     rows, cols = keys // nodes, keys % nodes
-    receives = torch.zeros(nodes).index_add_(0, rows, weights)
-    sends = torch.zeros(nodes).index_add_(0, cols, weights)
-    normalized = weights / (receives[rows] * sends[cols]).sqrt()
-    initial = normalized if isinstance(start, str) else torch.full_like(normalized, start)
-    factor = normalized if normalize else torch.ones_like(normalized)
-    return Support(Pattern(rows, cols, nodes), initial.clamp(*START_BOUNDS), factor)
+    receives = torch.zeros(nodes, device=keys.device).index_add_(0, rows, weights)
+    sends = torch.zeros(nodes, device=keys.device).index_add_(0, cols, weights)
+    pattern = Pattern(row_pointers(rows, nodes), cols, nodes)
+    return Support(pattern, weights, receives, sends, _start_at(start), normalize)
 
 
-def attach_nodes(
-    support: Support, neighbours: Tensor, *, self_loops: bool, start: float | str, normalize: bool
+def support_of_rows(
+    crow: npt.NDArray[Any],
+    cols: npt.NDArray[Any],
+    weight: npt.NDArray[Any] | None,
+    *,
+    start: float | str,
+    normalize: bool,
 ) -> Support:
+    """Return the support over arrays in files, with the degrees summed a range of entries at a time."""
+    nodes = len(crow) - 1
+    receives, sends = np.zeros(nodes), np.zeros(nodes)
+    for first in range(0, len(cols), ENTRIES_AT_A_TIME):
+        span = slice(first, min(first + ENTRIES_AT_A_TIME, len(cols)))
+        own = None if weight is None else np.asarray(weight[span], dtype=np.float64)
+        sends += np.bincount(cols[span], weights=own, minlength=nodes)
+        rows = np.searchsorted(crow, np.arange(span.start, span.stop), side="right") - 1
+        receives += np.bincount(rows, weights=own, minlength=nodes)
+    degrees = (torch.from_numpy(degree.astype(np.float32)) for degree in (receives, sends))
+    pattern = Pattern(_over(crow), _over(cols), nodes)
+    own_weight = None if weight is None else _over(weight)
+    return Support(pattern, own_weight, *degrees, _start_at(start), normalize)
+
+
+def attach_nodes(support: Support, neighbours: Tensor, *, self_loops: bool) -> Support:
     """Return the support with new nodes that hear known ones and are heard by nobody.
 
     The known nodes keep their degrees, so each new node's tokens depend on that node alone.
 
     Args:
-        support: of the known nodes.
+        support: of the known nodes, whose edges have no weights of their own.
         neighbours: `[new, k]`, the known nodes that each new node hears.
-        self_loops, start, normalize: as in `build_support`.
+        self_loops: whether each new node hears itself, too.
     """
-    known, (new, count) = support.pattern.nodes, neighbours.shape
-    node = torch.arange(known, known + new)
-    rows = [support.pattern.rows, node.repeat_interleave(count)]
-    cols = [support.pattern.cols, neighbours.flatten()]
-    degree = torch.bincount(support.pattern.rows, minlength=known).clamp_min(1)
-    heard = 1 / (degree[neighbours] * (count + int(self_loops))).sqrt()
-    normalized = [heard.flatten()]
+    known, (new, count) = support.nodes, neighbours.shape
+    heard = neighbours.sort(dim=1).values
     if self_loops:
-        rows, cols = [*rows, node], [*cols, node]
-        normalized.append(torch.full((new,), 1 / (count + 1)))
-    weights = torch.cat(normalized)
-    initial = weights if isinstance(start, str) else torch.full_like(weights, start)
-    factor = weights if normalize else torch.ones_like(weights)
-    row, col = torch.cat(rows), torch.cat(cols)
-    order = torch.argsort(row * (known + new) + col)
-    return Support(
-        Pattern(row[order], col[order], known + new),
-        torch.cat([support.start, initial.clamp(*START_BOUNDS)])[order],
-        torch.cat([support.factor, factor])[order],
+        heard = torch.cat([heard, torch.arange(known, known + new)[:, None]], dim=1)
+    begin = support.entries + torch.arange(1, new + 1) * heard.shape[1]
+    pattern = Pattern(
+        torch.cat([support.pattern.crow, begin]),
+        torch.cat([support.pattern.cols, heard.flatten()]),
+        known + new,
     )
+    degree = torch.full((new,), float(count + self_loops))
+    receives = torch.cat([support.receives, degree])
+    sends = torch.cat([support.sends.clamp_min(1), degree])
+    return Support(pattern, None, receives, sends, support.start_at, support.normalize)
+
+
+def adjacency_entries(
+    edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, undirected: bool, self_loops: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the sorted keys `row * nodes + column` of A (or A + I) and the weight of each.
+
+    Self-loops of the data are left out. Of an edge that is there both ways with two weights, the larger
+    counts. A loop of A + I weighs as much as the mean edge.
+    """
+    source, target = edge_index
+    weights = torch.ones(source.shape[0]) if edge_weight is None else edge_weight.to(torch.float32)
+    weights = weights.to(source.device)
+    between = source != target
+    source, target, weights = source[between], target[between], weights[between]
+    if undirected:
+        source, target = torch.cat([source, target]), torch.cat([target, source])
+        weights = weights.repeat(2)
+    if self_loops:
+        loop = torch.arange(nodes, device=source.device)
+        source, target = torch.cat([source, loop]), torch.cat([target, loop])
+        typical = weights.mean() if weights.numel() else weights.new_ones(())
+        weights = torch.cat([weights, typical.expand(nodes)])
+    keys, position = torch.unique(target * nodes + source, return_inverse=True)
+    strongest = weights.new_zeros(keys.shape[0]).scatter_reduce_(0, position, weights, "amax")
+    return keys, strongest
 
 
 def find_entries(known: Pattern, wanted: Pattern, node_of: Tensor) -> tuple[Tensor, Tensor]:
     """Find which entries of `wanted` stand in `known`, where node i of `wanted` is `node_of[i]` there.
 
     Args:
-        node_of: `[wanted.nodes]`, -1 for a node that `known` does not have.
+        known, wanted: of two graphs.
+        node_of: `[wanted.targets]`, -1 for a node that `known` does not have.
 
     Returns:
         The position in `known` of each entry of `wanted` (0 where there is none), and whether it was found.
     """
     rows, cols = node_of[wanted.rows], node_of[wanted.cols]
-    keys = known.rows * known.nodes + known.cols
-    sought = torch.where((rows >= 0) & (cols >= 0), rows * known.nodes + cols, -1)
+    keys = known.rows * known.sources + known.cols
+    sought = torch.where((rows >= 0) & (cols >= 0), rows * known.sources + cols, -1)
     if keys.numel() == 0:
         return torch.zeros_like(sought), torch.zeros_like(sought, dtype=torch.bool)
     position = torch.searchsorted(keys, sought).clamp(max=keys.numel() - 1)
     found = keys[position] == sought
     return torch.where(found, position, 0), found
+
+
+def _start_at(start: float | str) -> float | None:
+    return None if isinstance(start, str) else float(start)
+
+
+def _over(array: npt.NDArray[Any]) -> Tensor:
+    """Return a tensor over an array, which may lie in a file that nobody may write to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(array)

@@ -4,15 +4,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.layers import BatchNorm, Dropout, Generators, Linear, drop, uniform_
-from h3gnn.encoder.propagation import Adjacency, FeatureMatrix, project
+from h3gnn.encoder.features import FeatureMatrix, project
+from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
+from h3gnn.encoder.noise import Noise, drop
+from h3gnn.encoder.sparse import Adjacency, Pattern
 from h3gnn.encoder.support import Support
+
+LAYER_PLACE = 2
+"""Where the noise between a weighted GCN's layers is drawn; attention and tokens have 0 and 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some seed nodes and what they hear; the whole graph is the part in which every node is a seed.
+
+    The nodes are numbered so that those within h hops of the seeds are the first `counts[h]`. A hop-k token
+    then needs the features of the first `counts[k]` nodes, and its layers shrink towards the seeds; the
+    linear and MLP tokens need the seeds alone. Nothing is computed for a node that no seed hears.
+
+    Attributes:
+        nodes: number of each node in the whole graph, seeds first, then by distance.
+        counts: how many nodes lie within 0, 1, … K hops.
+        blocks: `blocks[h]` carries messages from within h + 1 hops to within h hops.
+        features: of `nodes`.
+        whole: every block is the whole support, so that one product serves all hops.
+    """
+
+    nodes: Tensor
+    counts: Sequence[int]
+    blocks: Sequence[Pattern]
+    features: FeatureMatrix
+    whole: bool = False
+
+    @property
+    def seeds(self) -> Tensor:
+        """The nodes that the part was made for."""
+        return self.nodes[: self.counts[0]]
+
+    def rows_of(self, values: Tensor) -> Tensor:
+        """Return the values `[models, nodes of the whole graph]` of this part's nodes."""
+        return values if self.whole else values[:, self.nodes]
+
+
+def whole_graph(features: FeatureMatrix, support: Support, hops: int) -> Part:
+    """Return the part in which every node is a seed and hears all of its neighbours."""
+    nodes = torch.arange(support.nodes, device=features.device)
+    counts = [support.nodes] * (hops + 1)
+    return Part(nodes, counts, [support.pattern] * hops, features, whole=True)
 
 
 class Projected(NamedTuple):
@@ -40,6 +85,7 @@ class InputProjection(nn.Module):
     .. math:: \mathrm{where}(\mathcal M, t, X)\, W = \mathrm{where}(\mathcal M, t W, X W),
 
     the features stay constant, one product :math:`XW` serves all tokens, and masking happens behind it.
+    Dropped feature columns are dropped rows of W, :math:`X\,\mathrm{diag}(m)\,W = X\,(\mathrm{diag}(m)\,W)`.
     """
 
     def __init__(
@@ -61,9 +107,25 @@ class InputProjection(nn.Module):
             for token, generator in zip(self.mask_token, generators, strict=True):
                 token.normal_(generator=generator) if self.mask_start == "normal" else token.zero_()
 
-    def forward(self, features: FeatureMatrix) -> Projected:
-        """Multiply everything with every first-layer weight; nothing is masked yet."""
-        return Projected(*project(features, self.weight, self.mask_token))
+    def forward(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected]:
+        """Multiply the features with every first-layer weight, for as many nodes as each needs.
+
+        Nothing is masked yet. In the whole graph all maps see all nodes and one product serves them; else
+        there is one for the node's own tokens and one for each hop.
+
+        Args:
+            part: whose features to multiply.
+            columns_kept: `[models, in]`, what each feature column is multiplied with; None keeps all.
+        """
+        weight = self.weight if columns_kept is None else self.weight * columns_kept[:, :, None]
+        if part.whole:
+            return [Projected(*project(part.features, weight, self.mask_token))]
+        own = self.widths[0] + self.widths[1]
+        pieces = torch.split(weight, [own, *self.widths[2:]], dim=2)
+        return [
+            Projected(*project(part.features.first(count), piece, self.mask_token))
+            for count, piece in zip(part.counts, pieces, strict=True)
+        ]
 
 
 class EdgeWeights(nn.Module):
@@ -83,9 +145,9 @@ class EdgeWeights(nn.Module):
         with torch.no_grad():
             self.logit.copy_(torch.logit(start).expand_as(self.logit))
 
-    def forward(self, support: Support) -> Tensor:
-        """Return the weights `[models, entries]`."""
-        return torch.sigmoid(self.logit) * support.factor
+    def forward(self, factor: Tensor) -> Tensor:
+        """Return the weights `[models, entries]`, given the fixed factor of each."""
+        return torch.sigmoid(self.logit) * factor
 
 
 class NodeMLP(nn.Module):
@@ -113,12 +175,13 @@ class WeightedGCN(nn.Module):
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
     The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
-    other hops: it is the same product for all of them.
+    other hops: in the whole graph it is the same product for all of them.
     """
 
     def __init__(self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool) -> None:
         super().__init__()
         widths = [hidden_channels] * (hops - 1) + [channels]
+        self.hops = hops
         self.linears = nn.ModuleList(
             Linear(models, width_in, width_out, bias=False) for width_in, width_out in pairwise(widths)
         )
@@ -129,18 +192,34 @@ class WeightedGCN(nn.Module):
         for layer in (*self.linears, *self.norms):
             layer.reset_parameters(generators)
 
+    def pass_on(self, layer: int, hidden: Tensor) -> Tensor:
+        """Return what nodes send after this layer, `[models, nodes, channels]`."""
+        sent: Tensor = self.linears[layer](self.norms[layer](hidden) if len(self.norms) else hidden)
+        return sent
+
     def forward(
         self,
         hidden: Tensor,
-        adjacency: Adjacency,
+        adjacencies: Sequence[Adjacency],
         rates: Sequence[float],
-        dropout: Dropout | None,
+        noise: Noise | None,
+        nodes: Tensor,
     ) -> Tensor:
-        """From the first layer `[models, nodes, hidden]` to the last `[models, nodes, channels]`."""
+        """From the first layer `[models, nodes, hidden]` to the last `[models, seeds, channels]`.
+
+        Args:
+            hidden: the first layer of the nodes within `hops - 1` hops.
+            adjacencies: towards the nodes within 0, 1, … hops.
+            rates: of dropout between layers, one for each model.
+            noise: where keep-masks come from; None drops nothing.
+            nodes: numbers of the nodes in the whole graph.
+        """
         for layer, linear in enumerate(self.linears):
             if len(self.norms):
                 hidden = self.norms[layer](hidden)
-            if dropout is not None:
-                hidden = drop(hidden, dropout.keep(rates, hidden.shape[1:], hidden.device), rates)
-            hidden = torch.relu(adjacency @ linear(hidden))
+            if noise is not None:
+                place = LAYER_PLACE + 64 * self.hops + layer
+                kept = noise.keep(rates, nodes[: hidden.shape[1]], hidden.shape[2:], place)
+                hidden = drop(hidden, kept, rates)
+            hidden = torch.relu(adjacencies[self.hops - 2 - layer] @ linear(hidden))
         return hidden

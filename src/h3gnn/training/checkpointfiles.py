@@ -16,7 +16,7 @@ from h3gnn.storage import versions
 from h3gnn.tensorfiles import read_tensor_file, remove_parts, write_tensor_file
 
 FORMAT = "h3gnn-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NAME = re.compile(r"epoch-(?P<epoch>\d{8,})-[0-9a-f]{16}\.safetensors")
 GROUP = re.compile(r"models-(?P<first>\d+)-(?P<last>\d+)")
 LOCK = ".lock"

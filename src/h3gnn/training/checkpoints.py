@@ -1,14 +1,22 @@
-"""Checkpoints: a run that is killed goes on where it was, bit for bit on CPU. See docs/checkpoints.md."""
+"""Checkpoints: a run that is killed goes on where it was, bit for bit on CPU. See docs/checkpoints.md.
+
+On Ctrl-C and SIGTERM the epoch ends first, so that the state is whole.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+from torch import Tensor
 
 from h3gnn.arguments import check_number, check_whole
 from h3gnn.errors import CheckpointError, InputError
@@ -16,9 +24,8 @@ from h3gnn.storage import versions
 from h3gnn.tensorfiles import remove_parts
 from h3gnn.training.checkpointfiles import LOCK, CheckpointFolder, one_process_only
 from h3gnn.training.history import Recorder
-from h3gnn.training.interruption import StopRequest, TrainingStopped, signals_wait
-from h3gnn.training.loop import Watch
-from h3gnn.training.snapshot import put_back, take
+from h3gnn.training.loop import AfterEpoch
+from h3gnn.training.state import State, put_back, take
 from h3gnn.training.step import Step
 
 
@@ -60,8 +67,8 @@ class Checkpoints:
 
 @contextmanager
 def checkpointing(
-    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int, watch: Watch | None
-) -> Iterator[tuple[Recorder, Watch | None]]:
+    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int
+) -> Iterator[tuple[Recorder, AfterEpoch | None]]:
     """Bring a step to where its checkpoints end, and write new ones while the block runs.
 
     Args:
@@ -69,26 +76,18 @@ def checkpointing(
         step: as it is before its first epoch.
         fingerprint: what the result depends on, by name.
         epochs: how many there will be in all.
-        watch: what else to call after each epoch.
 
     Yields:
         The history so far, and what the loop has to call after each epoch.
     """
     if policy is None:
-        yield Recorder(), watch
+        yield Recorder(), None
         return
     folder = make_folder(Path(policy.folder))
     with one_process_only(folder), signals_wait() as request:
         remove_parts(folder, "epoch-")
         writer = CheckpointWriter(policy, step, CheckpointFolder(folder, fingerprint, policy.keep), epochs)
-        recorder = writer.resume()
-
-        def after_epoch(epoch: int, recorder: Recorder) -> None:
-            if watch is not None:
-                watch(epoch, recorder)
-            writer.after_epoch(recorder, request)
-
-        yield recorder, after_epoch
+        yield writer.resume(), lambda _, recorder: writer.after_epoch(recorder, request)
 
 
 def make_folder(folder: Path) -> Path:
@@ -116,7 +115,7 @@ class CheckpointWriter:
             try:
                 tensors, description = self.files.read(path)
                 try:
-                    recorder = put_back(self.step, tensors, description["columns"])
+                    recorder = put_back(self.step, _by_part(tensors), description["columns"])
                 except CheckpointError as error:
                     raise CheckpointError(f"{path} does not fit its own settings: {error}") from None
             except CheckpointError as fault:
@@ -172,7 +171,7 @@ class CheckpointWriter:
         """Write a checkpoint, or return why that was not possible."""
         self.last_try = time.monotonic()
         try:
-            self.files.write(len(recorder), take(self.step, recorder), recorder.names)
+            self.files.write(len(recorder), _flat(take(self.step, recorder)), recorder.names)
         except OSError as error:
             return f"{self.files.folder} cannot be written ({error.strerror or error})"
         self.written = len(recorder)
@@ -185,3 +184,65 @@ class CheckpointWriter:
         if self.written:
             return f"{done}, but {fault}: the last checkpoint is of epoch {self.written}"
         return f"{done}, but {fault}, and there is no checkpoint"
+
+
+def _flat(state: State) -> dict[str, Tensor]:
+    """Name each tensor by its part and itself, as a file needs it."""
+    return {f"{part}/{name}": value for part, tensors in state.items() for name, value in tensors.items()}
+
+
+def _by_part(tensors: dict[str, Tensor]) -> State:
+    """Read what `_flat` returned; parts that are empty are there as well."""
+    state: State = {"products": {}, "strides": {}, "history": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        state.setdefault(part, {})[rest] = value
+    return state
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class TrainingStopped(KeyboardInterrupt):
+    """A signal ended the training between two epochs; the message says which, and what was kept."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class StopRequest:
+    """Remembers that a signal came, until somebody looks."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal; a second Ctrl-C does not wait for the epoch."""
+        if self.signal_number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+
+@contextmanager
+def signals_wait() -> Iterator[StopRequest]:
+    """Hold the signals back while the block runs; it has to look at the request from time to time.
+
+    A signal that was ignored before (`nohup`, a background job) stays ignored. Outside the main thread
+    Python lets nobody take signals: there the request stays empty.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in taken:
+        signal.signal(number, request.note)
+    try:
+        yield request
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+    if request.signal_number is not None:  # it came too late for the block: now it may do what it does
+        signal.raise_signal(request.signal_number)

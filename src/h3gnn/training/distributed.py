@@ -51,7 +51,7 @@ class Ranks:
         """Join sparse gradients: the entries that any process touched, and the sum over processes at each."""
         return entries, gradient
 
-    def join(self, values: Tensor, batch: Whole) -> Tensor:
+    def join(self, values: Tensor) -> Tensor:
         """Put the shares' values `[models, share]` side by side in the order of the batch."""
         return values
 
@@ -84,8 +84,8 @@ class ProcessGroup(Ranks):
         total = torch.zeros(len(touched), values.shape[1], dtype=values.dtype, device=values.device)
         return touched, total.index_add_(0, place, values).t().contiguous()
 
-    def join(self, values: Tensor, batch: Whole) -> Tensor:
-        """Gather the shares; their sizes follow from the batch."""
+    def join(self, values: Tensor) -> Tensor:
+        """Gather the shares."""
         return torch.cat(self._gather(values.t().contiguous())).t()
 
     def copy_first(self, tensors: Sequence[Tensor]) -> None:

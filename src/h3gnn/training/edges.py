@@ -1,4 +1,4 @@
-r"""Edge weights that are stepped where a batch touches them, so that a step costs what the batch costs.
+r"""The edge weights in training: all of them parameters among others, or stepped where a batch touches them.
 
 **Student.** Every entry of the support runs its own Adam, whose steps are the batches that touch it: moments
 and bias correction count those alone. Where every batch touches every entry this is Adam itself.
@@ -10,18 +10,76 @@ equals the average that is moved at every step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-Allocate = Callable[[str, tuple[int, ...], torch.dtype], Tensor]
-"""Where the state lives: from name, shape and type to a tensor of zeros."""
+from h3gnn.encoder.encode import Allocate
+from h3gnn.encoder.stack import EncoderStack
+from h3gnn.training.batches import Batch
+from h3gnn.training.distributed import Ranks
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 MOST_COUNTED = 32_767
 """Touches are counted in 16 bits; by then the bias correction is 1 to 14 digits."""
+ENTRIES_AT_A_TIME = 1 << 20
+
+
+class Edges(Protocol):
+    """The edge weights of students and teachers."""
+
+    def student(self, batch: Batch) -> Tensor:
+        """Return the students' weights of a batch's edges `[models, weights]`, to be differentiated."""
+
+    def teacher(self, batch: Batch) -> Tensor:
+        """Return the teachers' weights of a batch's edges."""
+
+    def step(self, batch: Batch, ranks: Ranks) -> None:
+        """Step the students' weights, once the backward pass is done."""
+
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every learning rate to this share of its own."""
+
+    def distance(self) -> tuple[Tensor, Tensor] | None:
+        """Return ‖Φ − Ψ‖² and ‖Φ‖² of the weights that are kept here, if any."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to keep beside the logits, to go on later; they keep their place in memory."""
+
+
+class ParameterEdges:
+    """The edge weights of the whole graph: the optimiser steps them, the teacher follows, like all others."""
+
+    def __init__(self, student: EncoderStack, teacher: EncoderStack | None) -> None:
+        self._student, self._teacher = student, teacher
+
+    def student(self, batch: Batch) -> Tensor:
+        """Return the students' weights."""
+        weights: Tensor = self._student.edges(batch.factor)
+        return weights
+
+    def teacher(self, batch: Batch) -> Tensor:
+        """Return the teachers' weights."""
+        assert self._teacher is not None
+        weights: Tensor = self._teacher.edges(batch.factor)
+        return weights
+
+    def step(self, batch: Batch, ranks: Ranks) -> None:
+        """Nothing is left to do."""
+
+    def set_learning_rate(self, factor: float) -> None:
+        """Nothing is left to do."""
+
+    def distance(self) -> tuple[Tensor, Tensor] | None:
+        """The teacher measures these among all others."""
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything is kept with the encoders."""
+        return {}
 
 
 @dataclass
@@ -41,8 +99,8 @@ class SparseEdges:
 
     Args:
         logit: the students', stepped in place.
-        teacher_logit: the teachers', moved in place; None without teachers.
-        steps: learning rate, weight decay and momentum of each model.
+        teacher_logit: of the first models' teachers, moved in place; None without teachers.
+        steps: learning rate and weight decay of each model, momentum of each teacher.
         allocate: where the rest of the state lives; memory by default.
     """
 
@@ -61,22 +119,35 @@ class SparseEdges:
         self.momentum = self._column(steps.momentum)
         self.factor = 1.0
         self.taken = torch.zeros((), dtype=torch.int64, device=logit.device)
+        self._leaf: Tensor | None = None
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.logit.device)[:, None]
 
-    def student(self, entries: Tensor) -> Tensor:
-        """Return the students' logits of some entries `[models, entries]`."""
-        return self.logit.index_select(1, entries.to(self.logit.device))
+    def student(self, batch: Batch) -> Tensor:
+        """Return the students' weights; their gradient is kept for `step`."""
+        assert batch.entries is not None
+        here = self.logit.index_select(1, batch.entries.to(self.logit.device))
+        self._leaf = here.to(batch.factor.device).requires_grad_(torch.is_grad_enabled())
+        return torch.sigmoid(self._leaf) * batch.factor
 
-    def teacher(self, entries: Tensor) -> Tensor:
-        """Return the teachers' logits of some entries, moved up to this step."""
-        assert self.teacher_logit is not None
-        entries = entries.to(self.logit.device)
+    def teacher(self, batch: Batch) -> Tensor:
+        """Return the teachers' weights, moved up to this step."""
+        assert self.teacher_logit is not None and batch.entries is not None
+        entries = batch.entries.to(self.logit.device)
         self._follow(entries)
-        return self.teacher_logit.index_select(1, entries)
+        logit = self.teacher_logit.index_select(1, entries).to(batch.factor.device)
+        return torch.sigmoid(logit) * batch.factor
 
-    def step(self, entries: Tensor, gradient: Tensor) -> None:
+    def step(self, batch: Batch, ranks: Ranks) -> None:
+        """Step the students at the entries that any process touched."""
+        assert self._leaf is not None and batch.entries is not None
+        leaf, self._leaf = self._leaf, None
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        entries, gradient = ranks.merge(batch.entries.to(gradient.device), gradient)
+        self.step_entries(entries.to(self.logit.device), gradient.to(self.logit.device))
+
+    def step_entries(self, entries: Tensor, gradient: Tensor) -> None:
         """Step the students at some entries, which must differ.
 
         Args:
@@ -101,29 +172,49 @@ class SparseEdges:
         self.touched[entries] = count.to(torch.int16)
         self.taken += 1
 
-    def settle(self, chunk: int = 1 << 20) -> None:
+    def set_learning_rate(self, factor: float) -> None:
+        """Set every learning rate to this share of its own."""
+        self.factor = factor
+
+    def settle(self) -> None:
         """Move all of the teachers' logits up to this step."""
         if self.teacher_logit is None:
             return
-        for start in range(0, self.logit.shape[1], chunk):
-            end = min(start + chunk, self.logit.shape[1])
+        for start in range(0, self.logit.shape[1], ENTRIES_AT_A_TIME):
+            end = min(start + ENTRIES_AT_A_TIME, self.logit.shape[1])
             self._follow(torch.arange(start, end, device=self.logit.device))
+
+    def distance(self) -> tuple[Tensor, Tensor] | None:
+        """Return ‖w − t‖² and ‖w‖² over all logits, for each model with a teacher."""
+        if self.teacher_logit is None:
+            return None
+        self.settle()
+        models = self.teacher_logit.shape[0]
+        apart, size = torch.zeros(2, models, dtype=torch.float64)
+        for theirs, mine in zip(
+            torch.split(self.logit[:models], ENTRIES_AT_A_TIME, dim=1),
+            torch.split(self.teacher_logit, ENTRIES_AT_A_TIME, dim=1),
+            strict=True,
+        ):
+            apart += (theirs - mine).square().sum(dim=1).double().cpu()
+            size += theirs.square().sum(dim=1).double().cpu()
+        return apart, size
 
     def _follow(self, entries: Tensor) -> None:
         assert self.teacher_logit is not None
         behind = self.taken - self.followed[entries]
         share = 1 - self.momentum ** behind.to(torch.float64)
         mine = self.teacher_logit.index_select(1, entries)
-        mine.lerp_(self.logit.index_select(1, entries), share.to(mine.dtype))
+        mine.lerp_(self.logit[: len(mine)].index_select(1, entries), share.to(mine.dtype))
         self.teacher_logit.index_copy_(1, entries, mine)
         self.followed[entries] = self.taken.to(torch.int32)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors to keep beside the logits, to go on later; they keep their place in memory."""
+        """Return the moments, the counts, and how far the teacher has followed."""
         return {
-            "edges.first": self.first,
-            "edges.second": self.second,
-            "edges.touched": self.touched,
-            "edges.followed": self.followed,
-            "edges.taken": self.taken,
+            "first": self.first,
+            "second": self.second,
+            "touched": self.touched,
+            "followed": self.followed,
+            "taken": self.taken,
         }

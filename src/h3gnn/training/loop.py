@@ -1,21 +1,28 @@
-"""The one training loop."""
+"""The one training loop, and who looks on: a progress bar, a log, embeddings on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
+from h3gnn.encoder.encode import embed
+from h3gnn.training.batches import WholeGraph
 from h3gnn.training.capture import CapturedStep
-from h3gnn.training.collapse import effective_rank, sample_rows
-from h3gnn.training.history import History, Recorder, difficulty_quantiles
-from h3gnn.training.objective import LatentPrediction, Objective
+from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
 
-Watch = Callable[[int, Recorder], None]
-"""Called after each epoch, for a progress bar."""
+MEASUREMENTS = 20
+"""How many times the rank, the teacher's distance and the quantiles of the difficulty are measured."""
+
+AfterEpoch = Callable[[int, Recorder], None]
+"""Called after each epoch with its number and the records so far."""
+AfterEpochOf = Callable[[int], AfterEpoch]
+"""From the number of a group's first model to what is called after each epoch of that group."""
 
 
 def train(
@@ -24,8 +31,7 @@ def train(
     epochs: int,
     mask_of: Callable[[int], MaskStrategy],
     learning_rate_of: Callable[[int], float],
-    measurements: int = 20,
-    watch: Watch | None = None,
+    after_epoch: AfterEpoch | None = None,
     recorder: Recorder | None = None,
 ) -> History:
     """Train the student(s) of a step in place and return the history.
@@ -36,52 +42,126 @@ def train(
         mask_of: from epoch to the mask strategy of that epoch; the same object for the same strategy, since
             on CUDA a recording is kept for each.
         learning_rate_of: from epoch to the factor of the learning rate.
-        measurements: how many times the rank, the teacher's distance and the quantiles of the difficulty are
-            measured.
-        watch: called after each epoch.
+        after_epoch: called after each epoch.
         recorder: the epochs that the step has already made, if it goes on from a checkpoint.
     """
     recorder = Recorder() if recorder is None else recorder
-    run = CapturedStep(step) if step.features.device.type == "cuda" else step
-    every = max(1, epochs // measurements)
-    at_start: dict[str, Tensor] = {}
-    if not len(recorder):
-        at_start = measure(step.student, step.objective, step.features, step.support)
+    run = runner(step)
+    every = max(1, epochs // MEASUREMENTS)
+    at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
     for epoch in range(len(recorder), epochs):
-        step.optimizer.set_learning_rate(learning_rate_of(epoch))
+        step.set_learning_rate(learning_rate_of(epoch))
         loss, masked = run(mask_of(epoch))
         measured = at_start if epoch == 0 else {}
         if epoch > 0 and (epoch % every == 0 or epoch == epochs - 1):
-            measured = measure(step.student, step.objective, step.features, step.support)
+            measured = measure(step)
         if measured:
             measured |= difficulty_quantiles(step.difficulty)
         recorder.add(loss=loss, masked=masked, **measured)
-        if watch is not None:
-            watch(epoch, recorder)
+        if after_epoch is not None:
+            after_epoch(epoch, recorder)
     step.student.eval()
     return recorder.history(step.difficulty)
 
 
+def runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
+    """Return what runs a step: a recording of it, where the device and its batches allow one."""
+    return CapturedStep(step) if step.source.device.type == "cuda" and step.source.whole else step
+
+
 @torch.no_grad()
-def measure(
-    student: JointEncoder, objective: Objective, features: FeatureMatrix, support: Support
-) -> dict[str, Tensor]:
+def measure(step: Step) -> dict[str, Tensor]:
     """Measure the rank of the student's embedding, and how far the teacher is from it, each `[models]`."""
+    student = step.student
     training = student.training
     student.eval()
-    rows = sample_rows(features.shape[0]).to(features.device)
-    tokens = student.tokens(student.project(features), support)
-    measured = {"effective_rank": effective_rank(student.fuse(tokens[:, rows]))}
-    if isinstance(objective, LatentPrediction):
-        measured["teacher_distance"] = teacher_distance(student, objective.teacher.encoder)
+    rows = sample_rows(step.source.nodes).to(step.source.device)
+    batch = step.source.batch_of(rows)
+    tokens = student.tokens(student.project(batch.part), batch.part, step.edges.student(batch))
+    measured = {"effective_rank": effective_rank(student.fuse(tokens[:, rows] if batch.part.whole else tokens))}
+    distance = step.teacher_distance()
+    if distance is not None:
+        measured["teacher_distance"] = distance
     student.train(training)
     return measured
 
 
-def teacher_distance(student: JointEncoder, teacher: JointEncoder) -> Tensor:
-    """Return ‖Φ − Ψ‖ / ‖Φ‖ for each model `[models]`."""
-    pairs = list(zip(student.parameters(), teacher.parameters(), strict=True))
-    apart = torch.stack([(s - t).flatten(1).square().sum(dim=1) for s, t in pairs]).sum(dim=0)
-    size = torch.stack([s.flatten(1).square().sum(dim=1) for s, _ in pairs]).sum(dim=0)
-    return (apart / size.clamp_min(torch.finfo(size.dtype).tiny)).sqrt()
+@dataclass(frozen=True)
+class Snapshots:
+    """After which epochs to hand over the embedding, and to whom.
+
+    The training is not disturbed: with or without, its result is the same, bit for bit on CPU.
+
+    Attributes:
+        epochs: how many epochs have been made; 0 is before the first.
+        callback: gets that number, the models that the embedding is of, and the embedding, float32
+            `[nodes, len(models) · D]` on the device of the training. Models that do not fit into memory
+            together are trained in groups one after another, and each group hands over its own: join them by
+            `models`.
+    """
+
+    epochs: Collection[int]
+    callback: Callable[[int, range, Tensor], None]
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Snapshots:
+        """Return the same, with every embedding changed before it is handed over."""
+        return Snapshots(self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)))
+
+    def begin(self, step: Step, models: range) -> None:
+        """Hand over the untrained embedding, if it is wanted."""
+        if 0 in self.epochs:
+            self._hand_over(step, models, 0)
+
+    def after_epoch(self, step: Step, models: range) -> AfterEpoch:
+        """Return what the loop has to call after each epoch."""
+
+        def hand_over(epoch: int, recorder: Recorder) -> None:
+            if epoch + 1 in self.epochs:
+                self._hand_over(step, models, epoch + 1)
+
+        return hand_over
+
+    def _hand_over(self, step: Step, models: range, epochs: int) -> None:
+        assert isinstance(step.source, WholeGraph)
+        self.callback(epochs, models, embed(step.student, step.source.rows()))
+
+
+def each(*watchers: AfterEpoch | None) -> AfterEpoch | None:
+    """Return what calls all of these, in turn."""
+    those = [one for one in watchers if one is not None]
+    if not those:
+        return None
+
+    def call(epoch: int, recorder: Recorder) -> None:
+        for one in those:
+            one(epoch, recorder)
+
+    return call
+
+
+@contextmanager
+def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch | None]:
+    """Show a bar on standard error while the block runs; nothing where that is not a terminal."""
+    if not (show and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=epochs, loss="–", rank="–")
+
+        def update(epoch: int, recorder: Recorder) -> None:
+            if epoch % 5 == 0 or epoch == epochs - 1:
+                loss, rank = recorder.latest("loss"), recorder.latest("effective_rank")
+                progress.update(task, completed=epoch + 1, loss=f"{loss:.4g}", rank=f"{rank:.1f}")
+
+        yield update

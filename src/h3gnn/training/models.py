@@ -1,29 +1,35 @@
-"""Training models that differ in their seed: as many at once as memory allows, the rest in groups."""
+"""Training models that differ in their seed or their settings: as many at once as memory allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import numbers
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import nn
+from sklearn.utils import check_random_state
+from torch import Tensor, nn
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
-from h3gnn.encoder.joint import per_model
+from h3gnn.encoder.encode import Allocate
+from h3gnn.encoder.stack import EncoderStack, per_model
+from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
+from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpointfiles import group_folder, known_group_size
 from h3gnn.training.checkpoints import Checkpoints, checkpointing
-from h3gnn.training.history import History
-from h3gnn.training.loop import Watch, train
-from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.progress import Watching, both, progress_bar
-from h3gnn.training.resources import free_bytes, models_at_once
-from h3gnn.training.schedules import constant, warmup_cosine
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.distributed import Ranks
+from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
+from h3gnn.training.history import History, Recorder
+from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
+from h3gnn.training.objectives import Committee, needs_teacher
+from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
+from h3gnn.training.resources import free_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
@@ -32,6 +38,7 @@ PerModel = float | Sequence[float]
 
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
+ORDER_SALT = 0x5EED
 
 
 def default_chunk(device: torch.device, models: int) -> int:
@@ -39,14 +46,63 @@ def default_chunk(device: torch.device, models: int) -> int:
     return max(1, CHUNK[device.type] // models)
 
 
+class _FromSettings:
+    """A dataclass whose fields are arguments of `H3GNN`, explained there."""
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Take the fields from arguments by name."""
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: params[name] for name in names})
+
+
 @dataclass(frozen=True)
-class Training:
-    """How a stack of models is trained; each field is an argument of `H3GNN`, explained there.
+class Shape(_FromSettings):
+    """What a stack of encoders looks like; a dropout rate may be a list with one for each model."""
+
+    channels: int
+    hops: int
+    hidden_channels: int | None
+    heads: int
+    norm: str
+    fusion: str
+    output: str
+    batch_norm: bool
+    token_dropout: PerModel
+    attention_dropout: PerModel
+    mask_token: str
+    precision: str
+
+    def build(self, features: int, entries: int, models: int, device: torch.device) -> EncoderStack:
+        """Return a stack of encoders, not yet drawn.
+
+        Args:
+            features: number of feature columns.
+            entries: number of entries of the support.
+            models: how many models.
+            device: where they will be trained, which decides how the weights lie in memory.
+        """
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        rough = use_bfloat16(options.pop("precision"), device)
+        return EncoderStack(
+            features,
+            options.pop("channels"),
+            entries,
+            **options,
+            fuse_in_bfloat16=rough,
+            side_by_side=device.type == "cuda",
+            models=models,
+        )
+
+
+@dataclass(frozen=True)
+class Training(_FromSettings):
+    """How a stack of models is trained.
 
     A field that may be a sequence has one value for all models, or one for each.
     """
 
-    objective: str
+    objective: str | Sequence[str]
     teacher_mode: str
     momentum: PerModel
     mask: str
@@ -58,6 +114,16 @@ class Training:
     weight_decay: PerModel
     schedule: str
     lr_warmup: int
+
+    def of_models(self, models: Sequence[int]) -> Training:
+        """Return the training of some of the models."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        mine = {n: [v[m] for m in models] for n, v in given.items() if isinstance(v, list | tuple)}
+        return replace(self, **mine)
+
+    def objectives(self, models: int) -> list[str]:
+        """Return the objective of each model."""
+        return [self.objective] * models if isinstance(self.objective, str) else list(self.objective)
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
         """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
@@ -77,9 +143,8 @@ class Training:
 
 
 def train_models(
-    build: Callable[[int], JointEncoder],
-    features: FeatureMatrix,
-    support: Support,
+    build: Callable[[int], EncoderStack],
+    source: Source,
     seeds: list[int],
     training: Training,
     *,
@@ -89,127 +154,199 @@ def train_models(
     checkpoints: Checkpoints | None = None,
     fingerprint: dict[str, Any] | None = None,
     snapshots: Snapshots | None = None,
-    watching: Watching | None = None,
-) -> tuple[JointEncoder, History]:
+    after_epoch_of: AfterEpochOf | None = None,
+    ranks: Ranks | None = None,
+    allocate: Allocate | None = None,
+) -> tuple[EncoderStack, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
     Args:
         build: from a number of models to a stack of them, not yet drawn.
-        features: of all nodes, on the device to train on.
-        support: where messages may flow.
+        source: the graph, as one batch or in many.
         seeds: one for each model; a model's result does not depend on the others.
         training: how to train.
-        at_once: how many to train as one program; by default as many as memory allows. A run that goes on
-            from checkpoints has as many as before.
+        at_once: how many to train as one program; by default as many as memory allows on the whole graph, and
+            all in mini-batches. A run that goes on from checkpoints has as many as before.
         chunk: how many nodes the fusion block sees at a time; by default what suits the device.
         show: draw a progress bar.
         checkpoints: where and how often to write down the state; several groups have a subfolder each.
         fingerprint: what the result depends on, by name, for the checkpoints.
         snapshots: after which epochs to hand over the embedding.
-        watching: gives what is called after each epoch of the group that starts with a given model.
+        after_epoch_of: gives what is called after each epoch of the group that starts with a given model.
+        ranks: the processes that share the mini-batches.
+        allocate: where the state of edges that mini-batches touch lives; memory by default.
     """
-    known = None if checkpoints is None else known_group_size(Path(checkpoints.folder), len(seeds))
-    size = known or at_once or _fitting(build(1), features, len(seeds))
+    ranks = ranks or Ranks()
+    first = ranks.rank == 0
+    place = checkpoints if first else None
+    known = None if place is None else known_group_size(Path(place.folder), len(seeds))
+    size = known or at_once or (_fitting(build(1), source, len(seeds)) if source.whole else len(seeds))
     trained = []
     for start in range(0, len(seeds), size):
-        group = seeds[start : start + size]
-        place = checkpoints
-        if checkpoints is not None and size < len(seeds):
-            place = replace(checkpoints, folder=group_folder(Path(checkpoints.folder), start, len(group)))
+        models = range(start, min(start + size, len(seeds)))
+        group = seeds[models.start : models.stop]
+        where = place
+        if place is not None and size < len(seeds):
+            where = replace(place, folder=group_folder(Path(place.folder), start, len(group)))
+        step = stack_step(
+            build(len(group)), source, group, training.of_models(models), chunk, ranks, allocate
+        )
         told = {**(fingerprint or {}), "seeds": group}
-        student = build(len(group))
-        step = stack_step(student, features, support, group, training, chunk)
-        models = range(start, start + len(group))
-        more = None if watching is None else watching(start)
-        trained.append(_train_group(step, training, place, told, show, snapshots, models, more))
+        with (
+            progress_bar(training.epochs, "training", show=show and first) as bar,
+            checkpointing(where, step, told, training.epochs) as (recorder, write),
+        ):
+            taken = None
+            if snapshots is not None:
+                snapshots.begin(step, models)
+                taken = snapshots.after_epoch(step, models)
+            more = after_epoch_of(start) if after_epoch_of is not None and first else None
+            history = train(
+                step,
+                epochs=training.epochs,
+                mask_of=training.of_models(models).mask_of(len(group)),
+                learning_rate_of=training.learning_rate_of(),
+                after_epoch=each(bar, more, write, taken),
+                recorder=agree(step, recorder, ranks),
+            )
+        trained.append((step.student, history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.engine = {
-        "device": str(features.device),
+        "device": str(source.device),
         "precision": "bfloat16" if students[0].fuse_in_bfloat16 else "float32",
-        "feature_storage": features.storage,
         "models_at_once": size,
+        **({"feature_storage": source.features.storage} if isinstance(source, WholeGraph) else {}),
+        **({} if source.whole else {"processes": ranks.size}),
     }
     joined = _join(build, students)
     joined.fuse_in_bfloat16 = False  # what users get is computed in full
     return joined, history
 
 
-def _fitting(one: JointEncoder, features: FeatureMatrix, models: int) -> int:
+def _fitting(one: EncoderStack, source: Source, models: int) -> int:
     parameters = sum(parameter.numel() for parameter in one.parameters())
     values_per_node = 4 * sum(one.input.widths) + 12 * (2 + one.hops) * one.channels
-    free = free_bytes(features.device)
-    return models_at_once(models, parameters, values_per_node, features.shape[0], free)
+    return models_at_once(models, parameters, values_per_node, source.nodes, free_bytes(source.device))
 
 
 def stack_step(
-    student: JointEncoder,
-    features: FeatureMatrix,
-    support: Support,
-    seeds: list[int],
+    student: EncoderStack,
+    source: Source,
+    seeds: Sequence[int],
     training: Training,
     chunk: int | None = None,
+    ranks: Ranks | None = None,
+    allocate: Allocate | None = None,
 ) -> Step:
     """Draw a stack of models, one for each seed, and return the step that trains them as one program."""
-    device, models = features.device, len(seeds)
+    device, models = source.device, len(seeds)
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
-    student.reset_parameters(drawing, support.start.cpu())
+    student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    objective: Objective
-    trained: list[nn.Module] = [student]
-    if training.objective == "teacher":
-        momentum = per_model(training.momentum, models)
-        teacher = Teacher(student, momentum, live=training.teacher_mode == "train")
-        objective = LatentPrediction(teacher)
-    else:
-        objective = FeatureReconstruction(models, student.out_channels, student.channels, features)
-        objective.reset_parameters(drawing)
-        trained.append(objective.to(device))
+    committee = Committee(training.objectives(models), student)
+    committee.reset_parameters(drawing)
+    committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
-    optimizer = StackedAdam(trained, rates, decays)
-    generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-    fused = chunk or default_chunk(device, models)
-    return Step(student, objective, optimizer, features, support, generators, fused)
+    momentum = per_model(training.momentum, models)[: committee.teachers]
+    teacher = None
+    if momentum:
+        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=not source.whole)
+    taught = None if teacher is None else teacher.encoder
+    edges: Edges
+    if source.whole:
+        edges, parameters = ParameterEdges(student, taught), list(student.parameters())
+    else:
+        make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
+        logit = _place_edges(student, source.support, make, "logit")
+        followed = None if taught is None else _place_edges(taught, source.support, make, "teacher-logit")
+        edges = SparseEdges(logit, followed, EdgeSteps(rates, decays, momentum), allocate)
+        parameters = student.dense_parameters()
+    stepped = [Stepped(parameters, range(models))]
+    stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
+    return Step(
+        student,
+        teacher,
+        committee,
+        StackedAdam(stepped, rates, decays),
+        edges,
+        source,
+        [torch.Generator(device).manual_seed(seed) for seed in seeds],
+        torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT),
+        chunk or default_chunk(device, models),
+        ranks,
+    )
 
 
-def _train_group(
-    step: Step,
-    training: Training,
-    checkpoints: Checkpoints | None,
-    fingerprint: dict[str, Any],
-    show: bool,
-    snapshots: Snapshots | None,
-    models: range,
-    more: Watch | None,
-) -> tuple[JointEncoder, History]:
-    """Train a stack from its start, or from where its checkpoints end."""
-    with (
-        progress_bar(training.epochs, "training", show=show) as bar,
-        checkpointing(checkpoints, step, fingerprint, training.epochs, both(bar, more)) as (
-            recorder,
-            after_epoch,
-        ),
-    ):
-        watch = after_epoch
-        if snapshots is not None:
-            snapshots.begin(step, models)
-            watch = snapshots.watching(step, models, after_epoch)
-        history = train(
-            step,
-            epochs=training.epochs,
-            mask_of=training.mask_of(step.student.models),
-            learning_rate_of=training.learning_rate_of(),
-            watch=watch,
-            recorder=recorder,
-        )
-    return step.student, history
+def _place_edges(encoder: EncoderStack, support: Support, make: Allocate, name: str) -> Tensor:
+    """Give an encoder its edge weights, at their start, where `make` puts them."""
+    logit = make(name, (encoder.models, support.entries), torch.float32).to(encoder.linear_bias.dtype)
+    support.fill_logit(logit)
+    encoder.edges.logit = nn.Parameter(logit, requires_grad=False)
+    return logit
 
 
-def _join(build: Callable[[int], JointEncoder], students: list[JointEncoder]) -> JointEncoder:
+def _join(build: Callable[[int], EncoderStack], students: list[EncoderStack]) -> EncoderStack:
     """Return the models of several stacks as one."""
     if len(students) == 1:
         return students[0]
     states = [student.state_dict() for student in students]
     joined = build(sum(student.models for student in students))
     joined.load_state_dict({name: torch.cat([state[name] for state in states]) for name in states[0]})
-    return joined.to(students[0].linear_bias.device).eval()
+    return joined.to(students[0].device).eval()
+
+
+def agree(step: Step, recorder: Recorder, ranks: Ranks) -> Recorder:
+    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
+    if ranks.size == 1:
+        return recorder
+    done = torch.tensor([len(recorder)], device=step.source.device)
+    ranks.copy_first([done])
+    if int(done) == 0:
+        return recorder
+    generators = [*step.generators, step.order]
+    drawn = [generator.get_state() for generator in generators]
+    teacher = [] if step.teacher is None else list(step.teacher.encoder.state_dict().values())
+    ranks.copy_first([*step.student.state_dict().values(), *teacher, step.difficulty])
+    ranks.copy_first([*step.committee.state_dict().values(), *step.edges.state().values(), *drawn])
+    for generator, state in zip(generators, drawn, strict=True):
+        generator.set_state(state)
+    for state in step.optimizer.begun():
+        ranks.copy_first([state["step"], state["exp_avg"], state["exp_avg_sq"]])
+    while len(recorder) < int(done):
+        recorder.add()
+    return recorder
+
+
+def derive_seeds(random_state: int | np.random.RandomState | None, models: int) -> list[int]:
+    """Return one seed per model; model i of a larger request has the same seed as in a smaller one."""
+    seed = random_state
+    if not isinstance(seed, numbers.Integral):
+        seed = check_random_state(random_state).randint(2**31)
+    streams = np.random.SeedSequence(int(seed)).spawn(models)
+    return [int(stream.generate_state(1)[0]) for stream in streams]
+
+
+@contextmanager
+def edge_files(entries: int, models: int, budget: int) -> Iterator[Allocate | None]:
+    """Put the edge weights and their state into files while the block runs, if half the budget is less."""
+    if entries * (6 + 16 * models) <= budget // 2:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
+        yield files_in(Path(folder))
+
+
+def files_in(folder: Path) -> Allocate:
+    """Return an allocator whose tensors of zeros are files, which the system may write out and drop."""
+
+    def allocate(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        count = int(np.prod(shape))
+        path = folder / name
+        with path.open("wb") as file:
+            file.truncate(count * torch.empty(0, dtype=dtype).element_size())
+        mapped: Any = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+        tensor: Tensor = mapped.view(shape)
+        return tensor
+
+    return allocate

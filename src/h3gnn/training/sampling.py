@@ -2,24 +2,28 @@
 
 Only NumPy arrays are touched, so the rows may lie in memory-mapped files. What a node hears is a function of
 (seed, hop, node) alone, not of the batch that it happens to stand in: one round draws one thinned graph, and
-any split of its nodes over batches or processes sees the same thinned graph.
+any split of its nodes over batches or processes sees the same thinned graph. Or a batch is made of METIS
+clusters of nodes that lie close together, and hears the edges within it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from h3gnn.encoder.noise import node_below
+from h3gnn.errors import InputError
 
 Whole = npt.NDArray[np.int64]
 ALL = -1
 """As a fan-out: every neighbour."""
+CLUSTERS_PER_BATCH = 4
+"""A batch joins this many clusters, drawn anew in every epoch, so that the edges between them are met too."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,6 @@ class Sample:
     nodes: Whole
     counts: list[int]
     hops: list[Hop]
-
-
-class Sampler(Protocol):
-    """Finds what some seeds hear."""
-
-    def begin(self, seed: int, allowed: Whole | None = None) -> None:
-        """Start a round: a new thinned graph."""
-
-    def sample(self, seeds: Whole) -> Sample:
-        """Return what the seeds hear in this round."""
 
 
 class NeighbourSampler:
@@ -149,3 +143,57 @@ def fan_out_for(hops: int, given: int | Sequence[int] | None) -> list[int]:
     if given is None:
         return [10] + [5] * (hops - 1)
     return [given] * hops if isinstance(given, int) else [int(one) for one in given]
+
+
+def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> list[Whole]:
+    """Cut the graph into clusters of about `size` nodes with few edges between them.
+
+    Args:
+        crow, cols: the support; METIS needs it in memory and reads it as undirected.
+        size: nodes per cluster.
+
+    Raises:
+        InputError: without `pymetis`.
+    """
+    try:
+        import pymetis
+    except ImportError:
+        raise InputError(
+            'batches="clusters" needs pymetis; install it with `pip install "h3gnn[scale]"`, '
+            'or use batches="neighbours"'
+        ) from None
+    nodes = len(crow) - 1
+    parts = max(1, round(nodes / size))
+    if parts == 1:
+        return [np.arange(nodes)]
+    pointers, neighbours = _undirected(crow, cols)
+    adjacency = pymetis.CSRAdjacency(pointers, neighbours)
+    _, membership = pymetis.part_graph(parts, adjacency=adjacency)
+    of = np.asarray(membership, dtype=np.int64)
+    order = np.argsort(of, kind="stable")
+    ends = np.searchsorted(of[order], np.arange(1, parts))
+    return [cluster for cluster in np.split(order, ends) if len(cluster)]
+
+
+def _undirected(crow: npt.NDArray[Any], cols: npt.NDArray[Any]) -> tuple[Whole, Whole]:
+    """Return each edge in both directions, once, and no loops."""
+    nodes = len(crow) - 1
+    rows = np.repeat(np.arange(nodes), np.diff(crow))
+    ends = np.asarray(cols, dtype=np.int64)
+    keys = np.unique(np.concatenate([rows * nodes + ends, ends * nodes + rows]))
+    rows, ends = keys // nodes, keys % nodes
+    rows, ends = rows[rows != ends], ends[rows != ends]
+    return np.searchsorted(rows, np.arange(nodes + 1)), ends
+
+
+def cluster_batches(clusters: list[Whole], generator: torch.Generator) -> list[Whole]:
+    """Return the batches of an epoch: every cluster once, some at a time, in random order."""
+    order = torch.randperm(len(clusters), generator=generator).tolist()
+    groups = [order[start : start + CLUSTERS_PER_BATCH] for start in range(0, len(order), CLUSTERS_PER_BATCH)]
+    return [np.concatenate([clusters[one] for one in group]) for group in groups]
+
+
+def node_batches(nodes: int, size: int, generator: torch.Generator) -> list[Whole]:
+    """Return the batches of an epoch: every node once, in random order, in batches as even as can be."""
+    order = torch.randperm(nodes, generator=generator).numpy()
+    return [np.asarray(batch) for batch in np.array_split(order, max(1, -(-nodes // size)))]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder import JointEncoder, Projected, Support
-from h3gnn.encoder.layers import Dropout
+from h3gnn.encoder.noise import Noise
+from h3gnn.encoder.stack import EncoderStack
+from h3gnn.encoder.tokens import Part, Projected
 
 
 class Teacher(nn.Module):
@@ -21,53 +21,88 @@ class Teacher(nn.Module):
     It guards itself: its parameters take no gradient, and it stays in evaluation mode whatever `.train()`
     says (`live=True` keeps it in training mode, as the released code does).
 
-    The moving average reaches through the first linear map,
+    On the whole graph the moving average reaches through the first linear map,
     :math:`X\,\mathrm{EMA}(W) = \mathrm{EMA}(XW)`, so the teacher averages the student's products instead of
     multiplying with the features itself.
 
     Args:
-        student: the encoder to follow.
-        momentum: α, one for all models of the stack or one each.
+        student: the encoders to follow; the teacher's models are the first ones of the student's stack.
+        momentum: α of each of the teacher's models.
         live: keep batch norm and dropout as in training.
+        sparse_edges: the edge weights are moved by someone else, who steps them where a batch touches them.
     """
 
-    def __init__(self, student: JointEncoder, momentum: Sequence[float], live: bool = False) -> None:
+    def __init__(
+        self,
+        student: EncoderStack,
+        momentum: Sequence[float],
+        live: bool = False,
+        *,
+        sparse_edges: bool = False,
+    ) -> None:
         super().__init__()
-        self.encoder = copy.deepcopy(student).requires_grad_(False)
-        self.momentum = list(momentum)
-        self.live = live
-        self.projected: Projected | None = None
+        self.momentum, self.live = list(momentum), live
+        self.encoder = student.like(range(len(self.momentum))).requires_grad_(False)
+        self.sparse_edges = sparse_edges
+        self.products: Projected | None = None
         self._sizes: Tensor | None = None
         self.train()
+
+    @property
+    def models(self) -> int:
+        """How many models have a teacher."""
+        return len(self.momentum)
 
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode, unless the teacher is meant to be live."""
         return super().train(self.live)
 
     @torch.no_grad()
-    def tokens(
-        self, student_projected: Projected, support: Support, dropout: Dropout | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the teacher's tokens on the full graph, and dropout masks for its attention if it is live.
+    def look(
+        self, part: Part, edge_weights: Tensor, student_products: Sequence[Projected] | None, noise: Noise
+    ) -> TeacherView:
+        """Return the teacher's tokens of a part, unmasked.
 
         Args:
-            student_projected: the student's products with the features, of this step and unmasked.
-            support: where messages may flow.
-            dropout: where a live teacher's keep-masks come from.
+            part: of the graph.
+            edge_weights: the teacher's, `[models, weights]`.
+            student_products: the student's products with the features, of this step and unmasked, where the
+                teacher may average them; None lets it multiply by itself.
+            noise: where a live teacher's keep-masks come from.
         """
-        if self.projected is None:
-            self.projected = Projected(*(product.detach().clone() for product in student_projected))
+        projected = (
+            self.encoder.project(part)
+            if student_products is None
+            else [self._average(student_products[0])]
+        )
+        heard = noise if self.live else None
+        tokens = self.encoder.tokens(projected, part, edge_weights, noise=heard)
+        return TeacherView(self.encoder, tokens, self.encoder.attention_keep(part, heard))
+
+    def _average(self, products: Projected) -> Projected:
+        """Return the moving average of the student's products."""
+        mine = [product[: self.models] for product in products]
+        if self.products is None:
+            self.products = Projected(*(product.detach().clone() for product in mine))
         else:
-            self._follow(list(self.projected), list(student_projected))
-        noise = dropout if self.live else None
-        tokens = self.encoder.tokens(self.projected, support, dropout=noise)
-        return tokens, self.encoder.attention_keep(tokens.shape[1], noise)
+            self._follow(list(self.products), mine)
+        return self.products
 
     @torch.no_grad()
-    def update(self, student: JointEncoder) -> None:
+    def update(self, student: EncoderStack) -> None:
         """Move towards the student."""
-        mine, theirs = ([*encoder.parameters(), *encoder.buffers()] for encoder in (self.encoder, student))
-        self._follow(mine, theirs)
+        self._follow(self._weights(self.encoder), [w[: self.models] for w in self._weights(student)])
+
+    def _weights(self, encoder: EncoderStack) -> list[Tensor]:
+        parameters = encoder.dense_parameters() if self.sparse_edges else list(encoder.parameters())
+        return [*(parameter.detach() for parameter in parameters), *encoder.buffers()]
+
+    def distance(self, student: EncoderStack) -> tuple[Tensor, Tensor]:
+        """Return ‖Φ − Ψ‖² and ‖Φ‖² of each model `[models]`, over the weights that move here."""
+        pairs = list(zip(self._weights(student), self._weights(self.encoder), strict=True))
+        apart = torch.stack([(s[: self.models] - t).flatten(1).square().sum(dim=1) for s, t in pairs])
+        size = torch.stack([s[: self.models].flatten(1).square().sum(dim=1) for s, _ in pairs])
+        return apart.sum(dim=0), size.sum(dim=0)
 
     def _follow(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
         if len(set(self.momentum)) == 1:
@@ -83,3 +118,15 @@ class Teacher(nn.Module):
             sizes = [1 - momentum for momentum in self.momentum]
             self._sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
         return self._sizes
+
+
+class TeacherView:
+    """What the teacher makes of a part of the graph: its embedding of any of the seeds."""
+
+    def __init__(self, encoder: EncoderStack, tokens: Tensor, kept: Tensor | None) -> None:
+        self.encoder, self.tokens, self.kept = encoder, tokens, kept
+
+    @torch.no_grad()
+    def embedding(self, rows: slice) -> Tensor:
+        """Return the teacher's embedding of some seeds, `[models, rows, D]`."""
+        return self.encoder.fuse(self.tokens[:, rows], None if self.kept is None else self.kept[:, rows])

@@ -1,0 +1,226 @@
+"""Embeddings of all nodes: layer by layer, and within a layer some nodes at a time.
+
+Encoding a batch with all of its neighbours would visit most of a graph for every batch. Layer by layer every
+node and every edge is visited once per layer. What a layer hands to the next, one `[nodes, channels]` array,
+and the finished hop tokens lie where `allocate` puts them: on the encoder's device, in memory, or in files.
+A graph that fits is the case in which all nodes are worked on at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from h3gnn.encoder.features import FeatureMatrix
+from h3gnn.encoder.sparse import Adjacency, Pattern
+from h3gnn.encoder.stack import EncoderStack
+from h3gnn.encoder.support import Support, find_entries
+from h3gnn.encoder.tokens import WeightedGCN
+
+Allocate = Callable[[str, tuple[int, ...], torch.dtype], Tensor]
+"""Where long arrays live: from name, shape and type to a tensor."""
+
+FUSED_AT_A_TIME = 4096
+"""So many nodes are fused at a time."""
+
+
+class GraphRows:
+    """A graph as an encoder reads it: rows of features on demand, and the support.
+
+    Args:
+        read: from node numbers to their scaled features, dense or CSR.
+        support: where messages may flow; its arrays may lie in files.
+        columns: number of features.
+        features: all of the features, where they are at hand on the device of the encoder.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Tensor], Tensor],
+        support: Support,
+        columns: int,
+        features: FeatureMatrix | None = None,
+    ) -> None:
+        self.read, self.support, self.columns, self.features = read, support, columns, features
+
+    @classmethod
+    def at_hand(cls, features: FeatureMatrix, support: Support) -> GraphRows:
+        """Return a graph whose features and support lie on the device of the encoder."""
+        return cls(_no_rows, support, features.shape[1], features)
+
+    def rows(self, first: int, last: int, device: torch.device) -> FeatureMatrix:
+        """Return the features of a range of nodes."""
+        if self.features is not None and (first, last) == (0, self.support.nodes):
+            return self.features
+        return FeatureMatrix.as_stored(self.read(torch.arange(first, last)).to(device))
+
+
+def _no_rows(nodes: Tensor) -> Tensor:
+    raise NotImplementedError("this graph is read as a whole")
+
+
+class EdgeReader:
+    """The edge weights `[models, entries]` of a range of entries: learned, or given.
+
+    Args:
+        encoder: whose learned weights to read.
+        support: their fixed factors.
+        given: weights to use in their place `[models, entries]`.
+    """
+
+    def __init__(self, encoder: EncoderStack, support: Support, given: Tensor | None = None) -> None:
+        self.encoder, self.support, self.given = encoder, support, given
+
+    def __call__(self, first: int, last: int) -> Tensor:
+        """Return the weights of the entries from `first` to before `last`."""
+        if self.given is not None:
+            return self.given[:, first:last]
+        logit = self.encoder.edges.logit.detach()[:, first:last]
+        if (first, last) == (0, self.support.entries):
+            factor = self.support.factor
+        else:
+            factor = self.support.factors(torch.arange(first, last, device=self.support.pattern.crow.device))
+        return torch.sigmoid(logit.to(factor.device)) * factor
+
+
+class LayerwiseEncoder:
+    """Encodes all nodes of a graph, some at a time.
+
+    Args:
+        encoder: in evaluation mode; its fusion block computes in full precision here.
+        graph: features and support.
+        edge_weights: `[models, entries]` in place of the learned ones.
+        chunk: how many nodes at a time; None takes all at once.
+        allocate: where arrays over all nodes live; by default beside the support.
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderStack,
+        graph: GraphRows,
+        edge_weights: Tensor | None = None,
+        chunk: int | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
+        self.encoder, self.graph, self.support = encoder, graph, graph.support
+        self.chunk = chunk or max(1, self.support.nodes)
+        self.weights = EdgeReader(encoder, self.support, edge_weights)
+        self.beside = self.support.pattern.crow.device
+        self.allocate = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=self.beside))
+
+    @torch.no_grad()
+    def tokens(self) -> Iterator[Tensor]:
+        """Yield the tokens `[models, some nodes, 2 + hops, channels]`, in the nodes' order."""
+        encoder = self.encoder
+        to_linear, to_mlp, *to_hops = encoder.input.widths
+        starts = [to_linear + to_mlp + sum(to_hops[:hop]) for hop in range(encoder.hops + 1)]
+        heard = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, encoder.hops + 1)]
+        for first, last in self._spans(self.chunk):
+            near = self._project(first, last, slice(0, starts[0]))
+            linear, hidden = torch.split(near, [to_linear, to_mlp], dim=-1)
+            far = [token[:, first:last].to(encoder.device) for token in heard]
+            yield torch.stack([linear + encoder.linear_bias, encoder.mlp(hidden), *far], dim=2)
+
+    @torch.no_grad()
+    def chunks(self) -> Iterator[Tensor]:
+        """Yield the models' embeddings `[models, some nodes, D]`, in the nodes' order, in full precision."""
+        encoder = self.encoder
+        rough, encoder.fuse_in_bfloat16 = encoder.fuse_in_bfloat16, False
+        try:
+            for tokens in self.tokens():
+                pieces = torch.split(tokens, FUSED_AT_A_TIME, dim=1)
+                yield torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+        finally:
+            encoder.fuse_in_bfloat16 = rough
+
+    def _spans(self, chunk: int) -> Iterator[tuple[int, int]]:
+        nodes = self.support.nodes
+        return ((first, min(first + chunk, nodes)) for first in range(0, nodes, chunk))
+
+    def _hop(self, hop: int, columns: slice) -> Tensor:
+        """Return the token of a weighted GCN for all nodes, `[models, nodes, channels]`."""
+        token = cast(WeightedGCN, self.encoder.hop_tokens[hop - 1])
+        width = columns.stop - columns.start
+        sent = self._over_nodes(
+            f"sent-{hop}-0", lambda first, last: self._project(first, last, columns), width
+        )
+        for layer in range(hop - 1):
+            before = sent
+
+            def pass_on(first: int, last: int, layer: int = layer, before: Tensor = before) -> Tensor:
+                hidden = torch.relu(self._receive(first, last, before)).to(self.encoder.device)
+                return token.pass_on(layer, hidden)
+
+            sent = self._over_nodes(f"sent-{hop}-{layer + 1}", pass_on, token.linears[layer].weight.shape[2])
+            del pass_on, before  # they hold on to what the layer before has sent
+        return self._over_nodes(
+            f"token-{hop}", lambda first, last: torch.relu(self._receive(first, last, sent)), sent.shape[2]
+        )
+
+    def _over_nodes(self, name: str, compute: Callable[[int, int], Tensor], width: int) -> Tensor:
+        """Fill an array over all nodes, some at a time."""
+        if self.chunk >= self.support.nodes:
+            return compute(0, self.support.nodes).to(self.beside)
+        dtype = self.encoder.linear_bias.dtype
+        filled = self.allocate(name, (self.encoder.models, self.support.nodes, width), dtype)
+        for first, last in self._spans(self.chunk):
+            filled[:, first:last] = compute(first, last).to(filled.device)
+        return filled
+
+    def _project(self, first: int, last: int, columns: slice) -> Tensor:
+        rows = self.graph.rows(first, last, self.encoder.device)
+        return rows.product(self.encoder.input.weight[:, :, columns])
+
+    def _receive(self, first: int, last: int, sent: Tensor) -> Tensor:
+        """Return what a range of nodes hears, `[models, nodes, channels]`."""
+        pattern = self.support.pattern
+        if (first, last) == (0, self.support.nodes):
+            return Adjacency(pattern, self.weights(0, pattern.entries)) @ sent
+        crow = pattern.crow[first : last + 1].long()
+        begin, end = int(crow[0]), int(crow[-1])
+        each = torch.arange(end - begin, device=crow.device)
+        block = Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes, each)
+        return Adjacency(block, self.weights(begin, end).to(sent.dtype)) @ sent
+
+
+def embed(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
+    """Return the embeddings of a stack of models side by side, `[nodes, models · D]`, in full precision.
+
+    Args:
+        encoder: on the device of the graph; its mode is put back when it is done.
+        graph: features and support, at hand.
+        edge_weights: `[models, entries]`; the learned ones by default.
+    """
+    return joined(embed_models(encoder, graph, edge_weights))
+
+
+def embed_models(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
+    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision."""
+    training = encoder.training
+    encoder.eval()
+    try:
+        return torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).chunks()), dim=1)
+    finally:
+        encoder.train(training)
+
+
+def joined(embeddings: Tensor) -> Tensor:
+    """Return the models' embeddings `[models, nodes, D]` side by side, `[nodes, models · D]`."""
+    return embeddings.transpose(0, 1).flatten(1)
+
+
+def carry_weights(encoder: EncoderStack, fitted: Support, support: Support, node_of: Tensor) -> Tensor:
+    """Return edge weights for another support: an edge that was fitted keeps its own, others start.
+
+    Args:
+        encoder: fitted on `fitted`.
+        fitted: the support of the fitted graph.
+        support: of the other graph.
+        node_of: for each of its nodes, which fitted node that is, or -1.
+    """
+    position, found = find_entries(fitted.pattern, support.pattern, node_of)
+    learned = torch.sigmoid(encoder.edges.logit.detach().cpu())[:, position]
+    return torch.where(found, learned, support.start) * support.factor

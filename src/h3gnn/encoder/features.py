@@ -1,0 +1,159 @@
+"""Features times weights: X is constant, so no gradient is formed for it, and it is stored as it suits."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.encoder.sparse import csr_tensor, to_csr, transpose_csr
+
+STORAGES = ("auto", "csr", "dense")
+
+
+class FeatureMatrix:
+    """The constant node features `[nodes, features]`, stored as their density asks.
+
+    Below `sparse_below` of non-zero values the matrix and its transpose are kept as CSR, else it is dense;
+    `storage` says which, and `storage="csr"` or `"dense"` decides it by hand.
+    """
+
+    def __init__(self, features: Tensor, storage: str = "auto", sparse_below: float = 0.06) -> None:
+        if storage not in STORAGES:
+            raise ValueError(f"storage must be 'auto', 'csr' or 'dense', not {storage!r}")
+        self.shape = features.shape
+        if storage == "auto":
+            storage = "csr" if density(features) < sparse_below else "dense"
+        self.storage = storage
+        self._matrix = features.to_dense() if storage == "dense" else to_csr(features)
+        self._spare: Tensor | None = None
+
+    @classmethod
+    def as_stored(cls, features: Tensor) -> FeatureMatrix:
+        """Return features in the layout that they have."""
+        return cls(features, "csr" if features.layout == torch.sparse_csr else "dense")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features lie."""
+        return self._matrix.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self._matrix.dtype
+
+    @property
+    def learned(self) -> bool:
+        """Whether a caller trains the features themselves."""
+        return self._matrix.requires_grad
+
+    def dense(self) -> Tensor:
+        """Return the features as a dense tensor."""
+        return self._matrix.to_dense()
+
+    def first(self, rows: int) -> FeatureMatrix:
+        """Return the first rows; itself where these are all."""
+        if rows == self.shape[0]:
+            return self
+        if self.storage == "dense":
+            return FeatureMatrix(self._matrix[:rows], "dense")
+        crow = self._matrix.crow_indices()[: rows + 1]
+        last = int(crow[-1])
+        cols, values = self._matrix.col_indices()[:last], self._matrix.values()[:last]
+        return FeatureMatrix(csr_tensor(crow, cols, values, (rows, self.shape[1])), "csr")
+
+    def product(self, weight: Tensor) -> Tensor:
+        """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""
+        models, in_channels, width = weight.shape
+        if side_by_side(weight):
+            wide = self._matrix @ weight.transpose(0, 1).view(in_channels, models * width)
+            return wide.view(-1, models, width).transpose(0, 1)
+        product = weight.new_zeros(models, self.shape[0], width)
+        for one, its_weight in zip(product, weight, strict=True):
+            one.addmm_(self._matrix, its_weight, beta=0)
+        return product
+
+    def add_transposed_product(self, weight: Tensor, gradient: Tensor) -> None:
+        """Add `Xᵀ @ gradient` to something of the weight's shape and layout, for every model."""
+        models, in_channels, width = weight.shape
+        if side_by_side(weight):
+            wide = weight.transpose(0, 1).view(in_channels, models * width)
+            wide.addmm_(self._transposed, gradient.transpose(0, 1).reshape(-1, models * width))
+        else:
+            for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
+                one.addmm_(self._transposed, its_gradient)
+
+    def recycle(self, gradient: Tensor | None) -> None:
+        """Take a weight's gradient that nobody needs any more; the next one is written into its memory.
+
+        A processor gets so much fresh memory page by page, which takes longer than to fill it.
+        """
+        self._spare = None if gradient is None or gradient.is_cuda else gradient
+
+    def gradient_memory(self, weight: Tensor) -> Tensor:
+        """Return memory for the gradient of a weight; recycled memory is handed out once."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.shape == weight.shape and spare.dtype == weight.dtype:
+            return spare
+        return torch.empty_like(weight)
+
+    @cached_property
+    def _transposed(self) -> Tensor:
+        """The transpose, made where a gradient asks for it: an encoder that only looks needs none."""
+        return self._matrix.t() if self.storage == "dense" else transpose_csr(self._matrix)
+
+
+class _Project(torch.autograd.Function):
+    """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
+
+    The product with the features is added to the token's share of W's gradient as it goes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
+        ctx.features = features
+        ctx.save_for_backward(weight, token)
+        return features.product(weight), torch.bmm(token, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        weight, token = ctx.saved_tensors
+        of_product, of_token = gradients
+        to_weight = torch.mul(token.mT, of_token, out=ctx.features.gradient_memory(weight))
+        ctx.features.add_transposed_product(to_weight, of_product)
+        return to_weight, torch.bmm(of_token, weight.mT), None
+
+
+def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    """Multiply features and token with the weights of every model.
+
+    Args:
+        features: `[nodes, in]`.
+        weight: `[models, in, out]`.
+        token: `[models, 1, in]`.
+
+    Returns:
+        `[models, nodes, out]` and `[models, 1, out]`.
+    """
+    if features.learned:
+        return torch.matmul(features.dense(), weight), torch.bmm(token, weight)
+    product, of_token = _Project.apply(weight, token, features)  # type: ignore[no-untyped-call]
+    return product, of_token
+
+
+def density(features: Tensor) -> float:
+    """Return the share of non-zero values."""
+    filled = features.values() if features.layout == torch.sparse_csr else features
+    return int(torch.count_nonzero(filled)) / max(1, features.numel())
+
+
+def side_by_side(weight: Tensor) -> bool:
+    """Tell whether the models' weights `[models, in, out]` lie side by side in memory.
+
+    Then one wide product serves all models, which keeps a GPU busy. A processor's cache would rather have
+    one model after another.
+    """
+    return weight.shape[0] > 1 and weight.transpose(0, 1).is_contiguous()

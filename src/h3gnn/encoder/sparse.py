@@ -1,0 +1,187 @@
+"""Compressed sparse rows, the one sparse layout in use: the places of a matrix, and products along them."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DENSE_NODES = {"cpu": 0, "cuda": 256}
+"""Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
+
+
+def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a CSR tensor over existing buffers, unchecked."""
+    _hush_torch()
+    return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+
+
+@cache
+def _hush_torch() -> None:
+    """Let torch say, once and unheard, that the layout is young."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(
+            torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1)
+        )
+
+
+def row_pointers(sorted_rows: Tensor, rows: int) -> Tensor:
+    """Return where each row begins, `[rows + 1]`, for entries sorted by row."""
+    counts = torch.bincount(sorted_rows, minlength=rows)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def to_csr(matrix: Tensor) -> Tensor:
+    """Return a dense or CSR matrix as CSR."""
+    if matrix.layout == torch.sparse_csr:
+        return matrix
+    rows, cols = matrix.nonzero(as_tuple=True)
+    return csr_tensor(
+        row_pointers(rows, matrix.shape[0]), cols, matrix[rows, cols], (matrix.shape[0], matrix.shape[1])
+    )
+
+
+def transpose_csr(matrix: Tensor) -> Tensor:
+    """Return the transpose of a CSR matrix, as CSR."""
+    pattern = Pattern(matrix.crow_indices(), matrix.col_indices(), matrix.shape[1])
+    return pattern.transposed_matrix(matrix.values())
+
+
+class Pattern:
+    """The places of a sparse matrix: which of `sources` columns stand in each of its rows.
+
+    In a graph a row receives and a column sends. Of the whole graph the pattern is square; of a part of it,
+    the rows are the nodes that hear and the columns all that may send.
+
+    Args:
+        crow: where each row begins `[targets + 1]`.
+        cols: the column of each entry `[entries]`, ascending within a row where products must not depend on
+            anything else.
+        sources: number of columns.
+        weight_of: which edge weight belongs to each entry; None where they lie in the entries' own order.
+    """
+
+    def __init__(self, crow: Tensor, cols: Tensor, sources: int, weight_of: Tensor | None = None) -> None:
+        self.crow, self.cols, self.sources, self.weight_of = crow, cols, sources, weight_of
+        self._stacked: dict[int, Pattern] = {1: self}
+
+    @property
+    def targets(self) -> int:
+        """Number of rows."""
+        return self.crow.shape[0] - 1
+
+    @property
+    def entries(self) -> int:
+        """Number of places."""
+        return self.cols.shape[0]
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The row of each entry."""
+        each = torch.arange(self.targets, device=self.crow.device)
+        return torch.repeat_interleave(each, self.crow.diff(), output_size=self.entries)
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row pointers, columns and order of the transpose."""
+        order = torch.argsort(self.cols * max(1, self.targets) + self.rows)
+        return row_pointers(self.cols[order], self.sources), self.rows[order], order
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Return the CSR matrix with these values."""
+        return csr_tensor(self.crow, self.cols, values, (self.targets, self.sources))
+
+    def transposed_matrix(self, values: Tensor) -> Tensor:
+        """Return its transpose."""
+        crow, cols, order = self._transposed
+        return csr_tensor(crow, cols, values[order], (self.sources, self.targets))
+
+    def stack(self, models: int) -> Pattern:
+        """Return this pattern repeated `models` times along the diagonal; built once, then kept.
+
+        One product then serves many models that share the graph but not the edge weights.
+        """
+        if models not in self._stacked:
+            each = torch.arange(models, device=self.crow.device)[:, None]
+            crow = (self.crow[:-1] + each * self.entries).flatten()
+            crow = torch.cat([crow, crow.new_full((1,), models * self.entries)])
+            cols = (self.cols + each * self.sources).flatten()
+            self._stacked[models] = Pattern(crow, cols, models * self.sources)
+        return self._stacked[models]
+
+    def to(self, device: torch.device) -> Pattern:
+        """Return the pattern on another device."""
+        if self.crow.device == device:
+            return self
+        weight_of = None if self.weight_of is None else self.weight_of.to(device)
+        return Pattern(self.crow.to(device), self.cols.to(device), self.sources, weight_of)
+
+
+class _Propagate(torch.autograd.Function):
+    """`A @ H` for sparse A: gradients `Aᵀ @ G` for H and, at A's places only, `G @ Hᵀ` for its values."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
+        ctx.save_for_backward(values, messages)
+        ctx.pattern = pattern
+        return pattern.matrix(values) @ messages
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        values, messages = ctx.saved_tensors
+        pattern: Pattern = ctx.pattern
+        gradient = gradients[0].contiguous()
+        to_values = to_messages = None
+        if ctx.needs_input_grad[0]:
+            empty = pattern.matrix(torch.zeros_like(values))
+            to_values = torch.sparse.sampled_addmm(empty, gradient, messages.t(), beta=0.0).values()
+        if ctx.needs_input_grad[1]:
+            to_messages = pattern.transposed_matrix(values) @ gradient
+        return to_values, to_messages, None
+
+
+def propagate(values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
+    """Return `A @ H` for the sparse A with these values `[entries]` at its places."""
+    received: Tensor = _Propagate.apply(values, messages, pattern)  # type: ignore[no-untyped-call]
+    return received
+
+
+class Adjacency:
+    """The weighted adjacency of each model; `adjacency @ messages` sums what reaches each node.
+
+    Small graphs are stored dense where that is faster (`DENSE_NODES`). A pattern that lasts is repeated along
+    a diagonal for all models; one that a batch made is used model by model.
+
+    Args:
+        pattern: where the weights stand; row = receiving node, column = sending node.
+        weights: edge weights `[models, weights]`, which the pattern numbers.
+    """
+
+    def __init__(self, pattern: Pattern, weights: Tensor) -> None:
+        self.pattern = pattern
+        lasting = pattern.weight_of is None
+        self.values = weights if pattern.weight_of is None else weights.index_select(1, pattern.weight_of)
+        self.dense: Tensor | None = None
+        if lasting and pattern.targets <= DENSE_NODES[weights.device.type]:
+            empty = weights.new_zeros(weights.shape[0], pattern.targets * pattern.sources)
+            filled = empty.index_copy(1, pattern.rows * pattern.sources + pattern.cols, weights)
+            self.dense = filled.view(-1, pattern.targets, pattern.sources)
+
+    def __matmul__(self, messages: Tensor) -> Tensor:
+        """Sum what reaches each target: `[models, sources or more, channels]` to `[models, targets, …]`."""
+        messages = messages[:, : self.pattern.sources]
+        if self.dense is not None:
+            return torch.bmm(self.dense, messages)
+        models, _, channels = messages.shape
+        if self.pattern.entries == 0:
+            return 0.0 * (messages[:, : self.pattern.targets] + self.values.sum())
+        if self.pattern.weight_of is None:
+            flat = messages.reshape(models * self.pattern.sources, channels).contiguous()
+            received = propagate(self.values.flatten(), flat, self.pattern.stack(models))
+            return received.view(models, self.pattern.targets, channels)
+        pairs = zip(self.values, messages, strict=True)
+        return torch.stack([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])

@@ -1,0 +1,232 @@
+"""The joint structural encoder as a stack of models: a part of a graph in, embeddings of its seeds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.encoder.fusion import TokenAttention, TokenMLP
+from h3gnn.encoder.layers import Generators, uniform_
+from h3gnn.encoder.noise import Noise, drop
+from h3gnn.encoder.sparse import Adjacency
+from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, Part, Projected, WeightedGCN
+
+NORMS = ("residual-post", "post", "pre")
+FUSIONS = ("attention", "mlp")
+OUTPUTS = ("flatten", "first")
+MASK_TOKENS = ("normal", "zero")
+ATTENTION_PLACE, TOKEN_PLACE = 0, 1
+
+
+class EncoderStack(nn.Module):
+    r"""Joint structural node encoding: S = 2 + K tokens per node, fused by attention.
+
+    .. math::
+        \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
+
+    followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw features),
+    `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
+
+    All weights have a first axis `models`: a stack trains together, and no model sees another. `JointEncoder`
+    is the stack of one, with the calling habits of PyG.
+
+    Args:
+        in_channels: number of features d.
+        channels: width C of a token.
+        entries: number of entries of the support, each with a learnable weight.
+        hops: K, one weighted-GCN token for each hop 1…K.
+        hidden_channels: hidden width of the MLP (4C by default) and of the weighted GCNs (C by default).
+        heads: attention heads; must divide `channels`.
+        norm: `"residual-post"` (paper), `"post"` or `"pre"`.
+        fusion: `"attention"` (paper) or `"mlp"` (ablation).
+        output: `"flatten"` gives D = S·C, `"first"` the first token alone.
+        batch_norm: batch norm between the layers of a weighted GCN.
+        token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
+        attention_dropout: rate on the attention weights, likewise.
+        mask_token: the mask token starts `"normal"` or `"zero"`.
+        fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
+        side_by_side: how the first weights of several models lie in memory; see `features.side_by_side`.
+        models: how many models stand in the stack.
+
+    Shapes:
+        output `[models, seeds, D]`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        entries: int,
+        *,
+        hops: int = 2,
+        hidden_channels: int | None = None,
+        heads: int = 4,
+        norm: str = "residual-post",
+        fusion: str = "attention",
+        output: str = "flatten",
+        batch_norm: bool = False,
+        token_dropout: float | Sequence[float] = 0.0,
+        attention_dropout: float | Sequence[float] = 0.0,
+        mask_token: str = "normal",
+        fuse_in_bfloat16: bool = False,
+        side_by_side: bool = False,
+        models: int = 1,
+    ) -> None:
+        super().__init__()
+        self._options = {
+            "hops": hops,
+            "hidden_channels": hidden_channels,
+            "heads": heads,
+            "norm": norm,
+            "fusion": fusion,
+            "output": output,
+            "batch_norm": batch_norm,
+            "mask_token": mask_token,
+            "fuse_in_bfloat16": fuse_in_bfloat16,
+            "side_by_side": side_by_side,
+        }
+        for name, given, known in (
+            ("norm", norm, NORMS),
+            ("fusion", fusion, FUSIONS),
+            ("output", output, OUTPUTS),
+            ("mask_token", mask_token, MASK_TOKENS),
+        ):
+            if given not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {given!r}")
+        if fusion == "attention" and channels % heads:
+            raise ValueError(f"channels ({channels}) must be a multiple of heads ({heads})")
+        mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
+        hop_widths = [channels if hop == 1 else hop_width for hop in range(1, hops + 1)]
+        self.models, self.channels, self.hops, self.output = models, channels, hops, output
+        self.fuse_in_bfloat16 = fuse_in_bfloat16
+        self.token_dropout = per_model(token_dropout, models)
+        widths = [channels, mlp_width, *hop_widths]
+        self.input = InputProjection(models, in_channels, widths, mask_token, side_by_side=side_by_side)
+        self.edges = EdgeWeights(models, entries)
+        self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
+        self.mlp = NodeMLP(models, mlp_width, channels)
+        self.hop_tokens = nn.ModuleList(
+            WeightedGCN(models, hop, hop_width, channels, batch_norm) for hop in range(1, hops + 1)
+        )
+        self.fusion: TokenAttention | TokenMLP
+        if fusion == "attention":
+            self.fusion = TokenAttention(models, channels, heads, norm, per_model(attention_dropout, models))
+        else:
+            self.fusion = TokenMLP(models, channels, 2 + hops)
+
+    @property
+    def out_channels(self) -> int:
+        """Width D of one model's embedding."""
+        return self.channels * (2 + self.hops if self.output == "flatten" else 1)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the encoder works."""
+        return self.linear_bias.device
+
+    def reset_parameters(self, generators: Generators, start: Tensor) -> None:
+        """Draw each model's start from its own generator; edge weights start where the support says."""
+        in_channels = self.input.weight.shape[1]
+        self.input.reset_parameters(generators)
+        self.edges.reset_parameters(start)
+        uniform_(self.linear_bias, in_channels**-0.5, generators)
+        self.mlp.reset_parameters(generators, in_channels)
+        for token in self.hop_tokens:
+            cast(WeightedGCN, token).reset_parameters(generators)
+        self.fusion.reset_parameters(generators)
+
+    def like(self, models: Sequence[int]) -> EncoderStack:
+        """Return a stack of copies of some of the models."""
+        places = list(models)
+        fusion = self.fusion
+        smaller = EncoderStack(
+            self.input.weight.shape[1],
+            self.channels,
+            self.edges.logit.shape[1],
+            **self._options,
+            token_dropout=[self.token_dropout[place] for place in places],
+            attention_dropout=(
+                [fusion.dropout[place] for place in places] if isinstance(fusion, TokenAttention) else 0.0
+            ),
+            models=len(places),
+        ).to(self.device, self.linear_bias.dtype)
+        smaller.load_state_dict({name: value[places] for name, value in self.state_dict().items()})
+        return smaller.train(self.training)
+
+    def dense_parameters(self) -> list[nn.Parameter]:
+        """Return all parameters but the edge weights, of which there is one for each edge."""
+        return [parameter for parameter in self.parameters() if parameter is not self.edges.logit]
+
+    def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected]:
+        """Multiply the features and the mask token with every first-layer weight."""
+        projected: list[Projected] = self.input(part, columns_kept)
+        return projected
+
+    def tokens(
+        self,
+        projected: Sequence[Projected],
+        part: Part,
+        edge_weights: Tensor,
+        mask: Tensor | None = None,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
+
+        Args:
+            projected: from `project`, or a moving average of it.
+            part: the seeds and what they hear.
+            edge_weights: `[models, weights]`, of the edges that the part's blocks name.
+            mask: bool `[models, nodes of the part]`, whose features are hidden.
+            noise: where keep-masks come from; None drops nothing.
+        """
+        seen = [run.masked(None if mask is None else mask[:, : run.nodes.shape[1]]) for run in projected]
+        to_linear, to_mlp, *to_hops = self.input.widths
+        if part.whole:
+            own, messages = torch.split(seen[0], [to_linear + to_mlp, sum(to_hops)], dim=-1)
+            adjacencies = [Adjacency(part.blocks[0], edge_weights)] * self.hops
+            first_layers = torch.split(torch.relu(adjacencies[0] @ messages), to_hops, dim=-1)
+        else:
+            own, *sent = seen
+            adjacencies = [Adjacency(block, edge_weights) for block in part.blocks]
+            heard = zip(adjacencies, sent, strict=True)
+            first_layers = tuple(torch.relu(adjacency @ messages) for adjacency, messages in heard)
+        linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
+        hops = [
+            token(first_layer, adjacencies, self.token_dropout, noise, part.nodes)
+            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
+        ]
+        stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
+        if noise is None:
+            return stacked
+        kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
+        return drop(stacked, kept, self.token_dropout)
+
+    def attention_keep(self, part: Part, noise: Noise | None) -> Tensor | None:
+        """Draw the attention's dropout masks for all seeds; None where nothing is dropped."""
+        if noise is None or isinstance(self.fusion, TokenMLP):
+            return None
+        shape = self.fusion.keep_shape(2 + self.hops)
+        return noise.keep(self.fusion.dropout, part.seeds, shape, ATTENTION_PLACE)
+
+    def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
+        block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
+        fused: Tensor = self.fusion(block_input, kept)
+        fused = fused.to(tokens.dtype)
+        return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
+
+    def attention(self, tokens: Tensor) -> Tensor | None:
+        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        return self.fusion.attention(tokens) if isinstance(self.fusion, TokenAttention) else None
+
+    def forward(self, part: Part, edge_weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Encode the seeds: `[models, seeds, D]`."""
+        return self.fuse(self.tokens(self.project(part), part, edge_weights, mask))
+
+
+def per_model(rate: float | Sequence[float], models: int) -> list[float]:
+    """Return one value for each model."""
+    return [float(rate)] * models if isinstance(rate, int | float) else [float(value) for value in rate]

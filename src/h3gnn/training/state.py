@@ -1,0 +1,177 @@
+"""Everything that the next epoch depends on, as named tensors: taken from a step, and put back into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from h3gnn.encoder.tokens import Projected
+from h3gnn.errors import CheckpointError
+from h3gnn.training.history import Recorder
+from h3gnn.training.step import Step
+
+State = dict[str, dict[str, Tensor]]
+"""By the part of a step that it belongs to, and by name."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What Adam remembers of each parameter, beside the number of its steps."""
+BY_MODEL = ("student", "teacher", "committee", "products", "step")
+"""The parts whose tensors have a first axis of models."""
+
+
+def take(step: Step, recorder: Recorder) -> State:
+    """Return the state between two epochs; the tensors are the step's own, not copies.
+
+    Student and teacher with their buffers, the teacher's averaged products, the objectives' parameters,
+    Adam's moments and counts, each generator, the difficulty, and the history so far. The schedule needs
+    nothing of its own: it is a function of the epoch.
+    """
+    state = _in_place(step)
+    state["products"], state["strides"] = {}, {}
+    if step.teacher is not None and step.teacher.products is not None:
+        state["products"] = step.teacher.products._asdict()
+        state["strides"] = {
+            name: torch.tensor(product.stride()) for name, product in state["products"].items()
+        }
+    adam = step.optimizer.adam.state_dict()["state"]
+    state["adam"] = {
+        "stepped": torch.tensor(sorted(adam), dtype=torch.int64),  # a parameter may have no gradient
+        **{f"{index}.step": adam[index]["step"] for index in adam},
+    }
+    state["moments"] = {f"{index}.{name}": adam[index][name] for index in adam for name in MOMENTS}
+    state["generators"] = {str(place): one.get_state() for place, one in enumerate(_generators(step))}
+    state["history"] = recorder.state()
+    return state
+
+
+def put_back(step: Step, state: State, columns: Sequence[str]) -> Recorder:
+    """Put a state into a step that was built with the same settings, and return the history so far.
+
+    Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
+    as it was. Each tensor is copied into memory of torch's own, with the strides that it had: kernels round
+    otherwise where the layout or the alignment is another.
+
+    Args:
+        step: as it was before its first epoch.
+        state: from `take`.
+        columns: the names of the history, in their order.
+    """
+    places = _in_place(step)
+    _check_fit(step, places, state)
+    products = _put_back_products(state, step.source.device)
+    recorder = _put_back_history(state["history"], columns, step.source.device)
+    _put_back_adam(step, state)
+    for part, tensors in places.items():
+        for name, place in tensors.items():
+            place.copy_(state[part][name])
+    for place, generator in enumerate(_generators(step)):
+        generator.set_state(state["generators"][str(place)].cpu().clone())
+    if step.teacher is not None:
+        step.teacher.products = products
+    return recorder
+
+
+def select_models(state: State, models: Sequence[int], teachers: int) -> State:
+    """Cut a stack's state to some of its models; Adam counts its steps for all of them together.
+
+    Args:
+        state: of a stack whose models all have the same objective.
+        models: which to keep.
+        teachers: how many of the stack's models have a teacher: all of them or none.
+    """
+    places = list(models)
+    cut: State = {part: dict(tensors) for part, tensors in state.items()}
+    for part in (*BY_MODEL, "moments"):
+        cut[part] = {name: value[places] for name, value in state[part].items()}
+    cut["strides"] = {name: torch.tensor(value.stride()) for name, value in cut["products"].items()}
+    generators = list(state["generators"].values())
+    kept = [generators[place] for place in places] + generators[-1:]
+    cut["generators"] = {str(place): value for place, value in enumerate(kept)}
+    cut["history"] = {}
+    return cut
+
+
+def _generators(step: Step) -> list[torch.Generator]:
+    return [*step.generators, step.order]
+
+
+def _in_place(step: Step) -> State:
+    """Return the tensors that exist before the first epoch and keep their place in memory."""
+    return {
+        "student": step.student.state_dict(),
+        "teacher": {} if step.teacher is None else step.teacher.encoder.state_dict(),
+        "committee": step.committee.state_dict(),
+        "edges": step.edges.state(),
+        "step": {"difficulty": step.difficulty},
+    }
+
+
+def _check_fit(step: Step, places: State, state: State) -> None:
+    parameters = _adam_parameters(step)
+    wanted = {(part, name): place.shape for part in places for name, place in places[part].items()}
+    for place, one in enumerate(_generators(step)):
+        wanted["generators", str(place)] = one.get_state().shape
+    for index in _stepped(state, len(parameters)):
+        wanted |= {("moments", f"{index}.{name}"): parameters[index].shape for name in MOMENTS}
+        wanted["adam", f"{index}.step"] = torch.Size()
+    for name, product in state.get("products", {}).items():
+        wanted["strides", name] = torch.Size([product.dim()])
+    for (part, name), shape in wanted.items():
+        found = state.get(part, {}).get(name)
+        if found is None:
+            raise CheckpointError(f"{part}/{name} is missing")
+        if found.shape != shape:
+            raise CheckpointError(f"{part}/{name} has shape {list(found.shape)} instead of {list(shape)}")
+    if "history" not in state:
+        raise CheckpointError("history is missing")
+
+
+def _stepped(state: State, parameters: int) -> list[int]:
+    """Return which of Adam's parameters have been stepped."""
+    kept = state.get("adam", {}).get("stepped")
+    stepped: list[int] = [-1] if kept is None else kept.tolist()
+    if not all(0 <= index < parameters for index in stepped):
+        raise CheckpointError("adam/stepped is missing or names parameters that are not there")
+    return stepped
+
+
+def _adam_parameters(step: Step) -> list[Tensor]:
+    return [parameter for group in step.optimizer.adam.param_groups for parameter in group["params"]]
+
+
+def _put_back_adam(step: Step, state: State) -> None:
+    adam, parameters = step.optimizer.adam, _adam_parameters(step)
+    moments: dict[int, dict[str, Any]] = {
+        index: {
+            "step": state["adam"][f"{index}.step"].clone(),
+            **{
+                name: torch.empty_like(parameters[index]).copy_(state["moments"][f"{index}.{name}"])
+                for name in MOMENTS
+            },
+        }
+        for index in _stepped(state, len(parameters))
+    }
+    adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
+
+
+def _put_back_history(rows: dict[str, Tensor], columns: Sequence[str], device: torch.device) -> Recorder:
+    try:
+        return Recorder.from_state({name: values.to(device) for name, values in rows.items()}, columns)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"its history is not complete: {error}") from None
+
+
+def _put_back_products(state: State, device: torch.device) -> Projected | None:
+    """Return the teacher's products as they lay in memory, not only with the same values."""
+    kept = state.get("products", {})
+    if not all(name in kept for name in Projected._fields):
+        return None
+    products = []
+    for name in Projected._fields:
+        strides = state["strides"][name].tolist()
+        place = torch.empty_strided(kept[name].shape, strides, dtype=kept[name].dtype, device=device)
+        products.append(place.copy_(kept[name]))
+    return Projected(*products)
