@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from h3gnn.errors import CheckpointError, GraphError, InputError, ModelFolderError
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning
-    from h3gnn.training.collapse import CollapseWarning
-    from h3gnn.training.interruption import TrainingStopped
-    from h3gnn.training.snapshots import Snapshots
+    from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning, TrainingStopped
+    from h3gnn.training.history import CollapseWarning
+    from h3gnn.training.loop import Snapshots
 
 __version__ = "0.1.0"
 
@@ -35,13 +34,13 @@ _HOMES = {
     "CheckpointError": "h3gnn.errors",
     "CheckpointWarning": "h3gnn.training.checkpoints",
     "Checkpoints": "h3gnn.training.checkpoints",
-    "CollapseWarning": "h3gnn.training.collapse",
+    "CollapseWarning": "h3gnn.training.history",
     "Graph": "h3gnn.graphs.graph",
     "GraphError": "h3gnn.errors",
     "InputError": "h3gnn.errors",
     "ModelFolderError": "h3gnn.errors",
-    "Snapshots": "h3gnn.training.snapshots",
-    "TrainingStopped": "h3gnn.training.interruption",
+    "Snapshots": "h3gnn.training.loop",
+    "TrainingStopped": "h3gnn.training.checkpoints",
 }
 
 

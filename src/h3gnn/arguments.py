@@ -72,7 +72,7 @@ def _check_batches(given: dict[str, Any]) -> None:
         if len(every) != given["hops"]:
             raise InputError(f"fan_out gives {len(every)} hop(s), but hops is {given['hops']}")
     if given["memory"] is not None:
-        from h3gnn.training.memory import parse_memory
+        from h3gnn.training.resources import parse_memory
 
         parse_memory(given["memory"])
 
@@ -105,7 +105,8 @@ CHOICES = {
     "norm": ("residual-post", "post", "pre"),
     "fusion": ("attention", "mlp"),
     "output": ("flatten", "first"),
-    "objective": ("teacher", "decoder"),
+    "objective": ("teacher", "decorrelation", "neighbours", "edges", "features", "masked-features"),
+    "targets": ("plain", "standardized"),
     "teacher_mode": ("eval", "train"),
     "mask": ("random", "difficulty", "probability"),
     "mask_token": ("normal", "zero"),

@@ -141,6 +141,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         token_dropout: float = 0.0,
         attention_dropout: float = 0.1,
         objective: str = "teacher",
+        targets: str = "plain",
+        feature_drop: float = 0.0,
+        edge_drop: float = 0.0,
         teacher_mode: str = "eval",
         momentum: float = 0.9,
         mask: str = "probability",
@@ -182,6 +185,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.token_dropout = token_dropout
         self.attention_dropout = attention_dropout
         self.objective = objective
+        self.targets = targets
+        self.feature_drop = feature_drop
+        self.edge_drop = edge_drop
         self.teacher_mode = teacher_mode
         self.momentum = momentum
         self.mask = mask
@@ -365,7 +371,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(self.graph_, MappedGraph):
             raise InputError("the attention of a graph in files is not kept: fit a smaller graph in memory")
         device = pick_device(self.device)
-        tokens = LayerwiseEncoder(self.encoder_.to(device).eval(), self._rows(self.graph_, self.support_)).tokens()
+        tokens = LayerwiseEncoder(
+            self.encoder_.to(device).eval(), self._rows(self.graph_, self.support_)
+        ).tokens()
         with torch.no_grad():
             weights = self.encoder_.attention(torch.cat(list(tokens), dim=1))
         if weights is None:
@@ -516,9 +524,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Return the fitted graph as rows that are read on demand, from memory or from files."""
         if isinstance(self.graph_, MappedGraph):
             read = feature_rows(self.graph_, self.scaler_)
-            return GraphRows(
-                lambda nodes: read(nodes.numpy()), self._support_in_files(), self.n_features_in_
-            )
+            return GraphRows(lambda nodes: read(nodes.numpy()), self._support_in_files(), self.n_features_in_)
         return rows_in_memory(self.scaler_(self.graph_.features), self.support_)
 
     def _rows(self, graph: Graph, support: Support) -> GraphRows:

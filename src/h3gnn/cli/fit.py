@@ -153,7 +153,7 @@ def _train_and_write(
     started = time.perf_counter()
     with resumable(out if checkpoints is not None else None):
         with scalar_log(tensorboard) as watching:
-            model.fit(graph, checkpoints=checkpoints, watching=watching)
+            model.fit(graph, checkpoints=checkpoints, after_epoch_of=watching)
         seconds = time.perf_counter() - started
         if out is not None:
             model.save(out)

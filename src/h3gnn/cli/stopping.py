@@ -10,7 +10,7 @@ from types import FrameType
 
 from h3gnn.cli.output import say
 from h3gnn.errors import InputError, RankLostError
-from h3gnn.training.interruption import TrainingStopped
+from h3gnn.training.checkpoints import TrainingStopped
 
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 

@@ -12,8 +12,7 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.training.history import Recorder
-    from h3gnn.training.loop import Watch
-    from h3gnn.training.progress import Watching
+    from h3gnn.training.loop import AfterEpoch, AfterEpochOf
 
 
 def check_tensorboard() -> None:
@@ -23,7 +22,7 @@ def check_tensorboard() -> None:
 
 
 @contextmanager
-def scalar_log(folder: Path | None) -> Iterator[Watching | None]:
+def scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
     """Write what each epoch measures into a folder of TensorBoard's, one line for each model."""
     if folder is None:
         yield None
@@ -34,7 +33,7 @@ def scalar_log(folder: Path | None) -> Iterator[Watching | None]:
 
     with SummaryWriter(str(folder), flush_secs=5) as writer:
 
-        def watching(first: int) -> Watch:
+        def watching(first: int) -> AfterEpoch:
             def watch(epoch: int, recorder: Recorder) -> None:
                 for name, values in recorder.newest().items():
                     for model, value in enumerate(values, start=first):

@@ -109,7 +109,9 @@ class LayerwiseEncoder:
         self.chunk = chunk or max(1, self.support.nodes)
         self.weights = EdgeReader(encoder, self.support, edge_weights)
         self.beside = self.support.pattern.crow.device
-        self.allocate = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=self.beside))
+        self.allocate = allocate or (
+            lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=self.beside)
+        )
 
     @torch.no_grad()
     def tokens(self) -> Iterator[Tensor]:

@@ -23,9 +23,7 @@ _STRIDE = 0xD1B54A32D192ED03 - 2**64
 class Noise(Protocol):
     """Hands out keep-masks for dropout."""
 
-    def keep(
-        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
-    ) -> Tensor | None:
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
         """Return bool `[models, nodes, *shape]`, False where a value is dropped; None where nothing is.
 
         Args:
@@ -45,9 +43,7 @@ class DrawnNoise:
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
 
-    def keep(
-        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
-    ) -> Tensor | None:
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
         """Draw keep-masks; the place is the order of the calls."""
         if not any(rates):
             return None
@@ -71,9 +67,7 @@ class NodeNoise:
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = list(seeds)
 
-    def keep(
-        self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int
-    ) -> Tensor | None:
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
         """Return the keep-masks of these nodes at this place."""
         if not any(rates):
             return None

@@ -90,6 +90,13 @@ class Support:
         spread = (self.receives[rows] * self.sends[cols.long()]).sqrt()
         return spread.reciprocal() if own is None else own / spread
 
+    def pair_keys(self, entries: Tensor) -> Tensor:
+        """Return one number for the two ends of some entries, the same in both directions; -1 for a loop."""
+        rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
+        cols = self.pattern.cols[entries].long()
+        keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
+        return torch.where(rows == cols, -1, keys)
+
     def fill_logit(self, logit: Tensor) -> None:
         """Put every model's edge logits `[models, entries]` at their start, some at a time."""
         with torch.no_grad():

@@ -19,8 +19,8 @@ from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.evaluation.snapshots import Judge, Judgement
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage import versions
+from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import pick_device
-from h3gnn.training.snapshots import Snapshots
 
 SNAPSHOTS = 20
 """At so many points of the training may the epoch be chosen, where it is chosen."""

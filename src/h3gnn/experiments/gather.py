@@ -33,7 +33,7 @@ from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.splits import with_splits
 from h3gnn.storage import versions
-from h3gnn.training.collapse import collapse_epochs
+from h3gnn.training.history import collapse_epochs
 
 MOST_NODES = 50_000
 """A page shows at most so many nodes; of a larger graph, so many evenly spaced ones."""

@@ -15,7 +15,6 @@ from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
 from h3gnn.baselines.smoothing import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.graphmae import graphmae_embedding
 from h3gnn.graphs.graph import Graph
 
 Watch = Callable[[float], None]
@@ -92,8 +91,8 @@ _LISTED = (
         embed=lambda graph, seed, device, watch: bootstrap_embedding(graph, seed, device, watch=watch),
         params=asdict(BootstrapSettings()),
     ),
-    Method("decoder", "encoder–decoder", overrides={"objective": "decoder"}),
-    Method("graphmae", "GraphMAE objective", objective=graphmae_embedding),
+    Method("decoder", "encoder–decoder", overrides={"objective": "features"}),
+    Method("graphmae", "GraphMAE objective", overrides={"objective": "masked-features", "mask": "random"}),
     Method("h3gnn", "H3GNN", overrides={}),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}

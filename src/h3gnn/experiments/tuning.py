@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
+from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
 from h3gnn.graphs.graph import Graph
-from h3gnn.smoothing import Smoother
 
 if TYPE_CHECKING:
     import optuna
@@ -112,7 +112,8 @@ class Searcher:
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
         self.objective, self.budget, self.device = objective, budget, device
-        self.smoothers = [Smoother(graph, strength, device) for strength in smoothings]
+        walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight)).to(device)
+        self.smoothers = [Smoother(walk, strength) for strength in smoothings]
         self._scaled: dict[str, FeatureMatrix] = {}
 
     def search(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -12,13 +12,25 @@ from torch import Tensor
 
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.features import FeatureMatrix
-from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise
-from h3gnn.encoder.sparse import Pattern, csr_tensor
+from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise, keep_scale, node_below
+from h3gnn.encoder.sparse import Adjacency, Pattern, csr_tensor
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
+from h3gnn.errors import InputError
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, Sample, Whole, cluster_batches, node_batches
+from h3gnn.training.sampling import (
+    CLUSTERS_PER_BATCH,
+    ClusterSampler,
+    NeighbourSampler,
+    Whole,
+    cluster_batches,
+    fan_out_for,
+    find_clusters,
+    node_batches,
+)
 
+EDGE_PLACE = 1 << 20
+"""Where the noise that drops edges is drawn; places within the encoder have small numbers."""
 BATCHES = ("neighbours", "clusters")
 
 
@@ -29,19 +41,58 @@ class Batch:
     Attributes:
         part: this process's seeds and what they hear.
         factor: the fixed factor of each of the batch's edge weights.
-        entries: which entries of the support these are, each once, ascending; None is all of them.
+        pair_of: for each edge weight the pair of neighbours that it joins, one number for both directions and
+            -1 for a loop; of the whole graph a position in `pairs`, of a part of it any number.
+        pairs: positions of the two ends of pairs of neighbours among the seeds, `[2, pairs]`.
+        pair_keys: what `pair_of` calls these pairs.
+        entries: which entries of the support the edge weights are, each once, ascending; None is all of them.
         seeds: the seeds of all processes; None is all nodes.
+        own: how many of this process's seeds are its share of those; the others are there to make pairs.
     """
 
     part: Part
     factor: Tensor
+    pair_of: Tensor
+    pairs: Tensor
+    pair_keys: Tensor
     entries: Tensor | None = None
     seeds: Tensor | None = None
+    own: int = 0
 
     @property
     def share(self) -> float:
         """This process's share of the seeds."""
-        return 1.0 if self.seeds is None else self.part.counts[0] / len(self.seeds)
+        return 1.0 if self.seeds is None else self.own / len(self.seeds)
+
+    def pairs_kept(self, rates: Sequence[float], noise: Noise) -> tuple[Tensor, Tensor] | None:
+        """Drop pairs of neighbours, both directions alike; loops always stay.
+
+        Returns:
+            What each edge weight is multiplied with `[models, weights]`, and which of `pairs` are kept, bool
+            `[models, pairs]`; None where nothing is dropped.
+        """
+        seen = noise.keep(rates, self.pair_keys, (), EDGE_PLACE)
+        if seen is None:
+            return None
+        if self.part.whole:
+            kept = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)[:, self.pair_of]
+        else:
+            kept = cast(Tensor, noise.keep(rates, self.pair_of, (), EDGE_PLACE))
+        scaled = kept * keep_scale(rates, self.factor)[:, None]
+        return torch.where(self.pair_of < 0, 1.0, scaled), seen
+
+    def neighbour_mean(self, values: Tensor) -> Tensor:
+        """Return the mean over each seed's neighbours among the seeds, `[models, seeds, D]`."""
+        if self.part.whole:
+            pattern = self.part.blocks[0]
+            between = (pattern.rows != pattern.cols).to(values.dtype)
+            count = torch.zeros_like(values[0, :, 0]).index_add_(0, pattern.rows, between)
+            weights = between / count.clamp_min(1)[pattern.rows]
+            return Adjacency(pattern, weights.expand(len(values), -1)) @ values
+        here, there = torch.cat([self.pairs, self.pairs.flip(0)], dim=1)
+        count = torch.zeros_like(values[0, :, 0]).index_add_(0, here, torch.ones_like(values[0, there, 0]))
+        total = torch.zeros_like(values).index_add(1, here, values[:, there])
+        return total / count.clamp_min(1)[:, None]
 
 
 class Source(Protocol):
@@ -65,8 +116,10 @@ class Source(Protocol):
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return a batch in which these nodes are seeds, perhaps among others."""
 
-    def noise(self, generators: Sequence[torch.Generator], order: torch.Generator) -> Noise:
-        """Return the noise of a step."""
+    def noise(
+        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
+    ) -> tuple[Noise, Sequence[torch.Generator]]:
+        """Return the noise of a step, and what each model's objective draws from."""
 
 
 class WholeGraph:
@@ -83,7 +136,16 @@ class WholeGraph:
     def __init__(self, features: FeatureMatrix, support: Support, hops: int) -> None:
         self.features, self.support = features, support
         self.nodes, self.device = support.nodes, features.device
-        self._batch = Batch(whole_graph(features, support, hops), support.factor)
+        rows, cols = support.pattern.rows, support.pattern.cols
+        keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
+        keys = torch.where(rows == cols, -1, keys)
+        every, pair_of = torch.unique(keys, return_inverse=True)
+        loops = int((every < 0).any())
+        every = every[loops:]
+        pairs = torch.stack([every // max(1, self.nodes), every % max(1, self.nodes)])
+        part = whole_graph(features, support, hops)
+        each = torch.arange(len(every), device=self.device)
+        self._batch = Batch(part, support.factor, pair_of - loops, pairs, each, own=self.nodes)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield the one batch."""
@@ -93,9 +155,11 @@ class WholeGraph:
         """Return the one batch."""
         return self._batch
 
-    def noise(self, generators: Sequence[torch.Generator], order: torch.Generator) -> Noise:
+    def noise(
+        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
+    ) -> tuple[Noise, Sequence[torch.Generator]]:
         """Draw from each model's own generator, which a captured step goes on to do."""
-        return DrawnNoise(generators)
+        return DrawnNoise(generators), generators
 
     def rows(self) -> GraphRows:
         """Return the graph as an encoder reads it."""
@@ -111,6 +175,7 @@ class SampledBatches:
         batch_size: seeds per batch, over all processes.
         device: where the encoder works.
         clusters: nodes that lie close together; batches are then made of these.
+        paired: put a random neighbour of each seed among the seeds, for objectives that look at pairs.
     """
 
     whole = False
@@ -122,9 +187,11 @@ class SampledBatches:
         batch_size: int,
         device: torch.device,
         clusters: Sequence[Whole] | None = None,
+        *,
+        paired: bool = False,
     ) -> None:
         self.graph, self.sampler, self.batch_size, self.device = graph, sampler, batch_size, device
-        self.support, self.nodes = graph.support, graph.support.nodes
+        self.support, self.nodes, self.paired = graph.support, graph.support.nodes, paired
         self.clusters = None if clusters is None else list(clusters)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
@@ -133,27 +200,43 @@ class SampledBatches:
             batches = node_batches(self.nodes, self.batch_size, order)
         else:
             batches = cluster_batches(self.clusters, order)
+        if min(map(len, batches)) < ranks.size:
+            raise InputError(
+                f"a batch of {min(map(len, batches))} node(s) cannot be shared by {ranks.size} processes: "
+                "give a larger batch_size, or fewer processes"
+            )
         seed = int(torch.randint(2**62, (), generator=order))
         for batch in batches:
             self.sampler.begin(seed, batch)
-            yield self._batch(self.sampler.sample(ranks.share(batch)), batch)
+            yield self._batch(ranks.share(batch), batch, seed)
 
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return a batch of just these seeds; what they hear is the same whenever it is asked for."""
         self.sampler.begin(0)
         nodes = seeds.cpu().numpy()
-        return self._batch(self.sampler.sample(nodes), nodes)
+        return self._batch(nodes, nodes, None)
 
-    def noise(self, generators: Sequence[torch.Generator], order: torch.Generator) -> Noise:
-        """Draw a seed for each model; its numbers then belong to nodes, not to batches or processes."""
-        return NodeNoise(torch.randint(2**62, (len(generators),), generator=order).tolist())
+    def noise(
+        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
+    ) -> tuple[Noise, Sequence[torch.Generator]]:
+        """Draw a seed for each model: its noise then belongs to nodes, not to batches or processes.
 
-    def _batch(self, sample: Sample, batch: Whole) -> Batch:
+        What objectives draw is each process's own, so that the models' generators stay the same everywhere.
+        """
+        seeds = torch.randint(2**62, (len(generators),), generator=order).tolist()
+        own = [torch.Generator(self.device).manual_seed(seed ^ ranks.rank) for seed in seeds]
+        return NodeNoise(seeds), own
+
+    def _batch(self, mine: Whole, batch: Whole, seed: int | None) -> Batch:
+        seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
+        sample = self.sampler.sample(seeds)
         every = np.concatenate([hop.entries for hop in sample.hops])
         entries, weight_of = np.unique(every, return_inverse=True)
         ends = np.cumsum([len(hop.entries) for hop in sample.hops])[:-1]
         blocks = [
-            Pattern(*map(torch.from_numpy, (hop.crow, hop.cols)), sources, torch.from_numpy(place)).to(self.device)
+            Pattern(
+                torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, torch.from_numpy(place)
+            ).to(self.device)
             for hop, place, sources in zip(
                 sample.hops, np.split(weight_of, ends), sample.counts[1:], strict=True
             )
@@ -162,7 +245,28 @@ class SampledBatches:
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
         part = Part(nodes.to(self.device), sample.counts, blocks, features)
         factor = self.support.factors(touched).to(self.device, features.dtype)
-        return Batch(part, factor, touched, torch.from_numpy(batch).to(self.device))
+        pair_of = self.support.pair_keys(touched).to(self.device)
+        at = torch.empty(2, 0, dtype=torch.int64) if pairs is None else torch.from_numpy(pairs)
+        first, last = nodes[at].sort(dim=0).values
+        keys = (first * self.nodes + last).to(self.device)
+        shared = torch.from_numpy(batch).to(self.device)
+        return Batch(part, factor, pair_of, at.to(self.device), keys, touched, shared, len(mine))
+
+    def _partners(self, seeds: Whole, seed: int) -> tuple[Whole, Whole]:
+        """Return the seeds, followed by a random neighbour of each that is not among them, and the pairs."""
+        crow = np.asarray(self.sampler.crow)
+        begin = np.asarray(crow[seeds], dtype=np.int64)
+        degree = np.asarray(crow[seeds + 1], dtype=np.int64) - begin
+        drawn = node_below(seed, torch.from_numpy(seeds), torch.from_numpy(degree)[:, None]).numpy()[:, 0]
+        has = degree > 0
+        partner = np.full(len(seeds), -1)
+        partner[has] = self.sampler.cols[begin[has] + drawn[has]]
+        has &= partner != seeds
+        more = np.setdiff1d(partner[has], seeds)
+        extended = np.concatenate([seeds, more])
+        order = np.argsort(extended)
+        position = order[np.searchsorted(extended, partner[has], sorter=order)]
+        return extended, np.stack([np.flatnonzero(has), position])
 
 
 def sampled_batches(
@@ -173,6 +277,7 @@ def sampled_batches(
     batch_size: int,
     fan_out: int | Sequence[int] | None = None,
     batches: str = "neighbours",
+    paired: bool = False,
 ) -> SampledBatches:
     """Return mini-batches of a graph.
 
@@ -183,15 +288,15 @@ def sampled_batches(
         batch_size: seeds per batch, over all processes.
         fan_out: neighbours per node and hop; None is 10, then 5.
         batches: "neighbours", or "clusters" for METIS clusters.
+        paired: put a random neighbour of each seed among the seeds.
     """
-    from h3gnn.training.sampling import CLUSTERS_PER_BATCH, fan_out_for, find_clusters
-
     crow, cols = graph.support.pattern.crow.numpy(), graph.support.pattern.cols.numpy()
     if batches == "clusters":
         clusters = find_clusters(crow, cols, max(1, batch_size // CLUSTERS_PER_BATCH))
-        return SampledBatches(graph, ClusterSampler(crow, cols, hops), batch_size, device, clusters)
+        cluster = ClusterSampler(crow, cols, hops)
+        return SampledBatches(graph, cluster, batch_size, device, clusters, paired=paired)
     sampler = NeighbourSampler(crow, cols, fan_out_for(hops, fan_out))
-    return SampledBatches(graph, sampler, batch_size, device)
+    return SampledBatches(graph, sampler, batch_size, device, paired=paired)
 
 
 def rows_in_memory(features: Tensor, support: Support) -> GraphRows:

@@ -79,7 +79,9 @@ def measure(step: Step) -> dict[str, Tensor]:
     rows = sample_rows(step.source.nodes).to(step.source.device)
     batch = step.source.batch_of(rows)
     tokens = student.tokens(student.project(batch.part), batch.part, step.edges.student(batch))
-    measured = {"effective_rank": effective_rank(student.fuse(tokens[:, rows] if batch.part.whole else tokens))}
+    measured = {
+        "effective_rank": effective_rank(student.fuse(tokens[:, rows] if batch.part.whole else tokens))
+    }
     distance = step.teacher_distance()
     if distance is not None:
         measured["teacher_distance"] = distance

@@ -27,7 +27,7 @@ from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History, Recorder
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
-from h3gnn.training.objectives import Committee, needs_teacher
+from h3gnn.training.objectives import Committee
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
@@ -103,6 +103,9 @@ class Training(_FromSettings):
     """
 
     objective: str | Sequence[str]
+    targets: str
+    feature_drop: PerModel
+    edge_drop: PerModel
     teacher_mode: str
     momentum: PerModel
     mask: str
@@ -244,7 +247,7 @@ def stack_step(
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    committee = Committee(training.objectives(models), student)
+    committee = Committee(training.objectives(models), student, training.targets)
     committee.reset_parameters(drawing)
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
@@ -271,6 +274,8 @@ def stack_step(
         StackedAdam(stepped, rates, decays),
         edges,
         source,
+        per_model(training.feature_drop, models),
+        per_model(training.edge_drop, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT),
         chunk or default_chunk(device, models),

@@ -44,16 +44,22 @@ class StackedAdam:
         for rate in dict.fromkeys(part.rate for part in stepped):
             parts = [part for part in stepped if part.rate == rate]
             for model in range(1 if self.shared else len(learning_rates)):
-                slices = [(p, model - part.models.start) for part in parts if model in part.models
-                          for p in part.parameters]
+                slices = [
+                    (p, model - part.models.start)
+                    for part in parts
+                    if model in part.models
+                    for p in part.parameters
+                ]
                 every = [p for part in parts for p in part.parameters]
                 self._slices.append(slices)
                 self.base.append(rate * learning_rates[model])
-                groups.append({
-                    "params": every if self.shared else [p.detach()[place] for p, place in slices],
-                    "lr": torch.tensor(self.base[-1]).cuda() if on_cuda else self.base[-1],
-                    "weight_decay": weight_decays[model],
-                })
+                groups.append(
+                    {
+                        "params": every if self.shared else [p.detach()[place] for p, place in slices],
+                        "lr": torch.tensor(self.base[-1]).cuda() if on_cuda else self.base[-1],
+                        "weight_decay": weight_decays[model],
+                    }
+                )
         self.adam = torch.optim.Adam(groups, fused=self.shared, capturable=on_cuda)
 
     def set_learning_rate(self, factor: float) -> None:

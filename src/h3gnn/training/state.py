@@ -18,7 +18,7 @@ State = dict[str, dict[str, Tensor]]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What Adam remembers of each parameter, beside the number of its steps."""
-BY_MODEL = ("student", "teacher", "committee", "products", "step")
+BY_MODEL = ("student", "teacher", "committee", "products", "step", "moments")
 """The parts whose tensors have a first axis of models."""
 
 
@@ -74,21 +74,18 @@ def put_back(step: Step, state: State, columns: Sequence[str]) -> Recorder:
     return recorder
 
 
-def select_models(state: State, models: Sequence[int], teachers: int) -> State:
-    """Cut a stack's state to some of its models; Adam counts its steps for all of them together.
+def select_models(state: State, models: Sequence[int]) -> State:
+    """Cut the state of a stack, whose models all have the same objective, to some of its models.
 
-    Args:
-        state: of a stack whose models all have the same objective.
-        models: which to keep.
-        teachers: how many of the stack's models have a teacher: all of them or none.
+    Adam counts its steps for all of them together.
     """
     places = list(models)
     cut: State = {part: dict(tensors) for part, tensors in state.items()}
-    for part in (*BY_MODEL, "moments"):
+    for part in BY_MODEL:
         cut[part] = {name: value[places] for name, value in state[part].items()}
     cut["strides"] = {name: torch.tensor(value.stride()) for name, value in cut["products"].items()}
-    generators = list(state["generators"].values())
-    kept = [generators[place] for place in places] + generators[-1:]
+    *own, order = state["generators"].values()
+    kept = [*(own[place] for place in places), order]
     cut["generators"] = {str(place): value for place, value in enumerate(kept)}
     cut["history"] = {}
     return cut

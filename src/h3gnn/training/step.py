@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.training.batches import Batch, Source
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges
-from h3gnn.training.objectives import Committee, Compare
+from h3gnn.training.objectives import Committee, Compare, View
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.teacher import Teacher
+
+COLUMN_PLACE = (1 << 20) + 1
+"""Where the noise that drops feature columns is drawn."""
 
 MaskStrategy = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
 """From difficulty `[models, nodes]` and one generator per model to a mask, bool `[models, nodes]`."""
@@ -34,6 +38,8 @@ class Step:
         optimizer: over the parameters of student and objectives.
         edges: the edge weights of students and teachers.
         source: the graph, batch by batch.
+        feature_drop, edge_drop: the chances with which each model's student does not see a feature column or
+            an edge.
         generators: one per model, on the source's device.
         order: for the order of nodes, what is sampled, and the noise of batches; the same in every process.
         chunk: how many nodes the fusion block sees at a time.
@@ -51,6 +57,8 @@ class Step:
         optimizer: StackedAdam,
         edges: Edges,
         source: Source,
+        feature_drop: Sequence[float],
+        edge_drop: Sequence[float],
         generators: Sequence[torch.Generator],
         order: torch.Generator,
         chunk: int,
@@ -58,7 +66,9 @@ class Step:
     ) -> None:
         self.student, self.teacher, self.committee = student, teacher, committee
         self.optimizer, self.edges, self.source = optimizer, edges, source
+        self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
         self.generators, self.order, self.chunk = list(generators), order, chunk
+        self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
         dtype = student.linear_bias.dtype
         self.difficulty = torch.zeros(student.models, source.nodes, device=source.device, dtype=dtype)
@@ -88,24 +98,46 @@ class Step:
         if batch.seeds is None:
             self.difficulty.copy_(difficulty)
         else:
-            self.difficulty[:, batch.seeds] = self.ranks.join(difficulty)
+            self.difficulty[:, batch.seeds] = self.ranks.join(difficulty[:, : batch.own])
 
     def _look(self, batch: Batch, mask: Tensor) -> Tensor:
         """Run forward and backward on this process's seeds; return their difficulty `[models, seeds]`."""
         student, part = self.student, batch.part
-        noise = self.source.noise(self.generators, self.order)
-        weights = self.edges.student(batch)
-        if part.counts[0] == 0:
-            return self.difficulty[:, :0]
-        projected = student.project(part)
-        tokens = student.tokens(projected, part, weights, part.rows_of(mask), noise)
+        noise, drawers = self.source.noise(self.generators, self.order, self.ranks)
+        hidden = part.rows_of(mask)
+        weights, pairs_kept = self._seen_edges(batch, noise)
+        projected = student.project(part, self._seen_columns(noise))
+        tokens = student.tokens(projected, part, weights, hidden, noise)
         kept = student.attention_keep(part, noise)
-        view = None
+        teacher = None
         if self.teacher is not None:
-            heard = self.edges.teacher(batch)
-            view = self.teacher.look(part, heard, projected if part.whole else None, noise.another())
-        compare = self.committee.compare(batch, view)
-        return backward_by_chunks(student.fuse, compare, tokens, kept, self.chunk, batch.share)
+            averaged = projected if part.whole and not any(self.feature_drop) else None
+            teacher = self.teacher.look(part, self.edges.teacher(batch), averaged, noise.another())
+        view = View(
+            batch,
+            None if teacher is None else teacher.embedding,
+            hidden[:, : part.counts[0]],
+            pairs_kept,
+            drawers,
+            self.ranks,
+        )
+        compare, whole = self.committee.compare(view), not self.committee.node_by_node
+        return backward_by_chunks(student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole)
+
+    def _seen_columns(self, noise: Noise) -> Tensor | None:
+        """Draw what each model's student sees of the feature columns, `[models, columns]`."""
+        kept = noise.keep(self.feature_drop, self._columns, (), COLUMN_PLACE)
+        return (
+            None
+            if kept is None
+            else drop(torch.ones_like(kept, dtype=self.difficulty.dtype), kept, self.feature_drop)
+        )
+
+    def _seen_edges(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor | None]:
+        """Return the students' edge weights, with some edges dropped, and which pairs are kept."""
+        weights = self.edges.student(batch)
+        kept = batch.pairs_kept(self.edge_drop, noise)
+        return (weights, None) if kept is None else (weights * kept[0], kept[1])
 
     def _share_gradients(self, batch: Batch) -> None:
         """Add up the gradients of all processes; one without seeds has zeros to add."""
@@ -143,11 +175,14 @@ def backward_by_chunks(
     kept: Tensor | None,
     chunk: int,
     share: float = 1.0,
+    *,
+    whole: bool = False,
 ) -> Tensor:
     """Fuse, compare and run backward, a chunk of nodes at a time; return each node's difficulty.
 
-    The fusion block and the loss are per node, so only the tokens' gradient has to be collected: the block's
-    memory does not grow with the graph, and nothing is computed twice.
+    The fusion block is per node. Where the loss is, too, only the tokens' gradient has to be collected: the
+    block's memory does not grow with the graph, and nothing is computed twice. Where the loss looks at all
+    nodes together, their embeddings are made first, and the block runs again once their gradient is known.
 
     Args:
         fuse: from tokens (and dropout masks) to embeddings.
@@ -156,20 +191,31 @@ def backward_by_chunks(
         kept: the attention's dropout masks, or None.
         chunk: how many nodes at a time.
         share: of a batch that several processes share, how much of its mean loss is these nodes'.
+        whole: the loss looks at all nodes together.
     """
     nodes = tokens.shape[1]
+    pieces = [slice(start, min(start + chunk, nodes)) for start in range(0, nodes, chunk)]
     gradient = torch.empty_like(tokens)
     difficulty = tokens.new_empty(tokens.shape[:2])
-    for rows in _chunks(nodes, chunk):
-        piece = tokens[:, rows].detach().requires_grad_()
-        shares = compare(fuse(piece, None if kept is None else kept[:, rows]), rows)
+    of_embedding: Tensor | None = None
+    if whole and len(pieces) > 1:
+        with torch.no_grad():
+            found = [fuse(tokens[:, rows], None if kept is None else kept[:, rows]) for rows in pieces]
+        embedding = torch.cat(found, dim=1).requires_grad_()
+        shares = compare(embedding, slice(0, nodes))
         shares.backward(torch.full_like(shares, share / nodes))  # type: ignore[no-untyped-call]
+        of_embedding = embedding.grad
+        difficulty.copy_(shares.detach())
+    for rows in pieces:
+        piece = tokens[:, rows].detach().requires_grad_()
+        fused = fuse(piece, None if kept is None else kept[:, rows])
+        if of_embedding is None:
+            shares = compare(fused, rows)
+            shares.backward(torch.full_like(shares, share / nodes))  # type: ignore[no-untyped-call]
+            difficulty[:, rows] = shares.detach()
+        else:
+            fused.backward(of_embedding[:, rows])  # type: ignore[no-untyped-call]
         assert piece.grad is not None
         gradient[:, rows] = piece.grad
-        difficulty[:, rows] = shares.detach()
     tokens.backward(gradient)  # type: ignore[no-untyped-call]
     return difficulty
-
-
-def _chunks(nodes: int, chunk: int) -> Iterator[slice]:
-    return (slice(start, min(start + chunk, nodes)) for start in range(0, nodes, chunk))

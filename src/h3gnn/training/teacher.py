@@ -71,9 +71,7 @@ class Teacher(nn.Module):
             noise: where a live teacher's keep-masks come from.
         """
         projected = (
-            self.encoder.project(part)
-            if student_products is None
-            else [self._average(student_products[0])]
+            self.encoder.project(part) if student_products is None else [self._average(student_products[0])]
         )
         heard = noise if self.live else None
         tokens = self.encoder.tokens(projected, part, edge_weights, noise=heard)

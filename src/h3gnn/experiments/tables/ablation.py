@@ -13,8 +13,8 @@ from h3gnn.experiments.tables.scope import WEBKB, Scope
 FULL = "H3GNN (Full)"
 WITHOUT: dict[str, dict[str, Any]] = {
     "w/o DynMsk": {"mask": "random"},
-    "w/o T-S + DynMsk": {"mask": "random", "objective": "decoder"},
-    "w/o T-S + DynMsk + Attn": {"mask": "random", "objective": "decoder", "fusion": "mlp"},
+    "w/o T-S + DynMsk": {"mask": "random", "objective": "features"},
+    "w/o T-S + DynMsk + Attn": {"mask": "random", "objective": "features", "fusion": "mlp"},
 }
 MODELS = 4
 """Models joined here: with the preset's own sixteen, joining hides much of what one component does."""

@@ -18,7 +18,7 @@ OURS = {DIFFI: "difficulty", PROB: "probability"}
 UNTRAINED, DECODER = "untrained encoder", "encoder–decoder"
 OF_ENCODER: dict[str, dict[str, Any]] = {
     UNTRAINED: {"epochs": 0},
-    DECODER: {"objective": "decoder", "mask": "random"},
+    DECODER: {"objective": "features", "mask": "random"},
 }
 """Rows that change the preset of a graph."""
 PRINTED = {

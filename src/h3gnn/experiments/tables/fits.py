@@ -17,7 +17,7 @@ from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.planes import place_in_plane, shown_nodes
 from h3gnn.experiments.tables.scope import look_epochs
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.loop import Snapshots
 
 
 def run_fit(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:

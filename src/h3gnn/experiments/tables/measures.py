@@ -18,7 +18,7 @@ from h3gnn.experiments.tables.scope import look_epochs
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.loop import Snapshots
 
 LOOKS = 20
 """A curve has so many points."""
