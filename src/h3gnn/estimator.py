@@ -16,8 +16,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from h3gnn import largefit, storage
-from h3gnn.arguments import check_arguments
+from h3gnn import largefit
 from h3gnn.building import derive_seeds, encoder_of, support_of, training_of
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
 from h3gnn.encoder.support import attach_nodes
@@ -29,13 +28,14 @@ from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.inference import as_array, carry_weights, encode
-from h3gnn.presets import preset
+from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
 from h3gnn.smoothing import Smoother
-from h3gnn.training.checkpointfiles import clear
-from h3gnn.training.checkpoints import Checkpoints
+from h3gnn.storage import models as storage
+from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.collapse import warn_of_collapse
 from h3gnn.training.distributed import launched_together
-from h3gnn.training.memory import Size, parse_memory, pick_group
+from h3gnn.training.history import History
+from h3gnn.training.memory import Size, pick_group
 from h3gnn.training.models import Training, default_chunk, train_models
 from h3gnn.training.progress import Watching
 from h3gnn.training.resources import peak_megabytes, pick_device, use_bfloat16
@@ -387,7 +387,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
         model = cls(**state.params)
-        model.graph_, model.history_, model.seeds_ = state.graph, state.history, state.seeds
+        model.graph_, model.seeds_ = state.graph, state.seeds
+        model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
@@ -425,7 +426,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         return storage.ModelState(
-            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind, self.cost_
+            params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
@@ -462,9 +463,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _fingerprint(self, device: torch.device) -> dict[str, Any]:
         """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
-        settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
         return {
-            **settings,
+            **kept_for("run", self.get_params()),
             "precision": self._precision(device),  # "auto" is not the same on every processor
             "device": device.type,
             "seeds": self.seeds_,

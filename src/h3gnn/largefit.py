@@ -26,8 +26,9 @@ from h3gnn.encoder.rows import SupportRows, mapped_rows, rows_of
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler
+from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.batches import BatchStep, agree, dense_parameters, train_in_batches
-from h3gnn.training.checkpoints import Checkpoints, checkpointing
+from h3gnn.training.checkpoints import checkpointing
 from h3gnn.training.clusters import PER_BATCH, find_clusters
 from h3gnn.training.distributed import Ranks, together
 from h3gnn.training.edges import Allocate, EdgeSteps, SparseEdges

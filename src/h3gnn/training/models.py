@@ -14,8 +14,8 @@ from torch import nn
 from h3gnn.encoder import FeatureMatrix, JointEncoder, Support
 from h3gnn.encoder.joint import per_model
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.training.checkpointfiles import group_folder, known_group_size
-from h3gnn.training.checkpoints import Checkpoints, checkpointing
+from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
+from h3gnn.training.checkpoints import checkpointing
 from h3gnn.training.history import History
 from h3gnn.training.loop import Watch, train
 from h3gnn.training.objective import FeatureReconstruction, LatentPrediction, Objective
