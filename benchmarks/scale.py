@@ -71,7 +71,7 @@ def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]
     """Train in mini-batches and write all embeddings; return times and this process's peak memory."""
     import torch
 
-    from h3gnn.cli.chunks import write_result
+    from h3gnn.cli.output import write_result
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.mapped import open_mapped
 

@@ -17,8 +17,6 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from h3gnn import storage
-from h3gnn.arguments import check_arguments
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, carry_weights, embed, joined
 from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
@@ -30,12 +28,12 @@ from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.matching import match_nodes, match_rows
 from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.presets import preset
+from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
+from h3gnn.storage import models as storage
+from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import SampledBatches, WholeGraph, rows_in_memory, sampled_batches
-from h3gnn.training.checkpointfiles import clear
-from h3gnn.training.checkpoints import Checkpoints
 from h3gnn.training.distributed import launched_together, together
-from h3gnn.training.history import warn_of_collapse
+from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import (
     Shape,
@@ -48,7 +46,6 @@ from h3gnn.training.models import (
 )
 from h3gnn.training.resources import (
     Size,
-    parse_memory,
     peak_megabytes,
     physical_memory,
     pick_device,
@@ -391,7 +388,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
         model = cls(**state.params)
-        model.graph_, model.history_, model.seeds_ = state.graph, state.history, state.seeds
+        model.graph_, model.seeds_ = state.graph, state.seeds
+        model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
@@ -426,7 +424,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         return storage.ModelState(
-            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind, self.cost_
+            params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
@@ -474,11 +472,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _fingerprint(self, device: torch.device) -> dict[str, Any]:
         """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
-        settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
-        precision = "bfloat16" if use_bfloat16(self.precision, device) else "float32"
         return {
-            **settings,
-            "precision": precision,  # "auto" is not the same on every processor
+            **kept_for("run", self.get_params()),
+            "precision": "bfloat16" if use_bfloat16(self.precision, device) else "float32",  # not "auto"
             "device": device.type,
             "seeds": self.seeds_,
             "graph": self.graph_.provenance.sha256,

@@ -107,6 +107,6 @@ def test_tensorboard_gets_every_epoch_of_every_model(tmp_path: Path) -> None:
 
 def test_tensorboard_must_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    monkeypatch.setattr("h3gnn.cli.watching.find_spec", lambda _: None)
+    monkeypatch.setattr("h3gnn.cli.fit.find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'h3gnn\[tensorboard\]'"):
         call("fit", "synthetic", "--out", tmp_path / "run", "--tensorboard", tmp_path / "logs")

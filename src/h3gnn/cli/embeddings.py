@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.output import EMBEDDING_ENDINGS, say
+from h3gnn.cli.output import EMBEDDING_ENDINGS, is_mapped, say
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -54,9 +54,9 @@ def read_embedded(given: str, graph: Graph | None, device: str) -> Embedded:
 
 
 def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
-    from h3gnn.cli.chunks import is_mapped
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.splits import with_splits
+    from h3gnn.settings import kept_for
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
@@ -68,7 +68,7 @@ def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
         )
     values = model.embedding_ if graph is None else model.transform(graph)
     asked = with_splits(model.graph_) if graph is None else graph
-    params = {name: value for name, value in model.get_params().items() if name != "verbose"}
+    params = kept_for("log", model.get_params())
     seed = model.random_state if isinstance(model.random_state, int) else None
     return Embedded(values, asked.node_ids, asked, "H3GNN", params, seed, model.epochs)
 

@@ -123,7 +123,7 @@ def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
 def write_page(path: Path, findings: Findings, maps: dict[str, Floats]) -> None:
     """Write the page, whole or not at all."""
     from h3gnn.report.page import render_page
-    from h3gnn.storage import write_atomically
+    from h3gnn.storage.files import write_atomically
 
     write_atomically(path, render_page(findings, maps).encode())
 

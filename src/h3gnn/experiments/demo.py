@@ -11,7 +11,8 @@ from h3gnn.experiments.gather import gather
 from h3gnn.findings import Findings, Score
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.storage import versions
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def run_demo(model: H3GNN, graph: Graph | None = None) -> DemoResult:
     findings = gather(model.fit(graph))
     assert findings.scores is not None
     rows = tuple(_row(score) for score in findings.scores.rows)
-    params = {name: value for name, value in model.get_params().items() if name != "verbose"}
+    params = kept_for("log", model.get_params())
     return DemoResult(rows, findings, graph, params, time.perf_counter() - started)
 
 

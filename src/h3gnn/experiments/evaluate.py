@@ -18,7 +18,8 @@ from h3gnn.evaluation.protocols import VALIDATION, Protocol
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.evaluation.snapshots import Judge, Judgement
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import pick_device
 
@@ -110,7 +111,7 @@ def evaluate_estimator(
         device = one.history_.engine.get("device", device)
         if done is not None:
             done(seed)
-    params = {name: value for name, value in model.get_params().items() if name not in HOW_NOT_WHAT}
+    params = kept_for("result", model.get_params())
     chosen = {} if judge.epoch_rule == "last" else {"snapshots": snapshots}
     return to_result(
         judgements,
@@ -124,10 +125,6 @@ def evaluate_estimator(
         device=device,
         seconds=time.perf_counter() - started,
     )
-
-
-HOW_NOT_WHAT = ("verbose", "device", "random_state")
-"""Arguments that a result names elsewhere or does not depend on."""
 
 
 def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:

@@ -32,7 +32,8 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.splits import with_splits
-from h3gnn.storage import versions
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
 from h3gnn.training.history import collapse_epochs
 
 MOST_NODES = 50_000
@@ -143,7 +144,7 @@ def run_log(model: H3GNN) -> RunLog:
         columns=dict(history.columns),
         collapsed=" ".join(sentences),
         facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **versions()},
-        settings={name: value for name, value in model.get_params().items() if name != "verbose"},
+        settings=kept_for("run", model.get_params()),
         provenance=model.graph_.provenance.as_dict(),
     )
 

@@ -20,8 +20,6 @@ from h3gnn.report.packing import COARSE, Packer
 SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
 """In the order in which they are read; together they are one script."""
 
-QUIET_SETTINGS = ("device", "verbose")
-
 
 def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> str:
     """Return the page as HTML.
@@ -81,7 +79,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "history": {name: _plain(values) for name, values in run.columns.items()},
         "collapsed": run.collapsed,
         "facts": {name: _plain(value) for name, value in run.facts.items()},
-        "settings": {k: _plain(v) for k, v in run.settings.items() if k not in QUIET_SETTINGS},
+        "settings": {k: _plain(v) for k, v in run.settings.items()},
         "provenance": run.provenance,
     }
     return packer.pack(description)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.errors import InputError
-from h3gnn.storage import write_atomically
+from h3gnn.storage.files import write_atomically
 
 ENDINGS = (".png", ".pdf", ".svg")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.findings import TRAINED, Findings, Floats
-from h3gnn.storage import write_atomically
+from h3gnn.storage.files import write_atomically
 
 
 def write_node_table(path: Path, findings: Findings, places: Floats, raw_places: Floats) -> None:

@@ -20,9 +20,9 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
+from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
-from h3gnn.training.checkpointfiles import group_folder, known_group_size
-from h3gnn.training.checkpoints import Checkpoints, checkpointing
+from h3gnn.training.checkpoints import checkpointing
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History, Recorder

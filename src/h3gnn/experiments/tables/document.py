@@ -13,7 +13,7 @@ from h3gnn.experiments.tables.markdown import graph_title, of_probe, percent, ta
 from h3gnn.experiments.tables.paper import PAPER, printed
 from h3gnn.experiments.tables.registry import EXPERIMENTS
 from h3gnn.experiments.tables.reproduce import markdown_of, read_result
-from h3gnn.presets import tuned_presets
+from h3gnn.settings import tuned_presets
 
 HEAD = f"""# The paper's tables and figures, made again
 

@@ -18,7 +18,7 @@ from h3gnn.experiments.tables.running import graph_of
 from h3gnn.experiments.tables.scope import Scope
 from h3gnn.experiments.tables.store import CellStore, lines_of
 from h3gnn.experiments.tables.workers import Finished, run_cells
-from h3gnn.storage import versions, write_atomically
+from h3gnn.storage.files import versions, write_atomically
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""

@@ -19,7 +19,7 @@ from h3gnn.experiments.tables.methods import run_baseline
 from h3gnn.experiments.tables.store import Record, rounded
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions
+from h3gnn.storage.files import versions
 
 Runner = Callable[[Cell, Graph, torch.device], dict[str, Any]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.presets import PASSING, tuned_presets
+from h3gnn.settings import kept_for, tuned_presets
 
 WEBKB = ("cornell", "texas", "wisconsin")
 HETEROPHILIC = (*WEBKB, "actor")
@@ -71,7 +71,7 @@ class Scope:
             raise InputError(f"there is no shipped preset {name}: make one with `h3gnn tune {graph}`")
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
-        return {name: value for name, value in params.items() if name not in PASSING}
+        return kept_for("preset", params)
 
 
 def look_epochs(epochs: int, count: int = SNAPSHOTS) -> list[int]:

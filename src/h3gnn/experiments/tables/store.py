@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.storage import write_atomically
+from h3gnn.storage.files import write_atomically
 
 Record = dict[str, Any]
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from h3gnn import H3GNN, Graph, ModelFolderError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.storage import write_atomically
+from h3gnn.storage.files import write_atomically
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
@@ -147,7 +147,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 KILLED_SAVE = """
 import os, signal, sys
 from pathlib import Path
-from h3gnn import H3GNN, storage
+from h3gnn import H3GNN
 model = H3GNN.load(sys.argv[1])
 model.encoder_.linear_bias.data += 1.0
 calls = 0

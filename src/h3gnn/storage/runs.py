@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import CheckpointError, InputError
-from h3gnn.graphs.graph import Graph, Provenance
-from h3gnn.storage import CHECKPOINTS, DESCRIPTION, graph_from_tensors, graph_tensors, versions
-from h3gnn.tensorfiles import read_tensor_file, remove_parts, write_tensor_file
-from h3gnn.training.checkpointfiles import check_format, checkpoints_in, clear, group_folders
-from h3gnn.training.checkpoints import Checkpoints, make_folder
+from h3gnn.graphs.graph import Graph
+from h3gnn.settings import kept_for
+from h3gnn.storage.checkpoints import (
+    CHECKPOINTS,
+    Checkpoints,
+    check_format,
+    checkpoints_in,
+    clear,
+    group_folders,
+    make_folder,
+)
+from h3gnn.storage.files import heading, read_tensor_file, remove_parts, write_tensor_file
+from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL, graph_from_tensors, graph_tensors, graph_words
 
-FORMAT = "h3gnn-run"
-FORMAT_VERSION = 1
+FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"
-NOT_SETTINGS = ("device", "verbose")
-LEFT_BY_A_KILL = re.compile(r"\.(weights-|graph-|model\.json\.).*")
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,9 @@ def begin_run(out: Path, run: Run) -> None:
         before.append(path)
     policy = run.checkpoints
     description = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "versions": versions(),
+        **heading(FORMAT, FORMAT_VERSION),
         "params": run.params,
-        "provenance": run.graph.provenance.as_dict(),
-        "class_names": list(run.graph.class_names),
+        **graph_words(run.graph),
         "every": policy.every,
         "minutes": policy.minutes,
         "keep": policy.keep,
@@ -111,13 +112,11 @@ def _read(path: Path) -> Run:
     tensors, description = read_tensor_file(path)
     check_format(path, description, FORMAT, FORMAT_VERSION)
     try:
-        told = description["provenance"]
-        provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))
         policy = {name: description[name] for name in ("every", "minutes", "keep")}
         where = description["embeddings"]
         return Run(
             description["params"],
-            graph_from_tensors(tensors, provenance, description["class_names"]),
+            graph_from_tensors(tensors, description),
             Checkpoints(path.parent, **policy, keep_finished=True),
             None if where is None else Path(where),
         )
@@ -126,11 +125,11 @@ def _read(path: Path) -> Run:
 
 
 def _refuse_another(out: Path, known: Run, run: Run) -> None:
-    here = json.loads(json.dumps(run.params))  # as it would be read back: a tuple is a list there
+    here = json.loads(json.dumps(kept_for("run", run.params)))  # as it is read back: a tuple is a list there
     different = [
         f"{name} is {known.params.get(name)!r} there and {value!r} here"
         for name, value in here.items()
-        if name not in NOT_SETTINGS and known.params.get(name) != value
+        if known.params.get(name) != value
     ]
     if known.graph.provenance.sha256 != run.graph.provenance.sha256:
         different.insert(0, "its graph is another one")

@@ -7,12 +7,8 @@ one's place; only then are the old files removed.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import platform
 import re
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -26,27 +22,28 @@ from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
 from h3gnn.sparse import csr_tensor
-from h3gnn.training.history import History
+from h3gnn.storage.checkpoints import CHECKPOINTS
+from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
 
-FORMAT = "h3gnn-model"
-FORMAT_VERSION = 1
+FORMAT, FORMAT_VERSION = "h3gnn-model", 1
 DESCRIPTION = "model.json"
-CHECKPOINTS = "checkpoints"
-"""The folder inside a model's folder in which an unfinished run has its checkpoints."""
+LEFT_BY_A_KILL = re.compile(r"\.(weights|graph|model\.json)[.-].*")
+"""What a kill in the middle of saving leaves beside the files themselves."""
 UNFINISHED = re.compile(
-    rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|\.(weights-|graph-|model\.json\.).*"
+    rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{LEFT_BY_A_KILL.pattern}"
 )
 """What a run that was killed leaves in a folder that has no model yet."""
+OPTIONAL = ("edge_weight", "labels", "train_mask", "val_mask", "test_mask")
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """Everything that a fitted model is."""
+    """Everything that a fitted model is; the history as it is written down."""
 
     params: dict[str, Any]
     tensors: dict[str, Tensor]
     graph: Graph
-    history: History
+    history: dict[str, Any]
     seeds: list[int]
     scaling: str
     cost: dict[str, Any] = field(default_factory=dict)
@@ -56,26 +53,23 @@ def save_model(folder: Path, state: ModelState) -> None:
     """Write a model into a folder, in place of the one that may be there."""
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        "weights": _write_tensors(folder, "weights", state.tensors),
-        "graph": _write_tensors(folder, "graph", graph_tensors(state.graph)),
+    named = {
+        "weights": write_tensor_file(folder, "weights", state.tensors).name,
+        "graph": write_tensor_file(folder, "graph", graph_tensors(state.graph)).name,
     }
     description = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "versions": versions(),
+        **heading(FORMAT, FORMAT_VERSION),
         "params": state.params,
         "seeds": state.seeds,
         "scaling": state.scaling,
         "cost": state.cost,
-        "provenance": state.graph.provenance.as_dict(),
-        "class_names": list(state.graph.class_names),
-        "files": files,
-        "history": state.history.as_dict(),
+        **graph_words(state.graph),
+        "files": named,
+        "history": state.history,
     }
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
     for stale in folder.glob("*.safetensors"):
-        if stale.name not in files.values():
+        if stale.name not in named.values():
             stale.unlink()
 
 
@@ -93,20 +87,11 @@ def load_model(folder: Path) -> ModelState:
     """Read a model folder; every file is checked against the hash in its name before it is used."""
     description = _read_description(folder)
     try:
-        tensors = _read_tensors(folder, description["files"]["weights"])
-        provenance = Provenance(
-            description["provenance"]["source"],
-            description["provenance"]["sha256"],
-            tuple(description["provenance"]["mended"]),
-        )
-        graph = graph_from_tensors(
-            _read_tensors(folder, description["files"]["graph"]), provenance, description["class_names"]
-        )
         return ModelState(
             description["params"],
-            tensors,
-            graph,
-            History.from_dict(description["history"]),
+            _read_named(folder, description["files"]["weights"]),
+            graph_from_tensors(_read_named(folder, description["files"]["graph"]), description),
+            {**description["history"]},
             description["seeds"],
             description["scaling"],
             description.get("cost", {}),
@@ -128,51 +113,11 @@ def restore(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
         raise ModelFolderError(f"the saved weights do not fit the saved settings: {error}") from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a kill, sees all of it or none of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def versions() -> dict[str, str]:
-    """Return what produced a result: this package, torch, Python."""
-    from h3gnn import __version__
-
-    return {"h3gnn": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _write_tensors(folder: Path, kind: str, tensors: dict[str, Tensor]) -> str:
-    from safetensors.torch import save
-
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    name = f"{kind}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
-    write_atomically(folder / name, content)
-    return name
-
-
-def _read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
+def _read_named(folder: Path, name: str) -> dict[str, Tensor]:
     path = folder / Path(name).name
     if not path.is_file():
         raise ModelFolderError(f"{path} is missing, although {DESCRIPTION} names it")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
-        raise ModelFolderError(f"{path} is damaged: its content does not match its hash")
-    try:
-        return load(content)
-    except SafetensorError as error:
-        raise ModelFolderError(f"{path} is not a safetensors file: {error}") from None
+    return read_tensors(path, ModelFolderError)[0]
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -185,21 +130,19 @@ def _read_description(folder: Path) -> dict[str, Any]:
         description = json.loads(path.read_bytes())
     except ValueError as error:
         raise ModelFolderError(f"{path} is damaged: {error}") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    if not isinstance(description, dict):
         raise ModelFolderError(f"{path} was not written by h3gnn")
-    if description.get("format_version") != FORMAT_VERSION:
-        raise ModelFolderError(
-            f"{path} has format version {description.get('format_version')}, "
-            f"but this h3gnn reads version {FORMAT_VERSION}"
-        )
+    check_heading(path, description, FORMAT, FORMAT_VERSION, ModelFolderError)
     return description
 
 
-def graph_tensors(graph: Graph) -> dict[str, Tensor]:
-    """Return all of a graph but its provenance and the names of its classes as tensors.
+def graph_words(graph: Graph) -> dict[str, Any]:
+    """Return what a description says of a graph: where it came from, and the names of its classes."""
+    return {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
 
-    A graph in files stays there: only its folder is written down.
-    """
+
+def graph_tensors(graph: Graph) -> dict[str, Tensor]:
+    """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
     if isinstance(graph, MappedGraph):
         place = str(graph.folder.resolve()).encode()
         return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
@@ -212,18 +155,17 @@ def graph_tensors(graph: Graph) -> dict[str, Tensor]:
         }
     else:
         tensors["features"] = graph.features
-    for name in ("edge_weight", "labels", "train_mask", "val_mask", "test_mask"):
-        value = getattr(graph, name)
-        if value is not None:
-            tensors[name] = value
+    tensors |= {name: value for name in OPTIONAL if (value := getattr(graph, name)) is not None}
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     return tensors
 
 
-def graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, class_names: list[str]) -> Graph:
-    """Read what `graph_tensors` returned."""
+def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph:
+    """Read what `graph_tensors` and `graph_words` returned."""
+    told = description["provenance"]
+    provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))
     if "mapped" in tensors:
         mapped = open_mapped(bytes(tensors["mapped"].tolist()).decode())
         if mapped.provenance.sha256 != provenance.sha256:
@@ -239,13 +181,10 @@ def graph_from_tensors(tensors: dict[str, Tensor], provenance: Provenance, class
         features=features,
         edge_index=tensors["edge_index"],
         provenance=provenance,
-        class_names=tuple(class_names),
+        class_names=tuple(description["class_names"]),
         node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
         has_ids=has_ids,
-        **{
-            name: tensors.get(name)
-            for name in ("edge_weight", "labels", "train_mask", "val_mask", "test_mask")
-        },
+        **{name: tensors.get(name) for name in OPTIONAL},
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from h3gnn import CheckpointError
-from h3gnn.tensorfiles import TYPES, read_tensor_file, remove_parts, write_tensor_file
+from h3gnn.storage.files import TYPES, read_tensor_file, remove_parts, write_tensor_file
 
 TENSORS = {
     "matrix": torch.arange(6.0).view(2, 3),

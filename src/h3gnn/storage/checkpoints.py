@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: one file each, named by epoch and hash; the last few are kept."""
+"""The files of checkpoints: how often one is written, and the folder of them; the last few are kept."""
 
 from __future__ import annotations
 
@@ -6,20 +6,60 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from h3gnn.errors import CheckpointError, InputError
-from h3gnn.storage import versions
-from h3gnn.tensorfiles import read_tensor_file, remove_parts, write_tensor_file
+from h3gnn.errors import CheckpointError, InputError, check_number, check_whole
+from h3gnn.storage.files import (
+    check_heading,
+    heading,
+    read_tensor_file,
+    remove_parts,
+    versions,
+    write_tensor_file,
+)
 
-FORMAT = "h3gnn-checkpoint"
-FORMAT_VERSION = 2
+FORMAT, FORMAT_VERSION = "h3gnn-checkpoint", 2
+CHECKPOINTS = "checkpoints"
+"""The folder inside a model's folder in which an unfinished run has its checkpoints."""
 NAME = re.compile(r"epoch-(?P<epoch>\d{8,})-[0-9a-f]{16}\.safetensors")
 GROUP = re.compile(r"models-(?P<first>\d+)-(?P<last>\d+)")
 LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often a training writes down its state.
+
+    Besides these times, one is written when the last epoch is done, and one when Ctrl-C or SIGTERM ends the
+    training.
+
+    Attributes:
+        folder: where they lie; a fit with the same settings, graph and folder goes on from the newest.
+        every: write one after every so many epochs; None does not count epochs.
+        minutes: write one when so many minutes have passed; None does not look at the clock.
+        keep: how many of the newest to keep.
+        keep_finished: leave them when the fit ends, for a caller who has yet to save the model.
+    """
+
+    folder: str | Path
+    every: int | None = None
+    minutes: float | None = 10.0
+    keep: int = 2
+    keep_finished: bool = False
+
+    def check(self) -> None:
+        """Refuse values that mean nothing."""
+        if self.every is not None:
+            check_whole("every", self.every, 1)
+        if self.minutes is not None:
+            check_number("minutes", self.minutes, 0, 1e6)
+        check_whole("keep", self.keep, 1)
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise InputError(f"{self.folder} is a file; checkpoints lie in a folder")
 
 
 class CheckpointFolder:
@@ -65,9 +105,7 @@ class CheckpointFolder:
         A damaged file never counts as one of those that are kept, so it cannot push out a good one.
         """
         description = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "versions": versions(),
+            **heading(FORMAT, FORMAT_VERSION),
             "fingerprint": self.fingerprint,
             "epoch": epoch,
             "columns": columns,
@@ -95,16 +133,20 @@ class CheckpointFolder:
 
 def check_format(path: Path, description: dict[str, Any], wanted: str, version: int) -> None:
     """Refuse a description of another kind, of another format version, or of another version of h3gnn."""
-    if description.get("format") != wanted:
-        raise CheckpointError(f"{path} was not written as {wanted}")
-    if description.get("format_version") != version:
-        raise CheckpointError(
-            f"{path} has format version {description.get('format_version')}, "
-            f"but this h3gnn reads version {version}"
-        )
+    check_heading(path, description, wanted, version, CheckpointError)
     writer, here = (description.get("versions") or {}).get("h3gnn"), versions()["h3gnn"]
     if writer != here:
         raise CheckpointError(f"{path} was written by h3gnn {writer}, but this is h3gnn {here}")
+
+
+def make_folder(folder: Path) -> Path:
+    """Return a folder that can be written to, or say before the work that there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    return folder
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
