@@ -100,7 +100,7 @@ def evaluate(
 def _check(how: dict[str, Any], *, trains: bool) -> None:
     """Refuse names that do not exist before any work is done."""
     from h3gnn.evaluation.protocols import find_protocol
-    from h3gnn.evaluation.snapshots import find_probe
+    from h3gnn.evaluation.judge import find_probe
 
     rule = find_protocol(how["protocol"]).epoch_rule(how["epoch_rule"])
     find_probe(how["probe"])
