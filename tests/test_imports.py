@@ -64,7 +64,16 @@ FORBIDDEN = {
     },
     "estimator": {"baselines", "cli", "report", "evaluation", "experiments"},
     "experiments": {"cli", "report"},
-    "findings": {"graphs", "masking", "encoder", "training", "evaluation", "report", "estimator", "cli"},
+    "report/findings": {
+        "graphs",
+        "masking",
+        "encoder",
+        "training",
+        "evaluation",
+        "report",
+        "estimator",
+        "cli",
+    },
 }
 
 
@@ -73,6 +82,8 @@ def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("h3gnn"):
+            if node.module == "h3gnn.report.findings":  # what experiments hand over, and report shows
+                continue
             parts = (node.module or "").split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.candidates import Candidates, candidates_from_scores
-from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, find_protocol, score
 from h3gnn.evaluation.judge import Judge, Judgement, agreement
+from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, find_protocol, score
 
 NODES, EPOCHS = 120, (0, 10, 20)
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import spread
+from h3gnn.evaluation.judge import Judge, Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.evaluation.judge import Judge, Judgement
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage import versions
 from h3gnn.training.resources import pick_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.findings import EdgeChange, Floats, Heard, Whole
+from h3gnn.report.findings import EdgeChange, Floats, Heard, Whole
 
 NEAREST, FEWER_NEAREST = 10, 6
 """How many nearest nodes are looked up, and how many where there are many nodes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.report.pictures import COLOURS, LINE, new_figure, plain, save_figure
+from h3gnn.report.pictures import COLOURS, LINE, frame, new_figure, plain, save_figure
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -28,12 +28,7 @@ def draw_maps_before_and_after(rows: Rows) -> Any:
                 axis.scatter(
                     x[chosen], y[chosen], s=size, color=colour, linewidths=0, alpha=0.8, rasterized=True
                 )
-            axis.set_title(f"{row['graph']}: {'features' if which == 'before' else 'embedding'}", fontsize=9)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.set_box_aspect(1)
-            for side in axis.spines.values():
-                side.set_color(LINE)
+            frame(axis, f"{row['graph']}: {'features' if which == 'before' else 'embedding'}", fontsize=9)
     return figure
 
 

@@ -42,9 +42,7 @@ Cora, CiteSeer and PubMed."""
 def document(results: Path) -> str:
     """Return the page for the results in a folder; figures are linked as `../results/NAME.png`."""
     stored = {
-        name: read_json(results / f"{name}.json")
-        for name in TABLES
-        if (results / f"{name}.json").is_file()
+        name: read_json(results / f"{name}.json") for name in TABLES if (results / f"{name}.json").is_file()
     }
     words = {name: protocol.words for name, protocol in PROTOCOLS.items()}
     parts = [HEAD, PROTOCOL_WORDS.format(**words), _presets(stored), _in_short(stored), _origin(stored)]

@@ -32,7 +32,9 @@ def markdown_of(content: dict[str, Any]) -> str:
     table, rows = TABLES[content["experiment"]], content["rows"]
     parts = [f"## {table.title}"]
     if content["quick"] and any(row.get("seeds") for row in rows):
-        parts.append("A quick look with tiny settings: it shows that everything runs; its figures mean nothing.")
+        parts.append(
+            "A quick look with tiny settings: it shows that everything runs; its figures mean nothing."
+        )
     if content["missing"]:
         parts.append(f"Not run yet: {_grouped(content['missing'])}.")
     parts.append(re.sub(r"\{(\w+)\}", lambda mark: BLOCKS[mark[1]](table, rows), table.words))
@@ -191,7 +193,9 @@ def convergence(table: Table, rows: Sequence[Row]) -> str:
         curve: list[float] = (100 * np.mean(row["validation"], axis=0)).tolist()
         spent = [NOTHING, NOTHING]
         if max(curve) > curve[0]:
-            near = (epoch for epoch, value in zip(row["epochs"], curve, strict=True) if value >= NEAR * max(curve))
+            near = (
+                epoch for epoch, value in zip(row["epochs"], curve, strict=True) if value >= NEAR * max(curve)
+            )
             epoch = next(near)
             spent = [str(epoch), f"{epoch * row['epoch_s']:.2f}"]
         told = [f"{value:.2f}" for value in (curve[0], max(curve), curve[-1])]

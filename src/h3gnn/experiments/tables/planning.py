@@ -63,7 +63,14 @@ def _fits(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
         seeds = scope.seeds_up_to(table.seeds)
     wants = ("clusters",) if table.measure != "probe" else ("map",) if graph in entry.mapped else ()
     cells = [
-        Cell("fit", graph, params, (seed,), scope.splits, wants if seed == seeds[0] or "map" not in wants else ())
+        Cell(
+            "fit",
+            graph,
+            params,
+            (seed,),
+            scope.splits,
+            wants if seed == seeds[0] or "map" not in wants else (),
+        )
         for seed in seeds
     ]
     return [Line(entry.title, graph, tuple(cells[:1] if table.rows == "maps" else cells))]

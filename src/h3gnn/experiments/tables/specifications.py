@@ -93,7 +93,7 @@ BASELINES = tuple(
     }.items()
 )
 ABLATION_MODELS = 4
-"""Models joined in ablations: with the preset's own sixteen, joining hides much of what one component does."""
+"""Models joined in ablations: with the preset's own sixteen, joining hides what one component does."""
 
 
 def _ablated(title: str, printed: str | None = None, **changes: Any) -> Entry:
@@ -155,7 +155,10 @@ _LISTED = (
         "mask-ratio",
         "Table 4: the exploitation ratio",
         WEBKB,
-        tuple(_ablated(f"r = {ratio:g}", f"{ratio:g}", exploit_ratio=ratio) for ratio in (1.0, 0.8, 0.5, 0.2, 0.0)),
+        tuple(
+            _ablated(f"r = {ratio:g}", f"{ratio:g}", exploit_ratio=ratio)
+            for ratio in (1.0, 0.8, 0.5, 0.2, 0.0)
+        ),
         "r is the share of the mask that difficulty decides (`exploit_ratio`); the rest is random. "
         f"Everything else is the graph's preset, with probability masks and {ABLATION_MODELS} models joined."
         "\n\n{side_by_side}",
@@ -198,8 +201,8 @@ _LISTED = (
         "Table 8: recent methods",
         HETEROPHILIC,
         (DIFFI, PROB),
-        "{side_by_side}\n\nOur rows are the runs of table 1; the other rows are what the paper took over from "
-        "the methods' own papers.",
+        "{side_by_side}\n\nOur rows are the runs of table 1; the other rows are what the paper took over "
+        "from the methods' own papers.",
     ),
     Table(
         "tsne",
@@ -207,7 +210,8 @@ _LISTED = (
         HETEROPHILIC,
         (PROB,),
         "t-SNE of the raw features (above) and of the embedding of H3GNN Prob (below), coloured by class; "
-        "the run is the first seed of table 1. Neither map has seen a label. Of Actor, 1,500 nodes are shown.",
+        "the run is the first seed of table 1. Neither map has seen a label. Of Actor, 1,500 nodes are "
+        "shown.",
         rows="maps",
         picture=True,
     ),
@@ -215,7 +219,11 @@ _LISTED = (
         "radar",
         "Figure: all graphs at one glance",
         (*HETEROPHILIC, *CITATION),
-        (DIFFI, PROB, *(e for e in BASELINES if e.baseline in ("smoothed", "diffused", "gcn", "h2gcn", "bgrl"))),
+        (
+            DIFFI,
+            PROB,
+            *(e for e in BASELINES if e.baseline in ("smoothed", "diffused", "gcn", "h2gcn", "bgrl")),
+        ),
         "Test accuracy on the graphs of table 1. Each axis runs from 5 points below the lowest shown value "
         "to the highest. Solid: ours, `validation`. Dashed: what the paper prints.",
         rows="percent",
@@ -257,7 +265,10 @@ def paper_tables() -> dict[str, Any]:
 def printed(name: str) -> dict[str, dict[str, MeanStd | None]]:
     """Return a table's figures by method and graph; None where the paper has none."""
     table = paper_tables()[name]
-    return {row["method"]: dict(zip(table["graphs"], map(_pair, row["values"]), strict=True)) for row in table["rows"]}
+    return {
+        row["method"]: dict(zip(table["graphs"], map(_pair, row["values"]), strict=True))
+        for row in table["rows"]
+    }
 
 
 def _pair(value: Sequence[float] | None) -> MeanStd | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.store import Record
+from h3gnn.experiments.tables.cells import Cell
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
