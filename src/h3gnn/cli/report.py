@@ -100,7 +100,8 @@ def load_run(run: Path, device: str, map_: str) -> H3GNN:
 
     check_map(map_, "--map")
     pick_device(device)
-    model = H3GNN.load(run).set_params(device=device)
+    model = H3GNN.load(run)
+    model.set_params(device=device)
     refuse_files(model)
     return model
 

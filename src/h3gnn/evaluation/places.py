@@ -24,7 +24,7 @@ DIRECTIONS = 50
 
 
 def check_map(method: str, called: str = "map") -> None:
-    """Refuse a map that cannot be drawn, before the work and not after it; `called` is the argument's name."""
+    """Refuse a map that cannot be drawn, before the work and not after it; `called` names the argument."""
     from importlib.util import find_spec
 
     if method not in MAPS:

@@ -49,7 +49,7 @@ def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
 
     This is what `h3gnn cluster` finds too. One or two nodes without classes are one cluster.
     """
-    classes = 0 if labels is None else int(labels[labels >= 0].unique().numel())
+    classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
     if classes:
         return kmeans_clusters(embedding, classes)
     counts = range(2, min(MOST_CLUSTERS, len(embedding) - 1) + 1)

@@ -30,7 +30,7 @@ def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure
     figure = new_figure(5.2 * len(maps), 5.6)
     axes = figure.subplots(1, len(maps), squeeze=False)[0]
     for axis, (title, places) in zip(axes, maps.items(), strict=True):
-        drawn = _draw_nodes(axis, np.asarray(places), colour)
+        drawn = draw_nodes(axis, np.asarray(places), colour)
         frame(axis, title)
         axis.set_aspect("equal", adjustable="datalim")
     if isinstance(colour, Measure):
@@ -46,7 +46,8 @@ def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure
     save_figure(figure, path)
 
 
-def _draw_nodes(axis: Any, places: Floats, colour: Category | Measure | None) -> Any:
+def draw_nodes(axis: Any, places: Floats, colour: Category | Measure | None) -> Any:
+    """Draw one map; returns what a colour bar needs, if it is coloured by a measure."""
     look = {
         "s": float(np.clip(15_000 / len(places), 1.0, 30.0)),
         "linewidths": 0,

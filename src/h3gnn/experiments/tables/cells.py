@@ -1,4 +1,4 @@
-"""A cell: the smallest piece of work that is done, kept and never done twice; and how many there are to do."""
+"""A cell: the smallest piece of work that is done, kept and never done twice; and how many there are."""
 
 from __future__ import annotations
 

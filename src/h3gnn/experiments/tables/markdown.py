@@ -84,7 +84,7 @@ def side_by_side(table: Table, rows: Sequence[Row]) -> str:
             lines.append([method, whose, *(percent(values.get(graph)) for graph in table.graphs)])
 
     for entry in entries:
-        add(entry.title, "paper", paper.get(entry.printed or "", {}))
+        add(entry.title, "paper", paper.get(entry.printed, {}))
         for protocol, words in PROTOCOL_NAMES.items():
             add(entry.title, words, {g: figures.get((entry.title, g, protocol)) for g in table.graphs})
     for name, values in paper.items():
@@ -99,7 +99,7 @@ def selection(table: Table, rows: Sequence[Row]) -> str:
     lines = []
     for entry in table.entries:
         for graph in table.graphs:
-            theirs = paper.get(entry.printed or "", {}).get(graph)
+            theirs = paper.get(entry.printed, {}).get(graph)
             chosen, honest = (figures.get((entry.title, graph, one)) for one in PROTOCOL_NAMES)
             if theirs is None or chosen is None or honest is None:
                 continue

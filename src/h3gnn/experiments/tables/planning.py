@@ -94,8 +94,8 @@ def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Lin
 def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
     """Return lines for every device; those of other devices stand in the table if they were ever measured."""
     params = scope.settings_of(graph, **entry.changes)
-    first = table.entries[0].title
-    method = first if params["n_models"] == 1 else entry.title.format(**params)
+    one = params["n_models"] == 1  # of a preset with one model both entries are the same
+    method = table.entries[0].title if one else entry.title.format(**params)
     return [
         Line(method, graph, (Cell("efficiency", graph, {**params, "device": device}, (0,), alone=True),))
         for device in DEVICES

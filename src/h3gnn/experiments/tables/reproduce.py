@@ -174,18 +174,7 @@ def measured_rows(line: Line, records: Sequence[Record]) -> list[Row]:
 
 def map_rows(line: Line, records: Sequence[Record]) -> list[Row]:
     """Return the map of each record, with its origin."""
-    return [
-        {
-            "method": line.method,
-            "graph": line.graph,
-            **record["out"]["map"],
-            "sha256": record["sha256"],
-            "params": record["cell"]["params"],
-            "seeds": record["cell"]["seeds"],
-            "versions": record["versions"],
-        }
-        for record in records
-    ]
+    return measured_rows(line, [{**record, "out": record["out"]["map"]} for record in records])
 
 
 ROWS: dict[str, Callable[[Line, Sequence[Record]], list[Row]]] = {
