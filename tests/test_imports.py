@@ -82,9 +82,9 @@ def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("h3gnn"):
-            if node.module == "h3gnn.report.findings":  # what experiments hand over, and report shows
-                continue
             parts = (node.module or "").split(".")
+            if parts[1:] == ["report", "findings"] and "experiments" in path.parts:
+                continue  # what experiments hand over and report shows
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("h3gnn.")}

@@ -1,4 +1,4 @@
-"""What is known about a fitted run, as plain arrays: experiments gather it, reports show it."""
+"""What is known about a fitted run, as plain arrays: experiments collect it, reports show it."""
 
 from __future__ import annotations
 

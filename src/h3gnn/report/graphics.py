@@ -17,6 +17,7 @@ REPRESENTATION_COLOURS = {RAW: "#999999", UNTRAINED: COLOURS[1], TRAINED: COLOUR
 TOKEN_COLOURS = tuple(COLOURS[i] for i in (0, 5, 1, 4, 3, 2, 6, 7))
 
 UNKNOWN = "#d0d0d0"
+INK_OF_A_MAP = 15_000.0
 
 
 def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure | None) -> None:
@@ -46,10 +47,19 @@ def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure
     save_figure(figure, path)
 
 
-def draw_nodes(axis: Any, places: Floats, colour: Category | Measure | None) -> Any:
-    """Draw one map; returns what a colour bar needs, if it is coloured by a measure."""
+def draw_nodes(
+    axis: Any, places: Floats, colour: Category | Measure | None, ink: float = INK_OF_A_MAP
+) -> Any:
+    """Draw one map, and return what a colour bar needs where it is coloured by a measure.
+
+    Args:
+        axis: where to draw.
+        places: `[nodes, 2]`.
+        colour: what the nodes are coloured by.
+        ink: what all points cover together, so that few are large and many are small.
+    """
     look = {
-        "s": float(np.clip(15_000 / len(places), 1.0, 30.0)),
+        "s": float(np.clip(ink / len(places), 1.0, ink / 500)),
         "linewidths": 0,
         "rasterized": len(places) > 5_000,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from h3gnn.errors import InputError
@@ -52,15 +52,8 @@ class Cell:
         return fingerprint({**self.as_dict(), "sha256": sha256, "format": FORMAT})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "kind": self.kind,
-            "graph": self.graph,
-            "params": self.params,
-            "seeds": list(self.seeds),
-            "splits": self.splits,
-            "wants": list(self.wants),
-        }
+        """Return plain values for JSON: all that the outcome depends on, beside the graph's content."""
+        return {name: value for name, value in asdict(self).items() if name != "alone"}
 
     @property
     def name(self) -> str:
