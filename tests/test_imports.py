@@ -15,7 +15,7 @@ import h3gnn
 
 PACKAGE = Path(__file__).parent.parent / "src" / "h3gnn"
 ROOT = {"__init__", "__main__", "errors", "estimator", "masking", "settings"}
-ON_THE_MOVE = {"building", "findings", "inference", "largefit", "smoothing", "sparse"}
+ON_THE_MOVE = {"sparse"}
 """Modules at the root that are about to find a home in a package."""
 
 ABOVE = {"cli", "estimator", "experiments", "report"}
@@ -31,10 +31,11 @@ FORBIDDEN = {
     "training": ABOVE | {"baselines", "evaluation", "graphs", "settings"},
     "storage": ABOVE | {"baselines", "encoder", "evaluation", "masking", "training"},
     "evaluation": ABOVE | {"baselines", "encoder", "graphs", "masking", "settings", "storage", "training"},
-    "baselines": ABOVE | {"encoder", "evaluation", "masking", "settings", "storage", "training"},
+    "baselines": ABOVE | {"evaluation", "masking", "settings", "storage", "training"},
     "report": {"baselines", "cli", "encoder", "estimator", "experiments", "masking", "settings", "training"},
     "estimator": {"baselines", "cli", "evaluation", "experiments", "report"},
     "experiments": {"cli", "report"},
+    "report.findings": {"*"},
 }
 """What a part must not reach. "*" is everything but errors, what stands before the part in its package, and
 `h3gnn` itself, which is the door for users and imports nothing until it is asked."""
@@ -154,7 +155,7 @@ def test_the_package_imports_without_its_optional_libraries() -> None:
     code = (
         "import sys\n"
         f"for name in {blocked!r}: sys.modules[name] = None\n"
-        "import h3gnn.estimator, h3gnn.experiments.demo\n"
+        "import h3gnn.estimator, h3gnn.experiments.collect\n"
         "import h3gnn.experiments.tables.reproduce, h3gnn.experiments.tables.document\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

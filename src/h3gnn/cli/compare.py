@@ -120,7 +120,7 @@ def _print_table(result: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from h3gnn.report.terminal import percent
+    from h3gnn.report.tables import percent
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
     reference = "H3GNN" if result.reference == "h3gnn" else "the best"

@@ -71,23 +71,23 @@ def reproduce(
 
 
 def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
-    from h3gnn.experiments.tables.reproduce import find_experiments, read_result
+    from h3gnn.experiments.store import read_json
+    from h3gnn.experiments.tables.cells import Scope
+    from h3gnn.experiments.tables.reproduce import find_tables, shown_rows
     from h3gnn.experiments.tables.reproduce import reproduce as run
-    from h3gnn.experiments.tables.scope import Scope
     from h3gnn.training.resources import pick_device
 
-    experiments = find_experiments(name)
+    tables = find_tables(name)
     scope = Scope(quick, seeds, pick_device(device).type)
     folder.mkdir(parents=True, exist_ok=True)
     with _goes_on(folder), progress(counted=True) as add_bar:
-        outcome = run(experiments, scope, folder, jobs=jobs, told=_watching(add_bar))
-    for experiment in experiments:
-        stored = folder / f"{experiment.name}.json"
-        if experiment.figure is not None and stored in outcome.written:
+        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar))
+    for table in tables:
+        stored = folder / f"{table.name}.json"
+        if table.picture and stored in outcome.written:
             from h3gnn.report.figures import write_figure
 
-            shown = experiment.figure(read_result(stored)["rows"])
-            outcome.written += write_figure(experiment.name, shown, folder)
+            outcome.written += write_figure(table.name, shown_rows(table, read_json(stored)["rows"]), folder)
     return outcome
 
 

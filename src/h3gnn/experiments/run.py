@@ -12,9 +12,9 @@ from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, part_of, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
+from h3gnn.evaluation.judge import Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
 from h3gnn.evaluation.results import Result
-from h3gnn.evaluation.snapshots import Judgement
 from h3gnn.experiments.evaluate import build_judge, evaluate_estimator, to_result
 from h3gnn.experiments.methods import Method, Watch, find_methods
 from h3gnn.graphs.graph import Graph

@@ -1,4 +1,4 @@
-"""What is known about a fitted run, as plain arrays: experiments gather it, reports show it."""
+"""What is known about a fitted run, as plain arrays: experiments collect it, reports show it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class EdgeChange:
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class Standing:
     """One representation's scores; each array has one value per split (probe) or seed (k-means).
 
     Attributes:
@@ -89,7 +89,7 @@ class Score:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scoreboard:
     """All representations' scores and what the trained one confuses.
 
     Attributes:
@@ -102,7 +102,7 @@ class Scores:
         homophily_counts: test nodes in each bin, over all splits.
     """
 
-    rows: tuple[Score, ...]
+    rows: tuple[Standing, ...]
     protocol: str
     confusion: Whole | None = None
     class_names: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Findings:
     similarity: Floats | None = None
     heard: Heard | None = None
     edge_changes: tuple[EdgeChange, ...] = ()
-    scores: Scores | None = None
+    scores: Scoreboard | None = None
     run: RunLog = field(default_factory=RunLog)
     shown: str = ""
 

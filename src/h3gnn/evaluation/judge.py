@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -60,10 +60,11 @@ class Judge:
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         protocol: what may be looked at.
         epoch_rule: "last", "validation" or "label-free"; `published` has its own.
-        probe: "logistic" or "gradient".
-        parts: how many models' embeddings stand side by side, for "label-free".
+        probe: one of `PROBES`.
+        parts: how many models' embeddings stand side by side, for "label-free" and for `take`.
         cluster: whether to run k-means too.
         cluster_options: `seeds` and `starts` of `cluster_scores`.
+        probe_last: probe the last embedding alone, where k-means is what is asked for.
     """
 
     def __init__(
@@ -79,15 +80,27 @@ class Judge:
         parts: int = 1,
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
+        probe_last: bool = False,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
         self.fit, self.parts = find_probe(probe), parts
-        self.cluster, self.cluster_options = cluster, cluster_options or {}
+        self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
-        self.clustering: dict[str, list[float]] | None = None
+        self.clusters: dict[int, dict[str, list[float]]] = {}
+        self._waiting: dict[int, list[Tensor]] = {}
+
+    def take(self, epoch: int, models: range, embedding: Tensor) -> None:
+        """Take the embedding of some models as a training hands it over; `add` it when all are there."""
+        if len(models) < self.parts:  # trained in groups: what comes first waits in the computer's memory
+            pieces = self._waiting.setdefault(epoch, [])
+            pieces.append(embedding.cpu())
+            if models.stop < self.parts:
+                return
+            embedding = torch.cat(self._waiting.pop(epoch), dim=1).to(embedding.device)
+        self.add(epoch, embedding)
 
     def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         """Take the embedding after so many epochs, `[nodes, D]`."""
@@ -97,45 +110,42 @@ class Judge:
                 self.best_agreement, self.kept = agreed, (epoch, embedding)
             return
         self.kept = (epoch, embedding)
-        if self.epoch_rule != "last":
-            self.by_epoch[epoch] = self.fit(embedding, self.labels, *self.masks)
+        if self.epoch_rule != "last" and not self.probe_last:
+            self._candidates(epoch, embedding)
         if self.protocol.sees_test and self.cluster:
-            self._keep_best(cluster_scores(embedding, self.labels, **self.cluster_options))
+            self._clustering(epoch, embedding)
 
     def result(self) -> Judgement:
         """Choose, and score what was chosen."""
+        last = self.result_at_end()
+        if self.epoch_rule in ("last", "label-free"):
+            return last
+        answers = answers_of(self.labels, self.masks[2])
+        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.sees_test else None)
+        clustering = last.clustering
+        if clustering is not None:
+            every = self.clusters.values()
+            clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
+        return Judgement(score(self.by_epoch, choices, answers), clustering)
+
+    def result_at_end(self) -> Judgement:
+        """Score the embedding that was kept with nothing chosen on test nodes, whatever the protocol."""
         if self.kept is None:
             raise ValueError("there is no embedding to judge")
         epoch, embedding = self.kept
-        if not self.by_epoch:
+        candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
+        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers)
+        return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
+
+    def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Candidates:
+        if epoch not in self.by_epoch:
             self.by_epoch[epoch] = self.fit(embedding, self.labels, *self.masks)
-        if self.cluster and self.clustering is None:
-            self.clustering = cluster_scores(embedding, self.labels, **self.cluster_options)
-        answers = answers_of(self.labels, self.masks[2])
-        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.sees_test else None)
-        return Judgement(score(self.by_epoch, choices, answers), self.clustering)
+        return self.by_epoch[epoch]
 
-    def _keep_best(self, found: dict[str, list[float]]) -> None:
-        if self.clustering is None:
-            self.clustering = found
-            return
-        for name in MEASURES:
-            self.clustering[name] = max(self.clustering[name], found[name], key=np.mean)
-
-
-def evaluate_snapshots(
-    snapshots: Iterable[tuple[int, npt.ArrayLike | Tensor]],
-    labels: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    test_mask: Tensor,
-    **options: Any,
-) -> Judgement:
-    """Judge the embeddings (epoch, `[nodes, D]`) of one training run; the options are those of `Judge`."""
-    judge = Judge(labels, train_mask, val_mask, test_mask, **options)
-    for epoch, embedding in snapshots:
-        judge.add(epoch, embedding)
-    return judge.result()
+    def _clustering(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> dict[str, list[float]]:
+        if epoch not in self.clusters:
+            self.clusters[epoch] = cluster_scores(embedding, self.labels, **self.cluster_options)
+        return self.clusters[epoch]
 
 
 def agreement(embedding: npt.ArrayLike | Tensor, clusters: int, parts: int = 1) -> float:

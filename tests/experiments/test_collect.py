@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments.gather import gather, run_log
-from h3gnn.findings import TRAINED
+from h3gnn.experiments.collect import collect_findings, run_log
+from h3gnn.report.findings import TRAINED
 from h3gnn.training.history import History
 
 QUICK: dict[str, Any] = {"epochs": 4, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
@@ -21,9 +21,9 @@ def fitted(small_mixed: Graph) -> H3GNN:
     return H3GNN(**QUICK, n_models=2).fit(small_mixed)
 
 
-def test_all_is_gathered_from_a_saved_model(fitted: H3GNN, tmp_path: Path) -> None:
+def test_all_is_collected_from_a_saved_model(fitted: H3GNN, tmp_path: Path) -> None:
     fitted.save(tmp_path / "run")
-    found = gather(H3GNN.load(tmp_path / "run"))
+    found = collect_findings(H3GNN.load(tmp_path / "run"))
     assert found.nodes == 100
     assert [one.key for one in found.categories] == ["class", "predicted", "wrong", "cluster", "split"]
     assert [one.key for one in found.measures[:4]] == ["homophily", "degree", "difficulty", "attention"]
@@ -40,7 +40,7 @@ def test_all_is_gathered_from_a_saved_model(fitted: H3GNN, tmp_path: Path) -> No
 
 
 def test_the_weights_are_those_of_the_encoder(fitted: H3GNN) -> None:
-    heard = gather(fitted).heard
+    heard = collect_findings(fitted).heard
     assert heard is not None
     learned = torch.sigmoid(fitted.encoder_.edges.logit).mean(dim=0).detach()
     np.testing.assert_allclose(heard.weight, learned, rtol=1e-6)
@@ -55,7 +55,7 @@ def test_the_weights_are_those_of_the_encoder(fitted: H3GNN) -> None:
 
 
 def test_degree_counts_neighbours_once(path_graph: Graph) -> None:
-    found = gather(H3GNN(**QUICK).fit(path_graph))
+    found = collect_findings(H3GNN(**QUICK).fit(path_graph))
     degree, homophily = found.measure("degree"), found.measure("homophily")
     assert degree is not None
     assert homophily is not None
@@ -65,7 +65,7 @@ def test_degree_counts_neighbours_once(path_graph: Graph) -> None:
 
 def test_without_labels_there_are_clusters(small_mixed: Graph) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
-    found = gather(H3GNN(**QUICK, fusion="mlp").fit(bare))
+    found = collect_findings(H3GNN(**QUICK, fusion="mlp").fit(bare))
     assert [one.key for one in found.categories] == ["cluster"]
     assert found.attention is None  # there is none to show with this fusion
     assert [one.key for one in found.measures] == ["degree", "difficulty"]
@@ -77,14 +77,14 @@ def test_without_labels_there_are_clusters(small_mixed: Graph) -> None:
 
 def test_labels_without_splits_get_some(small_mixed: Graph) -> None:
     bare = replace(small_mixed, train_mask=None, val_mask=None, test_mask=None)
-    found = gather(H3GNN(**QUICK).fit(bare))
+    found = collect_findings(H3GNN(**QUICK).fit(bare))
     assert found.scores is not None
     assert found.scores.rows[0].probe is not None
     assert len(found.scores.rows[0].probe) == 10
 
 
 def test_of_many_nodes_some_are_shown_and_all_are_scored(fitted: H3GNN) -> None:
-    every, some = gather(fitted), gather(fitted, most_nodes=25)
+    every, some = collect_findings(fitted), collect_findings(fitted, most_nodes=25)
     assert some.nodes == 25 == len(some.embeddings[TRAINED])
     assert some.shown.startswith("25 of 100 nodes")
     assert every.shown == ""
@@ -114,6 +114,6 @@ def test_a_folder_of_an_older_version_still_loads(fitted: H3GNN, tmp_path: Path)
     description = json.loads((tmp_path / "model.json").read_text())
     del description["cost"]
     (tmp_path / "model.json").write_text(json.dumps(description))
-    found = gather(H3GNN.load(tmp_path))
+    found = collect_findings(H3GNN.load(tmp_path))
     assert found.measure("difficulty") is None
     assert "seconds" not in found.run.facts

@@ -1,4 +1,4 @@
-"""Everything a report shows about a fitted model, gathered in one place."""
+"""Everything a report shows about a fitted model, collected in one place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.clustering import kmeans_clusters
-from h3gnn.experiments.scoring import Splits, score_with_labels, score_without_labels
+from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
 from h3gnn.experiments.surroundings import edge_changes, heard_by, nearest_nodes
-from h3gnn.findings import (
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.graphs.splits import with_splits
+from h3gnn.report.findings import (
     RAW,
     TRAINED,
     UNTRAINED,
@@ -25,13 +28,9 @@ from h3gnn.findings import (
     Heard,
     Measure,
     RunLog,
-    Scores,
+    Scoreboard,
     Whole,
 )
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import measure_homophily
-from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.graphs.splits import with_splits
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
 from h3gnn.training.history import collapse_epochs
@@ -48,19 +47,21 @@ OWN = 2
 """The first so many tokens see a node's own features, the others its neighbours."""
 
 
-def gather(model: H3GNN, *, untrained: Floats | None = None, most_nodes: int = MOST_NODES) -> Findings:
+def collect_findings(model: H3GNN, *, most_nodes: int = MOST_NODES) -> Findings:
     """Return what is known about a fitted model.
 
     Args:
         model: fitted in memory.
-        untrained: the embedding of the same encoder before training, if it is at hand.
         most_nodes: how many nodes to show; scores are always those of all nodes.
     """
     refuse_files(model)
     graph = with_splits(model.graph_)
-    if untrained is None:
-        untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False}).fit_transform(graph)
-    embeddings = {RAW: raw_features(graph), UNTRAINED: untrained, TRAINED: model.embedding_}
+    untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False})
+    embeddings = {
+        RAW: raw_features(graph),
+        UNTRAINED: untrained.fit_transform(graph),
+        TRAINED: model.embedding_,
+    }
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
@@ -149,31 +150,26 @@ def run_log(model: H3GNN) -> RunLog:
     )
 
 
-def spoken(class_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names that can be told from counts: "class 3" for a class that is only called 3."""
-    return tuple(f"class {name}" if name.isdecimal() else name for name in class_names)
-
-
 def _judge(
     embeddings: Mapping[str, Floats], graph: Graph, measures: tuple[Measure, ...]
-) -> tuple[Scores, tuple[Category, ...]]:
+) -> tuple[Scoreboard, tuple[Category, ...]]:
     """Return the scores, and what they say about each node."""
-    if graph.labels is None or not bool((graph.labels >= 0).any()):
-        scores, clusters = score_without_labels(embeddings)
-        return scores, (as_category(clusters),)
+    clusters = find_clusters(embeddings[TRAINED], graph.labels)
+    classes = node_classes(graph)
+    if classes is None:
+        return score_without_labels(embeddings, clusters), (as_category(clusters),)
+    assert graph.labels is not None
     assert graph.train_mask is not None
     assert graph.val_mask is not None
     assert graph.test_mask is not None
     homophily = next(one.values for one in measures if one.key == "homophily")
     splits = Splits(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    scores, predicted = score_with_labels(embeddings, splits, spoken(graph.class_names), homophily)
-    labels = graph.labels.numpy()
-    clusters = kmeans_clusters(embeddings[TRAINED], min(graph.num_classes, len(labels)))
+    scores, predicted = score_with_labels(embeddings, splits, classes.names, homophily)
     first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
-    right = np.where(labels >= 0, predicted != labels, -1)
+    right = np.where(classes.values >= 0, predicted != classes.values, -1)
     categories = (
-        Category("class", "class", spoken(graph.class_names), labels),
-        Category("predicted", "predicted class", spoken(graph.class_names), predicted),
+        classes,
+        Category("predicted", "predicted class", classes.names, predicted),
         Category("wrong", "right or wrong", ("right", "wrong"), right),
         as_category(clusters),
         Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
@@ -181,23 +177,23 @@ def _judge(
     return scores, categories
 
 
-def node_groups(model: H3GNN, key: str) -> Category | None:
-    """Return the "class" of each node, None without labels, or its "cluster", found by k-means."""
-    graph = model.graph_
-    if key == "class":
-        if graph.labels is None or not bool((graph.labels >= 0).any()):
-            return None
-        return Category("class", "class", spoken(graph.class_names), graph.labels.numpy())
-    if graph.num_classes:
-        return as_category(kmeans_clusters(model.embedding_, min(graph.num_classes, graph.num_nodes)))
-    return as_category(score_without_labels({TRAINED: model.embedding_})[1])
+def node_classes(graph: Graph) -> Category | None:
+    """Return the class of each node, None without labels; a class that is only called 3 is "class 3"."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        return None
+    names = (f"class {name}" if name.isdecimal() else name for name in graph.class_names)
+    return Category("class", "class", tuple(names), graph.labels.numpy())
+
+
+def node_clusters(model: H3GNN) -> Category:
+    """Return the cluster of each node, found by k-means."""
+    return as_category(find_clusters(model.embedding_, model.graph_.labels))
 
 
 def as_category(clusters: Whole) -> Category:
     """Return clusters named by size, the largest first."""
     sizes = np.bincount(clusters)
-    order = np.argsort(-sizes, kind="stable")
-    place = np.argsort(order, kind="stable")
+    place = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), place[clusters])
 
 
@@ -207,7 +203,7 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
     pairs = np.unique(np.sort(ends, axis=0), axis=1)
     degree = np.bincount(pairs.ravel(), minlength=graph.num_nodes).astype(np.float64)
     measures = [Measure("degree", "degree", degree)]
-    if graph.labels is not None and bool((graph.labels >= 0).any()):
+    if graph.labels is not None and node_classes(graph) is not None:
         homophily = measure_homophily(graph.edge_index, graph.labels, graph.num_classes).of_nodes.numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
     if model.history_.difficulty is not None:

@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from h3gnn.errors import InputError
 
-METHODS = ("tsne", "umap", "pca")
+MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
+"""The kinds of maps, and what a person calls them."""
 
 LANDMARKS = 4_000
 """Up to so many nodes t-SNE places all; of more it places so many, and the rest go beside these."""
@@ -20,6 +21,16 @@ BESIDE = 8
 
 DIRECTIONS = 50
 """t-SNE and UMAP see the first so many principal directions."""
+
+
+def check_map(method: str, called: str = "map") -> None:
+    """Refuse a map that cannot be drawn, before the work and not after it; `called` names the argument."""
+    from importlib.util import find_spec
+
+    if method not in MAPS:
+        raise InputError(f"{called} {method}: there are {', '.join(MAPS)}")
+    if method == "umap" and find_spec("umap") is None:
+        raise InputError(f"{called} umap needs umap-learn: pip install 'h3gnn[umap]'")
 
 
 def place(
@@ -37,8 +48,7 @@ def place(
         seed: of every draw.
         landmarks: how many nodes t-SNE places itself.
     """
-    if method not in METHODS:
-        raise InputError(f"there is no map {method!r}; the maps are {', '.join(METHODS)}")
+    check_map(method)
     rows = _principal(embedding, seed)
     if method == "pca" or len(rows) < 4:
         return _into_square(_plane(rows))
@@ -76,10 +86,8 @@ def _tsne(rows: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
 
 
 def _umap(rows: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
-    try:
-        from umap import UMAP
-    except ImportError:
-        raise InputError("a UMAP map needs umap-learn: pip install 'h3gnn[umap]'") from None
+    from umap import UMAP
+
     near = min(15, len(rows) - 1)
     start = "spectral" if len(rows) > 50 else "random"
     placed = UMAP(n_neighbors=near, init=start, random_state=seed, n_jobs=1).fit_transform(rows)
