@@ -130,6 +130,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         fusion: str = "attention",
         output: str = "flatten",
         smoothing: float = 0.0,
+        edge_weights: str = "learned",
+        edge_rate: float = 1.0,
         edge_start: float | str = "normalized",
         self_loops: bool = False,
         normalize: bool = False,
@@ -174,6 +176,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.fusion = fusion
         self.output = output
         self.smoothing = smoothing
+        self.edge_weights = edge_weights
+        self.edge_rate = edge_rate
         self.edge_start = edge_start
         self.self_loops = self_loops
         self.normalize = normalize

@@ -129,6 +129,10 @@ SETTINGS: dict[str, Setting] = {
     "self_loops": flag(GRAPH, "Whether a node's neighbourhood includes itself."),
     "normalize": flag(GRAPH, "Multiply each learned edge weight with its entry of Ã."),
     "edge_start": number(GRAPH, 0, 1, "Where edge weights start.", closed=True, word="normalized"),
+    "edge_weights": choice(
+        GRAPH, ("fixed", "learned", "computed"), "One number per edge: as in Ã, learned, or from both ends."
+    ),
+    "edge_rate": number(GRAPH, 0, 1000, "Of learned edge weights: their share of the learning rate."),
     "scale_features": choice(GRAPH, ("auto", "none", "rows", "columns"), "How features are scaled."),
     "n_neighbors": whole(GRAPH, 1, "Nearest rows to which each row of a table without edges is joined."),
     "feature_drop": number(MASKS, 0, 1, "Chance of a feature column to be hidden from the student."),
@@ -144,7 +148,9 @@ SETTINGS: dict[str, Setting] = {
         "What each model is asked for: one objective, or a list that is dealt out.",
         several=True,
     ),
-    "targets": choice(OBJECTIVE, ("standardized", "plain"), "The teacher's columns, brought to one scale or not."),
+    "targets": choice(
+        OBJECTIVE, ("standardized", "plain"), "The teacher's columns, brought to one scale or not."
+    ),
     "teacher_mode": choice(OBJECTIVE, ("eval", "train"), "The teacher without dropout, or with it."),
     "momentum": number(OBJECTIVE, 0, 1, "Of the teacher's moving average.", closed=True),
     "epochs": whole(OPTIMISATION, 0, "Training steps."),

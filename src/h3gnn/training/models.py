@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -68,6 +68,7 @@ class Shape(_FromSettings):
     fusion: str
     output: str
     batch_norm: bool
+    edge_weights: str
     token_dropout: PerModel
     attention_dropout: PerModel
     mask_token: str
@@ -117,12 +118,13 @@ class Training(_FromSettings):
     weight_decay: PerModel
     schedule: str
     lr_warmup: int
+    edge_rate: float
 
     def of_models(self, models: Sequence[int]) -> Training:
         """Return the training of some of the models."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         mine = {n: [v[m] for m in models] for n, v in given.items() if isinstance(v, list | tuple)}
-        return replace(self, **mine)
+        return replace(self, **cast(Any, mine))
 
     def objectives(self, models: int) -> list[str]:
         """Return the objective of each model."""
@@ -252,20 +254,22 @@ def stack_step(
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
     momentum = per_model(training.momentum, models)[: committee.teachers]
+    sparse = not source.whole and student.edges.kind == "learned"
     teacher = None
     if momentum:
-        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=not source.whole)
+        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=sparse)
     taught = None if teacher is None else teacher.encoder
     edges: Edges
-    if source.whole:
-        edges, parameters = ParameterEdges(student, taught), list(student.parameters())
+    stepped = [Stepped(student.dense_parameters(), range(models))]
+    if not sparse:
+        edges = ParameterEdges(student, taught)
+        stepped.append(Stepped([student.edges.logit], range(models), training.edge_rate))
     else:
         make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
         logit = _place_edges(student, source.support, make, "logit")
         followed = None if taught is None else _place_edges(taught, source.support, make, "teacher-logit")
-        edges = SparseEdges(logit, followed, EdgeSteps(rates, decays, momentum), allocate)
-        parameters = student.dense_parameters()
-    stepped = [Stepped(parameters, range(models))]
+        of_edges = [training.edge_rate * rate for rate in rates]
+        edges = SparseEdges(logit, followed, EdgeSteps(of_edges, decays, momentum), allocate)
     stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
     return Step(
         student,
@@ -316,8 +320,8 @@ def agree(step: Step, recorder: Recorder, ranks: Ranks) -> Recorder:
     ranks.copy_first([*step.committee.state_dict().values(), *step.edges.state().values(), *drawn])
     for generator, state in zip(generators, drawn, strict=True):
         generator.set_state(state)
-    for state in step.optimizer.begun():
-        ranks.copy_first([state["step"], state["exp_avg"], state["exp_avg_sq"]])
+    for moments in step.optimizer.begun():
+        ranks.copy_first([moments["step"], moments["exp_avg"], moments["exp_avg_sq"]])
     while len(recorder) < int(done):
         recorder.add()
     return recorder
