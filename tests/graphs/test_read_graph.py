@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import NO_FEATURES
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.structural import NO_FEATURES
 
 EDGES = "source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\n"
 FEATURES = "id,f0,f1\nann,1,0\nbob,2,1\ncid,3,0\neve,4,1\n"

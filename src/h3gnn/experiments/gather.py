@@ -28,10 +28,9 @@ from h3gnn.findings import (
     Scores,
     Whole,
 )
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.graphs.splits import with_splits
 from h3gnn.storage import versions
 from h3gnn.training.collapse import collapse_epochs
 

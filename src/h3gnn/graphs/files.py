@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import build_graph
-from h3gnn.graphs.edgefile import EdgeFile, read_edges
 from h3gnn.graphs.featurefile import FeatureFile, read_features
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import as_text, find_ids, quoted
-from h3gnn.graphs.labelfile import LabelFile, read_labels
-from h3gnn.graphs.tables import Column, Table, check_once
+from h3gnn.graphs.names import NodeIndex, as_classes, one_kind, quoted, split_masks, whole_beside_gaps
+from h3gnn.graphs.opening import (
+    ID_NAMES,
+    LABEL_NAMES,
+    SOURCE_NAMES,
+    SPLIT_PREFIX,
+    TARGET_NAMES,
+    WEIGHT_NAMES,
+    usual_column,
+)
+from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.tables import Column, Table, check_once, open_table
 
 
 def read_graph(
@@ -61,12 +69,127 @@ def read_graph(
         GraphError: in one sentence with file, line and column.
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-    edge_file = read_edges(edges, source_column, target_column, weight_column, style)
+    edge_table = open_edges(edges, source_column, target_column, weight_column, style)
+    edge_file = edge_table.read()
     feature_file = None if features is None else read_features(features, id_column, feature_columns, style)
     label_file = (
-        None if labels is None else read_labels(labels, label_id_column, label_column, split_columns, style)
+        None if labels is None else _read_labels(labels, label_id_column, label_column, split_columns, style)
     )
     return _join(edge_file, feature_file, label_file, undirected=undirected)
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """A table of edges and its columns that are meant: source and target, and perhaps the weight."""
+
+    table: Table
+    ends: tuple[int, int]
+    weight: int | None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The column of the weight, if there is one."""
+        return () if self.weight is None else (self.weight,)
+
+    def read(self) -> EdgeFile:
+        """Read all edges; columns that are not used are noted."""
+        block = self.table.read(self.ends, self.numbers)
+        used = (*self.ends, *self.numbers)
+        unused = [name for column, name in enumerate(self.table.names) if column not in used]
+        notes = (f"{self.table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
+        weight = None if self.weight is None else block.numbers[:, 0]
+        return EdgeFile(block.ids[0], block.ids[1], weight, self.table, notes)
+
+
+@dataclass(frozen=True)
+class EdgeFile:
+    """Edges as the file names them."""
+
+    source: npt.NDArray[Any]
+    target: npt.NDArray[Any]
+    weight: npt.NDArray[np.float64] | None
+    table: Table
+    notes: tuple[str, ...]
+
+
+def open_edges(
+    path: str | Path,
+    source: Column | None,
+    target: Column | None,
+    weight: Column | None,
+    style: dict[str, Any],
+) -> EdgeTable:
+    """Find the columns that are meant: the given ones, else those of the usual names, else the first two."""
+    table = open_table(path, role="edges", expected=(source, target, weight), **style)
+    if len(table.names) < 2:
+        raise GraphError(
+            f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
+        )
+    usual = None not in (usual_column(table.names, SOURCE_NAMES), usual_column(table.names, TARGET_NAMES))
+    start = table.column(source, "source", known=SOURCE_NAMES if usual else ()) or 0
+    end = table.column(target, "target", known=TARGET_NAMES if usual else ())
+    end = 1 if end is None else end
+    heavy = table.column(weight, "weight", known=WEIGHT_NAMES)
+    if len({start, end, heavy}) < 3:
+        raise GraphError(
+            f"{table.path}: source, target and weight must be different columns; name each of them"
+        )
+    return EdgeTable(table, (start, end), heavy)
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """Classes and splits of the rows of a table; `masks` is train, validation and test `[rows, splits]`."""
+
+    ids: npt.NDArray[Any]
+    classes: npt.NDArray[np.int64] | None
+    class_names: tuple[str, ...]
+    masks: list[npt.NDArray[np.bool_]]
+    table: Table
+
+    def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
+        """Return labels and masks of all nodes, where `rows` says which node each row speaks of."""
+        known: dict[str, Any] = {}
+        if self.masks:
+            known["masks"] = tuple(np.zeros((nodes, mask.shape[1]), dtype=bool) for mask in self.masks)
+            for whole, mask in zip(known["masks"], self.masks, strict=True):
+                whole[rows] = mask
+        if self.classes is not None:
+            labels = np.full(nodes, -1, dtype=np.int64)
+            labels[rows] = self.classes
+            known |= {"labels": labels, "class_names": self.class_names}
+        return known
+
+
+def _read_labels(
+    path: str | Path,
+    id_column: Column | None,
+    label_column: Column | None,
+    split_columns: Sequence[Column] | None,
+    style: dict[str, Any],
+) -> LabelFile:
+    """Read a table of node, class and splits; an empty cell is an unknown class or no part of a split."""
+    expected = (id_column, label_column, *(split_columns or ()))
+    table = open_table(path, role="labels", expected=expected, **style)
+    key = table.column(id_column, "node ids", known=ID_NAMES) or 0
+    others = [column for column in range(len(table.names)) if column != key]
+    if split_columns is None:
+        splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
+    else:
+        splits = table.columns(split_columns, "split")
+    label = table.column(label_column, "labels", known=LABEL_NAMES)
+    if label is None:
+        label = next((column for column in others if column not in splits), None)
+    if label is None and not splits:
+        raise GraphError(f"{table.path} has no column of labels beside the node ids")
+    block = table.read([key], words=[*splits, *(() if label is None else (label,))])
+    classes, class_names = (None, ()) if label is None else as_classes(whole_beside_gaps(block.words[-1]))
+    parts = [
+        split_masks(words.tolist(), lambda row, column=column: table.place(row, column))
+        for column, words in zip(splits, block.words, strict=False)
+    ]
+    masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
+    return LabelFile(block.ids[0], classes, class_names, masks, table)
 
 
 def _join(
@@ -75,8 +198,9 @@ def _join(
     """Find every id among the nodes, and hand the parts to the checks."""
     ids = _ids_of_parts(edges, labels) if features is None else features.ids
     known_by = None if features is None else features.path
+    nodes = NodeIndex(ids)
     edge_index = np.stack(
-        [_positions(end, ids, known_by, edges.table) for end in (edges.source, edges.target)]
+        [find_nodes(end, nodes, known_by, edges.table) for end in (edges.source, edges.target)]
     )
     weight = edges.weight
     if undirected:
@@ -86,7 +210,7 @@ def _join(
     known: dict[str, Any] = {}
     if labels is not None:
         check_once(labels.ids, labels.table)
-        known = labels.for_nodes(_positions(labels.ids, ids, known_by, labels.table), ids.size)
+        known = labels.for_nodes(find_nodes(labels.ids, nodes, known_by, labels.table), ids.size)
     files = (edges.table.path, known_by, None if labels is None else labels.table.path)
     return build_graph(
         None if features is None else features.values,
@@ -106,12 +230,10 @@ def _ids_of_parts(edges: EdgeFile, labels: LabelFile | None) -> npt.NDArray[Any]
     import pandas as pd
 
     parts = [edges.source, edges.target, *([] if labels is None else [labels.ids])]
-    if len({part.dtype.kind for part in parts}) > 1:
-        parts = [as_text(part) for part in parts]
-    everything = np.concatenate(parts)
-    _check_not_a_header([parts[0][0], parts[1][0]], everything, edges.table)
+    everything = one_kind(parts)
+    _check_not_a_header([edges.source[0], edges.target[0]], everything, edges.table)
     if labels is not None:
-        _check_not_a_header([parts[2][0]], everything, labels.table)
+        _check_not_a_header([labels.ids[0]], everything, labels.table)
     return np.sort(np.asarray(pd.unique(everything)))
 
 
@@ -127,17 +249,25 @@ def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: T
         )
 
 
-def _positions(
-    wanted: npt.NDArray[Any], ids: npt.NDArray[Any], known_by: Path | None, table: Table
+def find_nodes(
+    wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
 ) -> npt.NDArray[np.int64]:
-    found = find_ids(wanted, ids)
+    """Return the position of each id of some rows of a table; one that is unknown is named.
+
+    Args:
+        wanted: the ids.
+        nodes: the nodes that there are.
+        known_by: the file that names them, for the message.
+        table: where the ids come from.
+        before: how many of its rows stand before them.
+    """
+    found = nodes.find(wanted)
     strangers = np.flatnonzero(found < 0)
     if strangers.size:
         row = int(strangers[0])
-        hint = "; if this row is a header, say so (--header)" if row == 0 and not table.header else ""
-        raise GraphError(
-            f"{table.place(row)}: node {quoted(wanted[row])} is unknown; it is not in {known_by}{hint}"
-        )
+        place, first = table.place(before + row), before + row == 0
+        hint = "; if this row is a header, say so (--header)" if first and not table.header else ""
+        raise GraphError(f"{place}: node {quoted(wanted[row])} is unknown; it is not in {known_by}{hint}")
     return found
 
 

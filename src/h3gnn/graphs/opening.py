@@ -1,13 +1,37 @@
-"""Opening a user's file: what can go wrong is said in one sentence that names the file."""
+"""Opening a user's file: that it is there, how its text is written, and which of its columns are meant.
+
+What can go wrong is said in one sentence that names the file, and the line where there is one.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from h3gnn.errors import GraphError, InputError
+
+BLOCK_BYTES = 16 << 20
+"""A text file is read this many bytes at a time, cut at the end of a line."""
+
+SOURCE_NAMES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "head")
+TARGET_NAMES = ("target", "dst", "to", "target_id", "to_id", "v", "node2", "node_2", "tail")
+WEIGHT_NAMES = ("weight", "weights", "edge_weight", "w")
+ID_NAMES = ("id", "node", "node_id", "nodeid", "name", "index", "__index_level_0__")
+LABEL_NAMES = ("label", "labels", "class", "y", "target", "category")
+SPLIT_PREFIX = "split"
+
+_NAMES = {
+    "edges": {*SOURCE_NAMES, *TARGET_NAMES, *WEIGHT_NAMES},
+    "features": {*ID_NAMES},
+    "labels": {*ID_NAMES, *LABEL_NAMES},
+}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.IGNORECASE)
 
 
 def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "file") -> Path:
@@ -16,10 +40,10 @@ def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "fi
     try:
         if path.is_dir():
             raise GraphError(f"{path} is a directory; a {role} is needed")
-        if not path.exists():
-            raise GraphError(f"{path} does not exist; a {role} is needed")
         if suffixes and path.suffix.lower() not in suffixes:
             raise GraphError(f"{path}: a {role} ends in one of {', '.join(suffixes)}")
+        if not path.exists():
+            raise GraphError(f"{path} does not exist; a {role} is needed")
         with path.open("rb") as file:
             if not file.read(1):
                 raise GraphError(f"{path} is empty: it has 0 bytes")
@@ -50,3 +74,157 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         detail = " ".join(str(error).split())[:200]
         reason = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
         raise GraphError(f"{path} cannot be read as {kind} ({reason})") from None
+
+
+def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines of a text file, some megabytes at a time, and how many lines stand before them.
+
+    What comes out is UTF-8 without zero bytes, and every quotation mark is closed on its line: a value that
+    went over several lines would swallow the rows between.
+
+    Args:
+        path: the file.
+        start: the byte to begin at.
+        line: how many lines stand before it.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        rest, more = b"", True
+        while more:
+            piece = file.read(BLOCK_BYTES)
+            more = bool(piece)
+            piece = rest + piece
+            # a carriage return at the very end may be half of a line end
+            cut = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, -1)) if more else len(piece)
+            lines, rest = piece[:cut], piece[cut:]
+            if lines:
+                _check_text(path, lines, line)
+                yield line, lines
+                line += _line_ends(lines)
+
+
+def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
+    """Return some rows of a text file, and where the first begins, after remarks and blank lines.
+
+    Returns:
+        The rows, the number of lines before the first, the byte at which it begins, and the byte after it.
+    """
+    with path.open("rb") as file:
+        mark = file.read(4)
+    if mark == b"\x00\x00\xfe\xff" or mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise GraphError(f"{path} is written in UTF-16 or UTF-32; save it as UTF-8")
+    begin = after = len(mark) - len(mark.removeprefix(b"\xef\xbb\xbf"))
+    blocks = text_blocks(path, begin)
+    lines = (one[0] for _, lines in blocks for one in re.finditer(rb"[^\r\n]*(\r\n|\r|\n)|[^\r\n]+$", lines))
+    rows: list[str] = []
+    before = 0
+    for line in lines:
+        text = line.decode().rstrip("\r\n")
+        if not rows and text[:2] in ("# ", "#\t", "#", ""):
+            before, begin = before + 1, begin + len(line)
+        elif text:
+            after = after if rows else begin + len(line)
+            rows.append(text)
+        if len(rows) == count:
+            break
+    if not rows:
+        raise GraphError(f"{path} has no row")
+    return rows, before, begin, after
+
+
+def _line_ends(content: bytes) -> int:
+    return content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
+
+
+def _check_text(path: Path, content: bytes, before: int) -> None:
+    try:
+        if not content.isascii():
+            content.decode()
+    except UnicodeDecodeError as error:
+        line = before + 1 + _line_ends(content[: error.start])
+        raise GraphError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    if b"\0" in content:
+        line = before + 1 + _line_ends(content[: content.index(b"\0")])
+        raise GraphError(f"{path}, line {line}: a zero byte, so this is not a text file")
+    if b'"' in content:
+        codes = np.frombuffer(content + b"\n", dtype=np.uint8)
+        ends = np.flatnonzero((codes == ord("\n")) | (codes == ord("\r")))
+        open_there = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
+        if open_there.size:
+            line = before + 1 + _line_ends(content[: ends[open_there[0]]])
+            raise GraphError(f"{path}, line {line}: a quotation mark is not closed on its line")
+
+
+def split_line(line: str, delimiter: str) -> list[str]:
+    """Split one line into its cells, quotation marks removed."""
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def find_delimiter(path: Path, row: str) -> str:
+    """Return a tab in `.tsv`, otherwise the first of tab, comma, semicolon in the row, otherwise a blank."""
+    if path.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    return next((mark for mark in "\t,;" if mark in row), " ")
+
+
+def is_number(cell: str) -> bool:
+    """Tell whether a cell holds one number as files write them: no blanks inside, no underscores."""
+    return _NUMBER.fullmatch(cell.strip()) is not None
+
+
+def row_is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[str], path: Path) -> bool:
+    """Decide whether the first of some rows holds names.
+
+    It does when it holds a name that the caller asked for; when its first two cells (for features: its
+    first) are names that the role knows, such as source and target; when its first cell is empty; or when
+    every column that holds numbers below starts with something that is no number. Where only some of those
+    columns do, a guess could lose a node, so the person is asked.
+    """
+    first = rows[0]
+    lowered = [cell.lower() for cell in first]
+    if any(name in first for name in expected) or lowered[:1] == [""]:
+        return True
+    needed = 1 if role == "features" else 2
+    if len(first) >= needed and all(_is_usual(cell, role) for cell in lowered[:needed]):
+        return True
+    below = [row for row in rows[1:] if len(row) == len(first)]
+    numeric = [
+        column
+        for column in range(len(first))
+        if any(row[column] for row in below) and all(is_number(row[column]) for row in below if row[column])
+    ]
+    switching = [column for column in numeric if first[column] and not is_number(first[column])]
+    if not switching:
+        return False
+    if len(switching) == len([column for column in numeric if first[column]]):
+        return True
+    raise GraphError(
+        f"{path}: the first row may be a header or data ({', '.join(first[:4])}); "
+        "say which (--header, --no-header)"
+    )
+
+
+def _is_usual(name: str, role: str) -> bool:
+    return name in _NAMES[role] or (role == "labels" and name.startswith(SPLIT_PREFIX))
+
+
+def find_column(names: Sequence[str], wanted: str | int, *, path: Path, what: str) -> int:
+    """Return the position of a column that is given by name, or by position counted from 1."""
+    if isinstance(wanted, str) and wanted in names:
+        if list(names).count(wanted) > 1:
+            raise InputError(f"{path}: several columns are called {wanted!r}; give the position instead")
+        return list(names).index(wanted)
+    if str(wanted).isdecimal():
+        position = int(wanted)
+        if 1 <= position <= len(names):
+            return position - 1
+        raise InputError(f"{path}: there is no column {position} for the {what}; the file has {len(names)}")
+    raise InputError(
+        f"{path}: there is no column {wanted!r} for the {what}; there are {', '.join(names[:12])}"
+    )
+
+
+def usual_column(names: Sequence[str], known: Sequence[str]) -> int | None:
+    """Return the position of the first of some usual names, in lower case, that a column has."""
+    lowered = [name.lower() for name in names]
+    return next((lowered.index(name) for name in known if name in lowered), None)

@@ -11,10 +11,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.featurechecks import is_sparse
+from h3gnn.graphs.checks import is_sparse
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import Homophily, measure_homophily
-from h3gnn.graphs.verdict import verdict
+from h3gnn.graphs.homophily import Homophily, measure_homophily, verdict
 
 BINS = 10
 """Bars of the histogram of homophily over nodes."""

@@ -11,6 +11,11 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+
+NO_FEATURES = "no features in the data: structural features were built from the edges"
+
 EIGENVECTORS = 32
 """At most this many spectral columns."""
 
@@ -24,6 +29,18 @@ BLOCK_ROWS = 16_384
 """Triangles are counted for this many rows at a time, which bounds the memory."""
 
 Array = npt.NDArray[np.float64]
+
+
+def build_graph(
+    features: Any, edge_index: Any, *, nodes: int, notes: tuple[str, ...] = (), **known: Any
+) -> Graph:
+    """Check the parts of a graph; where there are no features, build structural ones and say so."""
+    if features is None:
+        placeholder = np.zeros((nodes, 1), dtype=np.float32)
+        edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
+        features = structural_features(edges, nodes)
+        notes = (*notes, NO_FEATURES)
+    return check_graph(features, edge_index, notes=notes, **known)
 
 
 def structural_features(edge_index: Tensor, nodes: int) -> Tensor:

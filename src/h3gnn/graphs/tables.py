@@ -1,50 +1,261 @@
-"""One way to open a table, whatever the file, and the questions that the reader asks it."""
+"""Tables of any size in CSV, TSV and Parquet files, read a block of rows at a time.
+
+A table in memory is all its blocks together, so what is read and what is said about a bad file is the same
+for `read_graph` and for `h3gnn prepare`. pyarrow is fast but says little about a bad file. So the good case
+runs through it, and when it fails, the block is walked line by line to name the place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import as_text, quoted, whole_numbers
-from h3gnn.graphs.parquet import PARQUET_SUFFIXES, open_parquet_table
-from h3gnn.graphs.textfile import TEXT_SUFFIXES, open_text_table
+from h3gnn.graphs.names import as_text, one_kind, quoted, words_of
+from h3gnn.graphs.opening import (
+    check_file,
+    find_column,
+    find_delimiter,
+    first_rows,
+    is_number,
+    reading,
+    row_is_header,
+    split_line,
+    text_blocks,
+    usual_column,
+)
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+BLOCK_ROWS = 1 << 16
+"""Rows of a Parquet file or an array that are read at a time."""
+
+SAMPLE_ROWS = 1000
+"""The header is told from the rows by looking at this many of them."""
 
 Column = str | int
 """A column by name, or by position counted from 1."""
 
+Progress = Callable[[float], None]
+"""Called with the share that has been read, 0 to 1."""
 
-class Table(Protocol):
-    """Columns of a file, and the words for a place in it."""
 
-    @property
-    def path(self) -> Path:
-        """The file."""
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a table.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name per column."""
+    Attributes:
+        first: how many rows stand before them.
+        ids: columns of node ids, int64 or text in object arrays, without gaps.
+        numbers: columns of numbers side by side `[rows, values]`, NaN where a value is missing; a column of
+            lists gives several.
+        words: columns like ids, "" where a value is missing.
+    """
 
-    @property
-    def header(self) -> bool:
-        """Whether the file itself names its columns."""
+    first: int
+    ids: list[npt.NDArray[Any]]
+    numbers: npt.NDArray[np.float64]
+    words: list[npt.NDArray[Any]]
 
-    @property
-    def guessed(self) -> bool:
-        """Whether `header` was found out, not told."""
 
-    def texts(self, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
-        """Columns of ids or words: int64, or text in object arrays, "" where a value is missing."""
+@dataclass(frozen=True)
+class Table:
+    """A file whose columns are known; its rows are read when they are asked for.
 
-    def numbers(self, columns: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Columns of numbers side by side, NaN where a value is missing."""
+    Attributes:
+        path: the file.
+        names: one name per column; `column 1`, `column 2`, … without header.
+        header: whether the file itself names its columns.
+        guessed: whether that was found out, not told.
+        delimiter: the character between the cells of a text file; None for Parquet.
+        start, line: the byte at which the rows of a text file begin, and how many lines stand before.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    header: bool = True
+    guessed: bool = False
+    delimiter: str | None = None
+    start: int = 0
+    line: int = 0
+
+    def column(self, wanted: Column | None, what: str, known: Sequence[str] = ()) -> int | None:
+        """Return the position of the column that is given, else of the first of some usual names, if any.
+
+        Args:
+            wanted: a name, a position counted from 1, or None.
+            what: what the column holds, for the message.
+            known: usual names, in lower case, the best first.
+        """
+        if wanted is None:
+            return usual_column(self.names, known)
+        return find_column(self.names, wanted, path=self.path, what=what)
+
+    def columns(self, wanted: Sequence[Column], what: str) -> list[int]:
+        """Return the positions of columns that are given."""
+        return [find_column(self.names, one, path=self.path, what=what) for one in wanted]
+
+    def blocks(
+        self,
+        ids: Sequence[int],
+        numbers: Sequence[int] = (),
+        words: Sequence[int] = (),
+        progress: Progress = lambda share: None,
+    ) -> Iterator[Block]:
+        """Yield the rows of some columns, a block at a time."""
+        done, widths, texts = 0, dict[int, int](), (*ids, *words)
+        read = self._parquet_columns if self.delimiter is None else self._text_columns
+        for columns, share in read(texts, numbers):
+            listed = [words_of(one, self._title(at)) for one, at in zip(columns, texts, strict=False)]
+            values = [
+                self._numbers(one, at, done, widths)
+                for one, at in zip(columns[len(texts) :], numbers, strict=True)
+            ]
+            for at, named in zip(ids, listed, strict=False):
+                if named.dtype.kind == "O" and (gaps := np.flatnonzero(named == "")).size:
+                    raise GraphError(f"{self.place(done + int(gaps[0]), at)}: the node id is missing")
+            rows = len(columns[0])
+            table = np.concatenate(values, axis=1) if values else np.empty((rows, 0))
+            yield Block(done, listed[: len(ids)], table, listed[len(ids) :])
+            done += rows
+            progress(share)
+        if not done:
+            raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
+        progress(1.0)
+
+    def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> Block:
+        """Return all rows; the ids of several columns share one kind."""
+        blocks = list(self.blocks(ids, numbers, words))
+        named = [one_kind([block.ids[i] for block in blocks]) for i in range(len(ids))]
+        if len({one.dtype.kind for one in named}) > 1:
+            named = [as_text(one) for one in named]
+        table = np.concatenate([block.numbers for block in blocks])
+        return Block(
+            0, named, table, [one_kind([block.words[i] for block in blocks]) for i in range(len(words))]
+        )
+
+    def _title(self, column: int) -> str:
+        name = f" ({self.names[column]})" if self.header else ""
+        return f"{self.path}, column {column + 1}{name}"
 
     def place(self, row: int, column: int | None = None) -> str:
-        """Words for a row and a column."""
+        """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
+        cell = "" if column is None else f", column {column + 1}"
+        if column is not None and self.header:
+            cell += f" ({self.names[column]})"
+        if self.delimiter is None:
+            return f"{self.path}, row {row + 1}{cell}"
+        lines = (
+            number for block in text_blocks(self.path, self.start, self.line) for number, _ in _rows(*block)
+        )
+        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{cell}"
+
+    def _text_columns(
+        self, texts: Sequence[int], numbers: Sequence[int]
+    ) -> Iterator[tuple[list[Any], float]]:
+        done, size = self.start, self.path.stat().st_size
+        apart = set(texts) & set(numbers)  # a column that is asked for as both is read twice
+        for before, content in text_blocks(self.path, self.start, self.line):
+            done += len(content)
+            if not content.strip(b"\r\n"):
+                continue
+            columns = self._parse(before, content, texts, () if apart else numbers)
+            columns += self._parse(before, content, (), numbers) if apart else []
+            yield columns, done / size
+
+    def _parse(self, before: int, content: bytes, texts: Sequence[int], numbers: Sequence[int]) -> list[Any]:
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        labels = [str(position) for position in range(len(self.names))]
+        wanted = [labels[column] for column in (*texts, *numbers)]
+        kinds = [pa.string()] * len(texts) + [pa.float64()] * len(numbers)
+        at_once = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
+        try:
+            table = arrow.read_csv(
+                pa.BufferReader(content),
+                arrow.ReadOptions(column_names=labels, block_size=at_once),
+                arrow.ParseOptions(delimiter=self.delimiter),
+                arrow.ConvertOptions(
+                    include_columns=wanted, column_types=dict(zip(wanted, kinds, strict=True))
+                ),
+            )
+        except pa.ArrowException as error:
+            self._name_the_fault(before, content, numbers, str(error))
+        return [column.combine_chunks() for column in table.columns]
+
+    def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
+        assert self.delimiter is not None
+        rows = [(line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)]
+        for line, cells in rows:
+            if len(cells) != len(self.names):
+                raise GraphError(
+                    f"{self.path}, line {line}: {len(cells)} cell(s), the first row has {len(self.names)}"
+                )
+        for line, cells in rows:
+            for column in numbers:
+                if cells[column].strip() and not is_number(cells[column]):
+                    name = f" ({self.names[column]})" if self.header else ""
+                    place = f"{self.path}, line {line}, column {column + 1}{name}"
+                    raise GraphError(f"{place}: {cells[column]!r} is not a number")
+        raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
+
+    def _parquet_columns(
+        self, texts: Sequence[int], numbers: Sequence[int]
+    ) -> Iterator[tuple[list[Any], float]]:
+        import pyarrow.parquet as pq
+
+        wanted, done = (*texts, *numbers), 0
+        unique = len(set(self.names)) == len(self.names)
+        names = [self.names[column] for column in wanted] if unique else None
+        with reading(self.path, "Parquet"):
+            file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            batches = file.iter_batches(batch_size=BLOCK_ROWS, columns=names)
+        with file:
+            while True:
+                with reading(self.path, "Parquet"):
+                    batch = next(batches, None)
+                    if batch is None:
+                        return
+                    batch.validate(full=True)
+                done += batch.num_rows
+                if batch.num_rows:
+                    yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
+
+    def _numbers(
+        self, column: Any, position: int, done: int, widths: dict[int, int]
+    ) -> npt.NDArray[np.float64]:
+        """Return `[rows, values]`: one value, or as many as the lists of the first row have."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = len(column)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        kind = column.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+            width = widths.setdefault(position, max(0, int(lengths[0])))
+            if (odd := np.flatnonzero(lengths != width)).size:
+                place = self.place(done + int(odd[0]), position)
+                raise GraphError(f"{place}: the list has another length than the first")
+            column, kind = column.flatten(), kind.value_type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise GraphError(f"{self._title(position)}: {kind} is not a column of numbers")
+        with reading(self.path, "numbers"):
+            numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
+
+
+def _rows(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line) of every row; blank lines are no rows."""
+    return ((number, line) for number, line in enumerate(content.splitlines(), before + 1) if line)
 
 
 def open_table(
@@ -55,47 +266,34 @@ def open_table(
     delimiter: str | None = None,
     expected: Sequence[Any] = (),
 ) -> Table:
-    """Open a CSV, TSV or Parquet file.
+    """Open a CSV, TSV or Parquet file and find out how it is written from its first rows.
 
     Args:
         path: the file; its suffix says what it is.
-        role: "edges", "features" or "labels".
-        header: whether text files start with a row of names; None to find out.
-        delimiter: the character between the cells of text files; None to find out.
-        expected: column names that the caller will ask for.
+        role: "edges", "features" or "labels", which decides by what a header is known.
+        header: whether text files start with a row of names; None to find out, by `row_is_header`.
+        delimiter: the character between the cells of text files; None to find out, by `find_delimiter`.
+        expected: names that the caller asks for; a row that holds one of them is a header.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix in PARQUET_SUFFIXES:
-        need_pyarrow(path)
-        return open_parquet_table(path, role=role)
-    if suffix not in TEXT_SUFFIXES and not Path(path).is_dir():
-        known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
-        raise GraphError(f"{path}: a table of {role} ends in one of {known}")
-    need_pyarrow(path)
-    names = [name for name in expected if isinstance(name, str)]
-    return open_text_table(path, header=header, delimiter=delimiter, role=role, expected=names)
-
-
-def need_pyarrow(path: str | Path) -> None:
-    """Say what to install where pyarrow is missing."""
+    file = check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow.parquet as pq
     except ImportError:
         raise InputError(
             f"{path}: reading tables needs pyarrow; install it with `pip install pyarrow`"
         ) from None
-
-
-def read_ids(table: Table, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
-    """Read columns of node ids, which share one kind: whole numbers if all are, text otherwise."""
-    arrays = table.texts(columns)
-    for column, array in zip(columns, arrays, strict=True):
-        if array.dtype.kind == "O" and (gaps := np.flatnonzero(array == "")).size:
-            raise GraphError(f"{table.place(int(gaps[0]), column)}: the node id is missing")
-    numbers = [array if array.dtype.kind == "i" else whole_numbers(array) for array in arrays]
-    if all(array is not None for array in numbers):
-        return [array for array in numbers if array is not None]
-    return [as_text(array) for array in arrays]
+    if file.suffix.lower() in PARQUET_SUFFIXES:
+        with reading(file, "Parquet"):
+            return Table(file, tuple(pq.read_schema(file).names))
+    rows, line, begin, after = first_rows(file, SAMPLE_ROWS)
+    chosen = delimiter or find_delimiter(file, rows[0])
+    if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
+        raise GraphError(f"the delimiter {chosen!r} is not one character")
+    cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
+    names = [name for name in expected if isinstance(name, str)]
+    known = row_is_header(cells, role, names, file) if header is None else header
+    columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
+    return Table(file, tuple(columns), known, header is None, chosen, after if known else begin, line + known)
 
 
 def check_once(ids: npt.NDArray[Any], table: Table) -> None:
