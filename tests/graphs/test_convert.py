@@ -93,7 +93,7 @@ class Citations(Data):  # type: ignore[misc,valid-type]
     """A user's own kind of `Data`, whose class is not of PyG's modules."""
 
 
-class Roads(nx.DiGraph):  # type: ignore[type-arg]
+class Roads(nx.DiGraph):  # type: ignore[misc]
     """A user's own kind of networkx graph."""
 
 

@@ -88,56 +88,58 @@ def _check_features(features: Any, where: Locate) -> Tensor:
         matrix.sum_duplicates()
         check_numbers(matrix.data, "features")
         if 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
-            return _check_sparse(matrix, where)
+            values = _finite(matrix.data, lambda at: _cell(matrix, at), where)
+            parts = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), values)
+            crow, cols, stored = (torch.from_numpy(part) for part in parts)
+            return csr_features(crow, cols, stored, (int(matrix.shape[0]), int(matrix.shape[1])))
         features = matrix.toarray()
     array = as_numpy(features, "the features")
-    if array.ndim != 2:
-        raise GraphError(
-            f"the features must be a table with one row per node, but have {array.ndim} dimension(s)"
-        )
-    _check_size(*array.shape)
+    _check_table(array.shape)
     check_numbers(array, "features")
-    with np.errstate(over="ignore"):
-        values = array.astype(np.float32)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise _not_finite(array[row, column], row, column, where)
-    return torch.from_numpy(np.ascontiguousarray(values))
+    return torch.from_numpy(_finite(array, lambda at: divmod(at, array.shape[1]), where))
 
 
-def _check_sparse(matrix: sp.csr_matrix, where: Locate) -> Tensor:
-    _check_size(*matrix.shape)
+def _finite(
+    array: npt.NDArray[Any], cell: Callable[[int], tuple[int, int]], where: Locate
+) -> npt.NDArray[np.float32]:
+    """Return values as float32, which all must fit; `cell` tells row and column of one of them."""
     with np.errstate(over="ignore"):
-        values = matrix.data.astype(np.float32)
+        values = np.array(array, dtype=np.float32, order="C")
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        row = int(np.searchsorted(matrix.indptr, bad[0], side="right")) - 1
-        raise _not_finite(matrix.data[bad[0]], row, int(matrix.indices[bad[0]]), where)
-    return csr_features(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-        torch.from_numpy(values),
-        (int(matrix.shape[0]), int(matrix.shape[1])),
-    )
+        row, column = cell(int(bad[0]))
+        number = float(array.flat[bad[0]])
+        name = (
+            "NaN" if np.isnan(number) else "infinity" if np.isinf(number) else f"{number:g}, beyond float32,"
+        )
+        raise GraphError(
+            f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
+            "fill the gap or drop the column first"
+        )
+    return values
+
+
+def _cell(matrix: Any, at: int) -> tuple[int, int]:
+    return int(np.searchsorted(matrix.indptr, at, side="right")) - 1, int(matrix.indices[at])
 
 
 def _scipy_matrix(features: Tensor) -> Any:
     """Return a sparse tensor as a scipy matrix, so that it is never made dense on its way in."""
-    if features.ndim != 2:
-        raise GraphError(
-            f"the features must be a table with one row per node, but have {features.ndim} dimension(s)"
-        )
+    _check_table(features.shape)
     entries = torch.Tensor.to_sparse(features.detach().cpu()).coalesce()
     rows, columns = entries.indices().numpy()
     values = as_numpy(entries.values(), "the features")
     return sp.csr_matrix((values, (rows, columns)), shape=(features.shape[0], features.shape[1]))
 
 
-def _check_size(nodes: int, columns: int) -> None:
-    if nodes == 0:
+def _check_table(shape: Sequence[int]) -> None:
+    if len(shape) != 2:
+        raise GraphError(
+            f"the features must be a table with one row per node, but have {len(shape)} dimension(s)"
+        )
+    if shape[0] == 0:
         raise GraphError("the graph is empty: the features have no row, so there is no node")
-    if columns == 0:
+    if shape[1] == 0:
         raise GraphError("the features have no column; leave them out to have structural features built")
 
 
@@ -152,15 +154,6 @@ def check_numbers(array: npt.NDArray[Any], part: str) -> None:
             array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise GraphError(f"the {part} hold something that is not a number: {error}") from None
-
-
-def _not_finite(value: Any, row: int, column: int, where: Locate) -> GraphError:
-    number = float(value)
-    name = "NaN" if np.isnan(number) else "infinity" if np.isinf(number) else f"{number:g}, beyond float32,"
-    return GraphError(
-        f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
-        "fill the gap or drop the column first"
-    )
 
 
 def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:

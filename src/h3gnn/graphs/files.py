@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from h3gnn.graphs.opening import (
     usual_column,
 )
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.tables import Column, Table, check_once, open_table
+from h3gnn.graphs.tables import Block, Column, Table, check_once, open_table
 
 
 def read_graph(
@@ -70,12 +71,12 @@ def read_graph(
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     edge_table = open_edges(edges, source_column, target_column, weight_column, style)
-    edge_file = edge_table.read()
+    edge_file = edge_table.table.read(edge_table.ends, edge_table.numbers)
     feature_file = None if features is None else read_features(features, id_column, feature_columns, style)
     label_file = (
         None if labels is None else _read_labels(labels, label_id_column, label_column, split_columns, style)
     )
-    return _join(edge_file, feature_file, label_file, undirected=undirected)
+    return _join(edge_table, edge_file, feature_file, label_file, undirected=undirected)
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,12 @@ class EdgeTable:
         """The column of the weight, if there is one."""
         return () if self.weight is None else (self.weight,)
 
-    def read(self) -> EdgeFile:
-        """Read all edges; columns that are not used are noted."""
-        block = self.table.read(self.ends, self.numbers)
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The columns that are not used."""
         used = (*self.ends, *self.numbers)
         unused = [name for column, name in enumerate(self.table.names) if column not in used]
-        notes = (f"{self.table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
-        weight = None if self.weight is None else block.numbers[:, 0]
-        return EdgeFile(block.ids[0], block.ids[1], weight, self.table, notes)
-
-
-@dataclass(frozen=True)
-class EdgeFile:
-    """Edges as the file names them."""
-
-    source: npt.NDArray[Any]
-    target: npt.NDArray[Any]
-    weight: npt.NDArray[np.float64] | None
-    table: Table
-    notes: tuple[str, ...]
+        return (f"{self.table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
 
 
 def open_edges(
@@ -185,7 +173,7 @@ def _read_labels(
     block = table.read([key], words=[*splits, *(() if label is None else (label,))])
     classes, class_names = (None, ()) if label is None else as_classes(whole_beside_gaps(block.words[-1]))
     parts = [
-        split_masks(words.tolist(), lambda row, column=column: table.place(row, column))
+        split_masks(words.tolist(), partial(table.place, column=column))
         for column, words in zip(splits, block.words, strict=False)
     ]
     masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
@@ -193,16 +181,19 @@ def _read_labels(
 
 
 def _join(
-    edges: EdgeFile, features: FeatureFile | None, labels: LabelFile | None, *, undirected: bool
+    edges: EdgeTable,
+    rows: Block,
+    features: FeatureFile | None,
+    labels: LabelFile | None,
+    *,
+    undirected: bool,
 ) -> Graph:
     """Find every id among the nodes, and hand the parts to the checks."""
-    ids = _ids_of_parts(edges, labels) if features is None else features.ids
+    ids = _ids_of_parts(edges.table, rows.ids, labels) if features is None else features.ids
     known_by = None if features is None else features.path
     nodes = NodeIndex(ids)
-    edge_index = np.stack(
-        [find_nodes(end, nodes, known_by, edges.table) for end in (edges.source, edges.target)]
-    )
-    weight = edges.weight
+    edge_index = np.stack([find_nodes(end, nodes, known_by, edges.table) for end in rows.ids])
+    weight = None if edges.weight is None else rows.numbers[:, 0]
     if undirected:
         between = edge_index[0] != edge_index[1]  # a self-loop is its own opposite
         edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)
@@ -220,18 +211,17 @@ def _join(
         node_ids=ids if features is None or features.named else None,
         source=", ".join(path.name for path in files if path is not None),
         notes=edges.notes,
-        locate=_locator(edges, features),
+        locate=_locator(edges.table, len(rows.numbers), features),
         **known,
     )
 
 
-def _ids_of_parts(edges: EdgeFile, labels: LabelFile | None) -> npt.NDArray[Any]:
+def _ids_of_parts(edges: Table, ends: list[npt.NDArray[Any]], labels: LabelFile | None) -> npt.NDArray[Any]:
     """Return all ids of edges and labels, sorted."""
     import pandas as pd
 
-    parts = [edges.source, edges.target, *([] if labels is None else [labels.ids])]
-    everything = one_kind(parts)
-    _check_not_a_header([edges.source[0], edges.target[0]], everything, edges.table)
+    everything = one_kind([*ends, *([] if labels is None else [labels.ids])])
+    _check_not_a_header([end[0] for end in ends], everything, edges)
     if labels is not None:
         _check_not_a_header([labels.ids[0]], everything, labels.table)
     return np.sort(np.asarray(pd.unique(everything)))
@@ -271,10 +261,10 @@ def find_nodes(
     return found
 
 
-def _locator(edges: EdgeFile, features: FeatureFile | None) -> Callable[[str, int], str]:
+def _locator(edges: Table, rows: int, features: FeatureFile | None) -> Callable[[str, int], str]:
     def locate(part: str, index: int) -> str:
         if part == "edges":
-            return edges.table.place(index % edges.source.size)
+            return edges.place(index % rows)  # an added opposite stands in the row of its edge
         if part == "features" and features is not None:
             return features.place(index)
         return f"{part}, position {index}"

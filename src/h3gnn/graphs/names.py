@@ -81,13 +81,16 @@ class NodeIndex:
     def find(self, wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the position of each wanted id, -1 where there is none."""
         if self._index.dtype.kind != "i":
-            return np.asarray(self._index.get_indexer(as_text(wanted)), dtype=np.int64)
+            return self._positions(as_text(wanted))
         there = np.ones(wanted.size, dtype=bool)
         if wanted.dtype.kind != "i":
             there = np.array([_is_whole(one) for one in wanted.tolist()], dtype=bool)
         found = np.full(wanted.size, -1, dtype=np.int64)
-        found[there] = self._index.get_indexer(wanted[there].astype(np.int64))
+        found[there] = self._positions(wanted[there].astype(np.int64))
         return found
+
+    def _positions(self, wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        return np.asarray(self._index.get_indexer(wanted), dtype=np.int64)  # type: ignore[arg-type]
 
 
 def find_ids(wanted: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -133,7 +136,8 @@ def words_of(column: Any, place: str) -> npt.NDArray[Any]:
         except pa.ArrowInvalid:
             pass
     encoded = texts.dictionary_encode()  # a text that stands in many rows is made once
-    return np.array(encoded.dictionary.to_pylist(), dtype=object)[encoded.indices.to_numpy()]
+    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return np.asarray(words[encoded.indices.to_numpy()])
 
 
 def whole_beside_gaps(words: npt.NDArray[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.tables import Column, Progress, check_once
+from h3gnn.graphs.tables import Column, Progress, Table, check_once
 
 FeatureBlock = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], Callable[[int], str]]
 """Ids of some rows (None: their position), their values, and words for a row of them."""
@@ -106,8 +107,12 @@ def _table_blocks(
     for block in table.blocks([features.key], features.chosen, progress=progress):
         features.check(block)
         ids.append(block.ids[0])
-        yield block.ids[0], block.numbers, lambda row, first=block.first: table.place(first + row)
+        yield block.ids[0], block.numbers, partial(_place, table, block.first)
     check_once(one_kind(ids), table)
+
+
+def _place(table: Table, before: int, row: int) -> str:
+    return table.place(before + row)
 
 
 def _array_blocks(path: Path, progress: Progress) -> Iterator[FeatureBlock]:

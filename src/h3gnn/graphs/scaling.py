@@ -6,7 +6,6 @@ comes in few blocks, so it and the same graph in files are scaled by one rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -115,10 +114,8 @@ def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     if kind == "none":
         return FeatureScaler(kind)
     sums = MomentSums(features.shape[1])
-    blocks: Iterable[Tensor] = (
-        (features,) if features.layout == torch.sparse_csr else features.split(BLOCK_ROWS)
-    )
-    for block in blocks:
+    sparse = features.layout == torch.sparse_csr
+    for block in (features,) if sparse else torch.split(features, BLOCK_ROWS):
         sums.add(block)
     return sums.moments().scaler(kind)
 

@@ -112,7 +112,10 @@ class Table:
         done, widths, texts = 0, dict[int, int](), (*ids, *words)
         read = self._parquet_columns if self.delimiter is None else self._text_columns
         for columns, share in read(texts, numbers):
-            listed = [words_of(one, self._title(at)) for one, at in zip(columns, texts, strict=False)]
+            listed = [
+                words_of(one, f"{self.path}{self._title(at)}")
+                for one, at in zip(columns, texts, strict=False)
+            ]
             values = [
                 self._numbers(one, at, done, widths)
                 for one, at in zip(columns[len(texts) :], numbers, strict=True)
@@ -140,21 +143,18 @@ class Table:
             0, named, table, [one_kind([block.words[i] for block in blocks]) for i in range(len(words))]
         )
 
-    def _title(self, column: int) -> str:
-        name = f" ({self.names[column]})" if self.header else ""
-        return f"{self.path}, column {column + 1}{name}"
-
     def place(self, row: int, column: int | None = None) -> str:
         """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
-        cell = "" if column is None else f", column {column + 1}"
-        if column is not None and self.header:
-            cell += f" ({self.names[column]})"
         if self.delimiter is None:
-            return f"{self.path}, row {row + 1}{cell}"
-        lines = (
-            number for block in text_blocks(self.path, self.start, self.line) for number, _ in _rows(*block)
-        )
-        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{cell}"
+            return f"{self.path}, row {row + 1}{self._title(column)}"
+        blocks = text_blocks(self.path, self.start, self.line)
+        lines = (line for before, content in blocks for line, _ in _rows(before, content))
+        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{self._title(column)}"
+
+    def _title(self, column: int | None) -> str:
+        if column is None:
+            return ""
+        return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
 
     def _text_columns(
         self, texts: Sequence[int], numbers: Sequence[int]
@@ -201,8 +201,7 @@ class Table:
         for line, cells in rows:
             for column in numbers:
                 if cells[column].strip() and not is_number(cells[column]):
-                    name = f" ({self.names[column]})" if self.header else ""
-                    place = f"{self.path}, line {line}, column {column + 1}{name}"
+                    place = f"{self.path}, line {line}{self._title(column)}"
                     raise GraphError(f"{place}: {cells[column]!r} is not a number")
         raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
 
@@ -247,7 +246,7 @@ class Table:
                 raise GraphError(f"{place}: the list has another length than the first")
             column, kind = column.flatten(), kind.value_type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise GraphError(f"{self._title(position)}: {kind} is not a column of numbers")
+            raise GraphError(f"{self.path}{self._title(position)}: {kind} is not a column of numbers")
         with reading(self.path, "numbers"):
             numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
