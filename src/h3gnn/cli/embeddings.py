@@ -113,7 +113,7 @@ def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return positions
     table = open_table(beside, role="node ids", header=True)
     ids = table.read((0,)).ids[0]
-    check_once(ids, table)
+    check_once(ids, table.place)
     if len(ids) != len(positions):
         raise InputError(f"{beside} names {len(ids)} nodes, but {path} has {len(positions)} rows")
     return ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.opening import ID_NAMES, check_file, reading
-from h3gnn.graphs.tables import Block, Column, Table, check_once, open_table
+from h3gnn.graphs.tables import Block, Column, Progress, Table, check_once, joined, open_table
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
@@ -45,7 +45,13 @@ class FeatureTable:
     key: int
     chosen: list[int]
 
-    def check(self, block: Block) -> None:
+    def blocks(self, progress: Progress = lambda share: None) -> Iterator[Block]:
+        """Yield the ids and the numbers, which have no gaps, a block of rows at a time."""
+        for block in self.table.blocks([self.key], self.chosen, progress=progress):
+            self._check(block)
+            yield block
+
+    def _check(self, block: Block) -> None:
         """Name the cell of a gap here, where its column in the file is still known."""
         bad = np.argwhere(~np.isfinite(block.numbers))
         if bad.size:
@@ -66,9 +72,8 @@ def read_features(
         return FeatureFile(values, ids, False, array_place(path), Path(path))
     features = open_features(path, id_column, columns, style)
     table = features.table
-    block = table.read([features.key], features.chosen)
-    check_once(block.ids[0], table)
-    features.check(block)
+    block = joined(features.blocks())
+    check_once(block.ids[0], table.place)
     return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path)
 
 
@@ -87,9 +92,9 @@ def open_features(
     return FeatureTable(table, key, chosen)
 
 
-def array_place(path: str | Path, before: int = 0) -> Callable[[int], str]:
+def array_place(path: str | Path) -> Callable[[int], str]:
     """Return words for the rows of an array."""
-    return lambda row: f"{path}, row {before + row} (counted from 0)"
+    return lambda row: f"{path}, row {row} (counted from 0)"
 
 
 def read_array(path: str | Path, *, mapped: bool = False) -> Any:

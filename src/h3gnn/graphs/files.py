@@ -200,7 +200,7 @@ def _join(
         weight = None if weight is None else np.concatenate([weight, weight[between]])
     known: dict[str, Any] = {}
     if labels is not None:
-        check_once(labels.ids, labels.table)
+        check_once(labels.ids, labels.table.place)
         known = labels.for_nodes(find_nodes(labels.ids, nodes, known_by, labels.table), ids.size)
     files = (edges.table.path, known_by, None if labels is None else labels.table.path)
     return build_graph(

@@ -11,7 +11,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,7 @@ from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.tables import Column, Progress, Table, check_once
-
-FeatureBlock = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], Callable[[int], str]]
-"""Ids of some rows (None: their position), their values, and words for a row of them."""
+from h3gnn.graphs.tables import Block, Column, Progress, check_once
 
 
 def prepare_graph(
@@ -67,12 +63,12 @@ def prepare_graph(
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     with whole_folder(out) as folder:
-        blocks = (
-            _array_blocks(Path(features), features_progress)
-            if Path(features).suffix.lower() == ".npy"
-            else _table_blocks(features, node_column, feature_columns, style, features_progress)
-        )
-        ids, sums = _write_features(folder, blocks)
+        if Path(features).suffix.lower() == ".npy":
+            rows, place = _array_blocks(Path(features), features_progress), array_place(features)
+        else:
+            named = open_features(features, node_column, feature_columns, style)
+            rows, place = named.blocks(features_progress), named.table.place
+        ids, sums = _write_features(folder, rows, place)
         table = open_edges(edges, source_column, target_column, weight_column, style)
         nodes = NodeIndex(sums.rows if ids is None else ids)
         count, notes = _write_edges(folder, table, nodes, sums.rows, Path(features), edges_progress)
@@ -95,53 +91,36 @@ def prepare_graph(
     return open_mapped(out)
 
 
-def _table_blocks(
-    path: str | Path,
-    key: Column | None,
-    columns: Sequence[Column] | None,
-    style: dict[str, Any],
-    progress: Progress,
-) -> Iterator[FeatureBlock]:
-    features, ids = open_features(path, key, columns, style), []
-    table = features.table
-    for block in table.blocks([features.key], features.chosen, progress=progress):
-        features.check(block)
-        ids.append(block.ids[0])
-        yield block.ids[0], block.numbers, partial(_place, table, block.first)
-    check_once(one_kind(ids), table)
-
-
-def _place(table: Table, before: int, row: int) -> str:
-    return table.place(before + row)
-
-
-def _array_blocks(path: Path, progress: Progress) -> Iterator[FeatureBlock]:
+def _array_blocks(path: Path, progress: Progress) -> Iterator[Block]:
     array = read_array(path, mapped=True)
     for start in range(0, len(array), tables.BLOCK_ROWS):
-        yield None, array[start : start + tables.BLOCK_ROWS], array_place(path, start)
+        yield Block(start, [], array[start : start + tables.BLOCK_ROWS], [])
         progress(min(1.0, (start + tables.BLOCK_ROWS) / len(array)))
 
 
 def _write_features(
-    folder: Path, blocks: Iterator[FeatureBlock]
+    folder: Path, blocks: Iterator[Block], place: Callable[[int], str]
 ) -> tuple[npt.NDArray[Any] | None, MomentSums]:
     """Write the rows as they come and return their ids (None: their position) and moments."""
     sums: MomentSums | None = None
     ids: list[npt.NDArray[Any]] = []
     with (folder / "features.bin").open("wb") as file:
-        for names, values, place in blocks:
+        for block in blocks:
             with np.errstate(over="ignore"):
-                block = np.array(values, dtype=np.float32, order="C")  # a copy: files are read-only
-            bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+                values = np.array(block.numbers, dtype=np.float32, order="C")  # a copy: files are read-only
+            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if bad.size:
-                raise GraphError(f"{place(int(bad[0]))}: a feature is NaN, infinite or beyond float32")
-            sums = MomentSums(block.shape[1]) if sums is None else sums
-            sums.add(torch.from_numpy(block))
-            file.write(block.tobytes())
-            if names is not None:
-                ids.append(names)
+                where = place(block.first + int(bad[0]))
+                raise GraphError(f"{where}: a feature is NaN, infinite or beyond float32")
+            sums = MomentSums(values.shape[1]) if sums is None else sums
+            sums.add(torch.from_numpy(values))
+            file.write(values.tobytes())
+            ids += block.ids
     assert sums is not None  # a file without rows was refused
-    return (one_kind(ids) if ids else None), sums
+    if not ids:
+        return None, sums
+    check_once(one_kind(ids), place)
+    return one_kind(ids), sums
 
 
 def _write_edges(

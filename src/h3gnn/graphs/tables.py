@@ -8,7 +8,7 @@ runs through it, and when it fails, the block is walked line by line to name the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -133,15 +133,8 @@ class Table:
         progress(1.0)
 
     def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> Block:
-        """Return all rows; the ids of several columns share one kind."""
-        blocks = list(self.blocks(ids, numbers, words))
-        named = [one_kind([block.ids[i] for block in blocks]) for i in range(len(ids))]
-        if len({one.dtype.kind for one in named}) > 1:
-            named = [as_text(one) for one in named]
-        table = np.concatenate([block.numbers for block in blocks])
-        return Block(
-            0, named, table, [one_kind([block.words[i] for block in blocks]) for i in range(len(words))]
-        )
+        """Return all rows of some columns."""
+        return joined(self.blocks(ids, numbers, words))
 
     def place(self, row: int, column: int | None = None) -> str:
         """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
@@ -252,6 +245,16 @@ class Table:
         return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
 
 
+def joined(blocks: Iterable[Block]) -> Block:
+    """Return all blocks of a table as one; the ids of several columns share one kind."""
+    every = list(blocks)
+    ids = [one_kind(parts) for parts in zip(*(block.ids for block in every), strict=True)]
+    if len({one.dtype.kind for one in ids}) > 1:
+        ids = [as_text(one) for one in ids]
+    words = [one_kind(parts) for parts in zip(*(block.words for block in every), strict=True)]
+    return Block(0, ids, np.concatenate([block.numbers for block in every]), words)
+
+
 def _rows(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, line) of every row; blank lines are no rows."""
     return ((number, line) for number, line in enumerate(content.splitlines(), before + 1) if line)
@@ -295,14 +298,12 @@ def open_table(
     return Table(file, tuple(columns), known, header is None, chosen, after if known else begin, line + known)
 
 
-def check_once(ids: npt.NDArray[Any], table: Table) -> None:
-    """Raise where a table speaks of a node twice."""
+def check_once(ids: npt.NDArray[Any], place: Callable[[int], str]) -> None:
+    """Raise where a table speaks of a node twice; `place` names its rows."""
     import pandas as pd
 
     again = np.flatnonzero(pd.Index(ids).duplicated())
     if again.size:
         row = int(again[0])
         first = int(np.flatnonzero(ids == ids[row])[0])
-        raise GraphError(
-            f"{table.place(row)}: node {quoted(ids[row])} stands already in {table.place(first)}"
-        )
+        raise GraphError(f"{place(row)}: node {quoted(ids[row])} stands already in {place(first)}")
