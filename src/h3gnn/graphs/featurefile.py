@@ -82,11 +82,11 @@ def open_features(
 ) -> FeatureTable:
     """Find the columns that are meant: the usual id, else the first; the given features, else all others."""
     table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
-    key = table.column(id_column, "node ids", known=ID_NAMES) or 0
+    key = table.column(id_column, "node ids", known=ID_NAMES, default=0)
     if columns is None:
         chosen = [column for column in range(len(table.names)) if column != key]
     else:
-        chosen = table.columns(columns, "features")
+        chosen = [table.column(one, "features", default=0) for one in columns]
     if not chosen:
         raise GraphError(f"{table.path} has no column of features beside the node ids")
     return FeatureTable(table, key, chosen)

@@ -22,7 +22,6 @@ from h3gnn.graphs.opening import (
     SPLIT_PREFIX,
     TARGET_NAMES,
     WEIGHT_NAMES,
-    usual_column,
 )
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.tables import Block, Column, Table, check_once, open_table
@@ -113,11 +112,11 @@ def open_edges(
         raise GraphError(
             f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
         )
-    usual = None not in (usual_column(table.names, SOURCE_NAMES), usual_column(table.names, TARGET_NAMES))
-    start = table.column(source, "source", known=SOURCE_NAMES if usual else ()) or 0
-    end = table.column(target, "target", known=TARGET_NAMES if usual else ())
-    end = 1 if end is None else end
-    heavy = table.column(weight, "weight", known=WEIGHT_NAMES)
+    lowered = {name.lower() for name in table.names}
+    usual = bool(lowered & {*SOURCE_NAMES} and lowered & {*TARGET_NAMES})
+    start = table.column(source, "source", known=SOURCE_NAMES if usual else (), default=0)
+    end = table.column(target, "target", known=TARGET_NAMES if usual else (), default=1)
+    heavy = table.column(weight, "weight", known=WEIGHT_NAMES, default=None)
     if len({start, end, heavy}) < 3:
         raise GraphError(
             f"{table.path}: source, target and weight must be different columns; name each of them"
@@ -127,7 +126,15 @@ def open_edges(
 
 @dataclass(frozen=True)
 class LabelFile:
-    """Classes and splits of the rows of a table; `masks` is train, validation and test `[rows, splits]`."""
+    """What a table says of its rows.
+
+    Attributes:
+        ids: the nodes that the rows speak of.
+        classes: int64 `[rows]`, or None.
+        class_names: the class that each number stands for.
+        masks: train, validation and test `[rows, splits]`, or nothing.
+        table: the file.
+    """
 
     ids: npt.NDArray[Any]
     classes: npt.NDArray[np.int64] | None
@@ -137,16 +144,15 @@ class LabelFile:
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
         """Return labels and masks of all nodes, where `rows` says which node each row speaks of."""
-        known: dict[str, Any] = {}
-        if self.masks:
-            known["masks"] = tuple(np.zeros((nodes, mask.shape[1]), dtype=bool) for mask in self.masks)
-            for whole, mask in zip(known["masks"], self.masks, strict=True):
-                whole[rows] = mask
-        if self.classes is not None:
-            labels = np.full(nodes, -1, dtype=np.int64)
-            labels[rows] = self.classes
-            known |= {"labels": labels, "class_names": self.class_names}
-        return known
+
+        def spread(values: npt.NDArray[Any], empty: int) -> npt.NDArray[Any]:
+            every = np.full((nodes, *values.shape[1:]), empty, dtype=values.dtype)
+            every[rows] = values
+            return every
+
+        masks = tuple(spread(mask, 0) for mask in self.masks) or None
+        labels = None if self.classes is None else spread(self.classes, -1)
+        return {"masks": masks, "labels": labels, "class_names": self.class_names}
 
 
 def _read_labels(
@@ -159,13 +165,13 @@ def _read_labels(
     """Read a table of node, class and splits; an empty cell is an unknown class or no part of a split."""
     expected = (id_column, label_column, *(split_columns or ()))
     table = open_table(path, role="labels", expected=expected, **style)
-    key = table.column(id_column, "node ids", known=ID_NAMES) or 0
+    key = table.column(id_column, "node ids", known=ID_NAMES, default=0)
     others = [column for column in range(len(table.names)) if column != key]
     if split_columns is None:
         splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
     else:
-        splits = table.columns(split_columns, "split")
-    label = table.column(label_column, "labels", known=LABEL_NAMES)
+        splits = [table.column(one, "split", default=0) for one in split_columns]
+    label = table.column(label_column, "labels", known=LABEL_NAMES, default=None)
     if label is None:
         label = next((column for column in others if column not in splits), None)
     if label is None and not splits:

@@ -206,25 +206,3 @@ def row_is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[s
 
 def _is_usual(name: str, role: str) -> bool:
     return name in _NAMES[role] or (role == "labels" and name.startswith(SPLIT_PREFIX))
-
-
-def find_column(names: Sequence[str], wanted: str | int, *, path: Path, what: str) -> int:
-    """Return the position of a column that is given by name, or by position counted from 1."""
-    if isinstance(wanted, str) and wanted in names:
-        if list(names).count(wanted) > 1:
-            raise InputError(f"{path}: several columns are called {wanted!r}; give the position instead")
-        return list(names).index(wanted)
-    if str(wanted).isdecimal():
-        position = int(wanted)
-        if 1 <= position <= len(names):
-            return position - 1
-        raise InputError(f"{path}: there is no column {position} for the {what}; the file has {len(names)}")
-    raise InputError(
-        f"{path}: there is no column {wanted!r} for the {what}; there are {', '.join(names[:12])}"
-    )
-
-
-def usual_column(names: Sequence[str], known: Sequence[str]) -> int | None:
-    """Return the position of the first of some usual names, in lower case, that a column has."""
-    lowered = [name.lower() for name in names]
-    return next((lowered.index(name) for name in known if name in lowered), None)

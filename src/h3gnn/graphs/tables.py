@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.names import as_text, one_kind, quoted, words_of
 from h3gnn.graphs.opening import (
     check_file,
-    find_column,
     find_delimiter,
     first_rows,
     is_number,
@@ -28,7 +27,6 @@ from h3gnn.graphs.opening import (
     row_is_header,
     split_line,
     text_blocks,
-    usual_column,
 )
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
@@ -41,6 +39,8 @@ SAMPLE_ROWS = 1000
 
 Column = str | int
 """A column by name, or by position counted from 1."""
+
+Position = TypeVar("Position", int, None)
 
 Progress = Callable[[float], None]
 """Called with the share that has been read, 0 to 1."""
@@ -85,21 +85,32 @@ class Table:
     start: int = 0
     line: int = 0
 
-    def column(self, wanted: Column | None, what: str, known: Sequence[str] = ()) -> int | None:
-        """Return the position of the column that is given, else of the first of some usual names, if any.
+    def column(
+        self, wanted: Column | None, what: str, *, known: Sequence[str] = (), default: Position
+    ) -> int | Position:
+        """Return the position of a column.
 
         Args:
-            wanted: a name, a position counted from 1, or None.
+            wanted: a name, a position counted from 1, or None for the usual names and then the default.
             what: what the column holds, for the message.
             known: usual names, in lower case, the best first.
+            default: the position where nothing else tells; None where the column may be missing.
         """
+        lowered = [name.lower() for name in self.names]
         if wanted is None:
-            return usual_column(self.names, known)
-        return find_column(self.names, wanted, path=self.path, what=what)
-
-    def columns(self, wanted: Sequence[Column], what: str) -> list[int]:
-        """Return the positions of columns that are given."""
-        return [find_column(self.names, one, path=self.path, what=what) for one in wanted]
+            return next((lowered.index(name) for name in known if name in lowered), default)
+        if isinstance(wanted, str) and wanted in self.names:
+            if self.names.count(wanted) > 1:
+                raise InputError(
+                    f"{self.path}: several columns are called {wanted!r}; give the position instead"
+                )
+            return self.names.index(wanted)
+        if str(wanted).isdecimal() and 1 <= int(wanted) <= len(self.names):
+            return int(wanted) - 1
+        known_columns = f"the file has {len(self.names)}"
+        if not str(wanted).isdecimal():
+            wanted, known_columns = repr(wanted), f"there are {', '.join(self.names[:12])}"
+        raise InputError(f"{self.path}: there is no column {wanted} for the {what}; {known_columns}")
 
     def blocks(
         self,
