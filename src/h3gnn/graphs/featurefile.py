@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.opening import ID_NAMES, check_file, reading
-from h3gnn.graphs.tables import Block, Column, Progress, Table, check_once, joined, open_table
+from h3gnn.graphs.columns import ID_NAMES, Column, pick_column
+from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.tables import Block, Progress, Table, check_once, joined, open_table
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
@@ -82,11 +83,11 @@ def open_features(
 ) -> FeatureTable:
     """Find the columns that are meant: the usual id, else the first; the given features, else all others."""
     table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
-    key = table.column(id_column, "node ids", known=ID_NAMES, default=0)
+    key = pick_column(table, id_column, "node ids", known=ID_NAMES, default=0)
     if columns is None:
         chosen = [column for column in range(len(table.names)) if column != key]
     else:
-        chosen = [table.column(one, "features", default=0) for one in columns]
+        chosen = [pick_column(table, one, "features", default=0) for one in columns]
     if not chosen:
         raise GraphError(f"{table.path} has no column of features beside the node ids")
     return FeatureTable(table, key, chosen)

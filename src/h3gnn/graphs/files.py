@@ -12,19 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.featurefile import FeatureFile, read_features
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import NodeIndex, as_classes, one_kind, quoted, split_masks, whole_beside_gaps
-from h3gnn.graphs.opening import (
+from h3gnn.graphs.columns import (
     ID_NAMES,
     LABEL_NAMES,
     SOURCE_NAMES,
     SPLIT_PREFIX,
     TARGET_NAMES,
     WEIGHT_NAMES,
+    Column,
+    pick_column,
 )
+from h3gnn.graphs.featurefile import FeatureFile, read_features
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.names import NodeIndex, as_classes, one_kind, quoted, split_masks, whole_beside_gaps
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.tables import Block, Column, Table, check_once, open_table
+from h3gnn.graphs.tables import Block, Table, check_once, open_table
 
 
 def read_graph(
@@ -114,9 +116,9 @@ def open_edges(
         )
     lowered = {name.lower() for name in table.names}
     usual = bool(lowered & {*SOURCE_NAMES} and lowered & {*TARGET_NAMES})
-    start = table.column(source, "source", known=SOURCE_NAMES if usual else (), default=0)
-    end = table.column(target, "target", known=TARGET_NAMES if usual else (), default=1)
-    heavy = table.column(weight, "weight", known=WEIGHT_NAMES, default=None)
+    start = pick_column(table, source, "source", known=SOURCE_NAMES if usual else (), default=0)
+    end = pick_column(table, target, "target", known=TARGET_NAMES if usual else (), default=1)
+    heavy = pick_column(table, weight, "weight", known=WEIGHT_NAMES, default=None)
     if len({start, end, heavy}) < 3:
         raise GraphError(
             f"{table.path}: source, target and weight must be different columns; name each of them"
@@ -165,13 +167,13 @@ def _read_labels(
     """Read a table of node, class and splits; an empty cell is an unknown class or no part of a split."""
     expected = (id_column, label_column, *(split_columns or ()))
     table = open_table(path, role="labels", expected=expected, **style)
-    key = table.column(id_column, "node ids", known=ID_NAMES, default=0)
+    key = pick_column(table, id_column, "node ids", known=ID_NAMES, default=0)
     others = [column for column in range(len(table.names)) if column != key]
     if split_columns is None:
         splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
     else:
-        splits = [table.column(one, "split", default=0) for one in split_columns]
-    label = table.column(label_column, "labels", known=LABEL_NAMES, default=None)
+        splits = [pick_column(table, one, "split", default=0) for one in split_columns]
+    label = pick_column(table, label_column, "labels", known=LABEL_NAMES, default=None)
     if label is None:
         label = next((column for column in others if column not in splits), None)
     if label is None and not splits:

@@ -113,33 +113,6 @@ def one_kind(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.concatenate(parts if len(kinds) == 1 else [as_text(part) for part in parts])
 
 
-def words_of(column: Any, place: str) -> npt.NDArray[Any]:
-    """Return an Arrow column as int64 where it holds plain whole numbers, else as text, "" where missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    if pa.types.is_integer(kind) and not column.null_count:
-        try:
-            return np.asarray(column.cast(pa.int64()).to_numpy())
-        except pa.ArrowInvalid:
-            pass  # beyond 64 bits an id is as good as a text
-    known = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
-    if not any(is_kind(kind) for is_kind in known):
-        raise GraphError(f"{place}: {kind} is no kind of id")
-    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
-    if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
-        try:
-            return np.asarray(texts.cast(pa.int64()).to_numpy())
-        except pa.ArrowInvalid:
-            pass
-    encoded = texts.dictionary_encode()  # a text that stands in many rows is made once
-    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return np.asarray(words[encoded.indices.to_numpy()])
-
-
 def whole_beside_gaps(words: npt.NDArray[Any]) -> list[Any]:
     """Return None for gaps and for numbers below 0, and 1 for "1" where gaps alone made text of it."""
     listed = [None if one == "" else one for one in words.tolist()]

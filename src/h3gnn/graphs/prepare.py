@@ -21,12 +21,13 @@ import torch
 from h3gnn.errors import GraphError
 from h3gnn.graphs import tables
 from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
+from h3gnn.graphs.columns import Column
 from h3gnn.graphs.featurefile import array_place, open_features, read_array
 from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.tables import Block, Column, Progress, check_once
+from h3gnn.graphs.tables import Block, Progress, check_once
 
 
 def prepare_graph(

@@ -11,23 +11,15 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.names import as_text, one_kind, quoted, words_of
-from h3gnn.graphs.opening import (
-    check_file,
-    find_delimiter,
-    first_rows,
-    is_number,
-    reading,
-    row_is_header,
-    split_line,
-    text_blocks,
-)
+from h3gnn.graphs.columns import is_number, numbers_of, odd_list, row_is_header, words_of
+from h3gnn.graphs.names import as_text, one_kind, quoted
+from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -36,11 +28,6 @@ BLOCK_ROWS = 1 << 16
 
 SAMPLE_ROWS = 1000
 """The header is told from the rows by looking at this many of them."""
-
-Column = str | int
-"""A column by name, or by position counted from 1."""
-
-Position = TypeVar("Position", int, None)
 
 Progress = Callable[[float], None]
 """Called with the share that has been read, 0 to 1."""
@@ -85,33 +72,6 @@ class Table:
     start: int = 0
     line: int = 0
 
-    def column(
-        self, wanted: Column | None, what: str, *, known: Sequence[str] = (), default: Position
-    ) -> int | Position:
-        """Return the position of a column.
-
-        Args:
-            wanted: a name, a position counted from 1, or None for the usual names and then the default.
-            what: what the column holds, for the message.
-            known: usual names, in lower case, the best first.
-            default: the position where nothing else tells; None where the column may be missing.
-        """
-        lowered = [name.lower() for name in self.names]
-        if wanted is None:
-            return next((lowered.index(name) for name in known if name in lowered), default)
-        if isinstance(wanted, str) and wanted in self.names:
-            if self.names.count(wanted) > 1:
-                raise InputError(
-                    f"{self.path}: several columns are called {wanted!r}; give the position instead"
-                )
-            return self.names.index(wanted)
-        if str(wanted).isdecimal() and 1 <= int(wanted) <= len(self.names):
-            return int(wanted) - 1
-        known_columns = f"the file has {len(self.names)}"
-        if not str(wanted).isdecimal():
-            wanted, known_columns = repr(wanted), f"there are {', '.join(self.names[:12])}"
-        raise InputError(f"{self.path}: there is no column {wanted} for the {what}; {known_columns}")
-
     def blocks(
         self,
         ids: Sequence[int],
@@ -120,28 +80,42 @@ class Table:
         progress: Progress = lambda share: None,
     ) -> Iterator[Block]:
         """Yield the rows of some columns, a block at a time."""
-        done, widths, texts = 0, dict[int, int](), (*ids, *words)
+        done, widths = 0, dict[int, int]()
         read = self._parquet_columns if self.delimiter is None else self._text_columns
-        for columns, share in read(texts, numbers):
-            listed = [
-                words_of(one, f"{self.path}{self._title(at)}")
-                for one, at in zip(columns, texts, strict=False)
-            ]
-            values = [
-                self._numbers(one, at, done, widths)
-                for one, at in zip(columns[len(texts) :], numbers, strict=True)
-            ]
-            for at, named in zip(ids, listed, strict=False):
-                if named.dtype.kind == "O" and (gaps := np.flatnonzero(named == "")).size:
-                    raise GraphError(f"{self.place(done + int(gaps[0]), at)}: the node id is missing")
-            rows = len(columns[0])
-            table = np.concatenate(values, axis=1) if values else np.empty((rows, 0))
-            yield Block(done, listed[: len(ids)], table, listed[len(ids) :])
-            done += rows
+        for columns, share in read((*ids, *words), numbers):
+            yield self._block(done, columns, ids, words, numbers, widths)
+            done += len(columns[0])
             progress(share)
         if not done:
             raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
         progress(1.0)
+
+    def _block(
+        self,
+        first: int,
+        columns: list[Any],
+        ids: Sequence[int],
+        words: Sequence[int],
+        numbers: Sequence[int],
+        widths: dict[int, int],
+    ) -> Block:
+        """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
+        texts = (*ids, *words)
+        listed = [
+            words_of(column, f"{self.path}{self._title(at)}")
+            for column, at in zip(columns, texts, strict=False)
+        ]
+        for at, named in zip(ids, listed, strict=False):
+            if named.dtype.kind == "O" and (gaps := np.flatnonzero(named == "")).size:
+                raise GraphError(f"{self.place(first + int(gaps[0]), at)}: the node id is missing")
+        values = [np.empty((len(columns[0]), 0))]
+        for column, at in zip(columns[len(texts) :], numbers, strict=True):
+            if (odd := odd_list(column, widths.get(at))) is not None:
+                place = self.place(first + odd, at)
+                raise GraphError(f"{place}: the list has another length than the first")
+            values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
+            widths[at] = values[-1].shape[1]
+        return Block(first, listed[: len(ids)], np.concatenate(values, axis=1), listed[len(ids) :])
 
     def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> Block:
         """Return all rows of some columns."""
@@ -230,30 +204,6 @@ class Table:
                 done += batch.num_rows
                 if batch.num_rows:
                     yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
-
-    def _numbers(
-        self, column: Any, position: int, done: int, widths: dict[int, int]
-    ) -> npt.NDArray[np.float64]:
-        """Return `[rows, values]`: one value, or as many as the lists of the first row have."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        rows = len(column)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        kind = column.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
-            width = widths.setdefault(position, max(0, int(lengths[0])))
-            if (odd := np.flatnonzero(lengths != width)).size:
-                place = self.place(done + int(odd[0]), position)
-                raise GraphError(f"{place}: the list has another length than the first")
-            column, kind = column.flatten(), kind.value_type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            raise GraphError(f"{self.path}{self._title(position)}: {kind} is not a column of numbers")
-        with reading(self.path, "numbers"):
-            numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
 
 
 def joined(blocks: Iterable[Block]) -> Block:
