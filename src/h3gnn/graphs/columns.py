@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.names import PLAIN
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.tables import Table
 
 SOURCE_NAMES = ("source", "src", "from", "source_id", "from_id", "u", "node1", "node_1", "head")
 TARGET_NAMES = ("target", "dst", "to", "target_id", "to_id", "v", "node2", "node_2", "tail")
@@ -31,18 +34,6 @@ Column = str | int
 """A column by name, or by position counted from 1."""
 
 Position = TypeVar("Position", int, None)
-
-
-class Named(Protocol):
-    """A file whose columns have names."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name per column."""
 
 
 def is_number(cell: str) -> bool:
@@ -87,7 +78,7 @@ def _is_usual(name: str, role: str) -> bool:
 
 
 def pick_column(
-    table: Named, wanted: Column | None, what: str, *, known: Sequence[str] = (), default: Position
+    table: Table, wanted: Column | None, what: str, *, known: Sequence[str] = (), default: Position
 ) -> int | Position:
     """Return the position of a column.
 
@@ -115,8 +106,11 @@ def pick_column(
     )
 
 
-def words_of(column: Any, place: str) -> npt.NDArray[Any]:
-    """Return an Arrow column as int64 where it holds plain whole numbers, else as text, "" where missing."""
+def words_of(column: Any, place: str) -> tuple[npt.NDArray[Any], int]:
+    """Return an Arrow column as int64 where it holds plain whole numbers, else as text, "" where missing.
+
+    Beside it stands the first row without a value, -1 where there is none.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -125,7 +119,7 @@ def words_of(column: Any, place: str) -> npt.NDArray[Any]:
     kind = column.type
     if pa.types.is_integer(kind) and not column.null_count:
         try:
-            return np.asarray(column.cast(pa.int64()).to_numpy())
+            return np.asarray(column.cast(pa.int64()).to_numpy()), -1
         except pa.ArrowInvalid:
             pass  # beyond 64 bits an id is as good as a text
     known = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
@@ -134,16 +128,16 @@ def words_of(column: Any, place: str) -> npt.NDArray[Any]:
     texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
     if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
         try:
-            return np.asarray(texts.cast(pa.int64()).to_numpy())
+            return np.asarray(texts.cast(pa.int64()).to_numpy()), -1
         except pa.ArrowInvalid:
             pass
     encoded = texts.dictionary_encode()  # a text that stands in many rows is made once
     words = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return np.asarray(words[encoded.indices.to_numpy()])
+    return words[encoded.indices.to_numpy()], int(pc.index(texts, "").as_py())
 
 
 def numbers_of(column: Any, place: str) -> npt.NDArray[np.float64]:
-    """Return an Arrow column as `[rows, values]`, NaN where missing: one value a row, or those of its list."""
+    """Return an Arrow column as `[rows, values]`, NaN where missing: one value, or those of a list."""
     import pyarrow as pa
 
     rows = len(column)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError
 from h3gnn.graphs.columns import ID_NAMES, Column, pick_column
 from h3gnn.graphs.opening import check_file, reading
-from h3gnn.graphs.tables import Block, Progress, Table, check_once, joined, open_table
+from h3gnn.graphs.tables import Progress, Table, TableBlock, check_once, joined, open_table
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
@@ -46,13 +46,13 @@ class FeatureTable:
     key: int
     chosen: list[int]
 
-    def blocks(self, progress: Progress = lambda share: None) -> Iterator[Block]:
+    def blocks(self, progress: Progress = lambda share: None) -> Iterator[TableBlock]:
         """Yield the ids and the numbers, which have no gaps, a block of rows at a time."""
         for block in self.table.blocks([self.key], self.chosen, progress=progress):
             self._check(block)
             yield block
 
-    def _check(self, block: Block) -> None:
+    def _check(self, block: TableBlock) -> None:
         """Name the cell of a gap here, where its column in the file is still known."""
         bad = np.argwhere(~np.isfinite(block.numbers))
         if bad.size:
@@ -111,10 +111,10 @@ def read_array(path: str | Path, *, mapped: bool = False) -> Any:
         values = _features_of_npz(file)
     elif mapped:
         with reading(file, "NPY"):
-            values = numbers(np.load(file, mmap_mode="r", allow_pickle=False), file)
+            values = real_numbers(np.load(file, mmap_mode="r", allow_pickle=False), file)
     else:
         with reading(file, "NPY"), file.open("rb") as stream:
-            values = numbers(np.load(stream, allow_pickle=False), file)
+            values = real_numbers(np.load(stream, allow_pickle=False), file)
     if len(values.shape) != 2:
         raise GraphError(f"{path}: features need the shape [nodes, features], not {list(values.shape)}")
     if 0 in values.shape:
@@ -131,7 +131,7 @@ def _features_of_npz(file: Path) -> Any:
         name = next(iter(arrays))
     if name is None:
         raise GraphError(f"{file}: none of its arrays ({', '.join(arrays)}) is called features")
-    return numbers(arrays[name], file)
+    return real_numbers(arrays[name], file)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -143,7 +143,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         return {name: np.asarray(archive[name]) for name in archive.files}
 
 
-def numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+def real_numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
     """Return an array of numbers as it is, and refuse any other."""
     if array.dtype.kind not in "biuf":
         raise GraphError(f"{path}: the features hold {array.dtype}, not numbers")
@@ -158,5 +158,5 @@ def _sparse_matrix(path: Path) -> Any:
         if hasattr(stored, "check_format"):
             stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)
-    numbers(matrix.data, path)
+    real_numbers(matrix.data, path)
     return matrix

@@ -26,7 +26,7 @@ from h3gnn.graphs.featurefile import FeatureFile, read_features
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import NodeIndex, as_classes, one_kind, quoted, split_masks, whole_beside_gaps
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.tables import Block, Table, check_once, open_table
+from h3gnn.graphs.tables import Table, TableBlock, check_once, open_table
 
 
 def read_graph(
@@ -72,7 +72,7 @@ def read_graph(
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     edge_table = open_edges(edges, source_column, target_column, weight_column, style)
-    edge_file = edge_table.table.read(edge_table.ends, edge_table.numbers)
+    edge_file = edge_table.table.read(edge_table.ends, edge_table.weight)
     feature_file = None if features is None else read_features(features, id_column, feature_columns, style)
     label_file = (
         None if labels is None else _read_labels(labels, label_id_column, label_column, split_columns, style)
@@ -82,23 +82,19 @@ def read_graph(
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """A table of edges and its columns that are meant: source and target, and perhaps the weight."""
+    """A table of edges and its columns that are meant.
+
+    Attributes:
+        table: the file.
+        ends: source and target.
+        weight: the column of the weights, or none.
+        notes: which columns are not used.
+    """
 
     table: Table
     ends: tuple[int, int]
-    weight: int | None
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The column of the weight, if there is one."""
-        return () if self.weight is None else (self.weight,)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The columns that are not used."""
-        used = (*self.ends, *self.numbers)
-        unused = [name for column, name in enumerate(self.table.names) if column not in used]
-        return (f"{self.table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
+    weight: tuple[int, ...]
+    notes: tuple[str, ...]
 
 
 def open_edges(
@@ -123,7 +119,9 @@ def open_edges(
         raise GraphError(
             f"{table.path}: source, target and weight must be different columns; name each of them"
         )
-    return EdgeTable(table, (start, end), heavy)
+    unused = [name for column, name in enumerate(table.names) if column not in (start, end, heavy)]
+    notes = (f"{table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
+    return EdgeTable(table, (start, end), () if heavy is None else (heavy,), notes)
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ def _read_labels(
 
 def _join(
     edges: EdgeTable,
-    rows: Block,
+    rows: TableBlock,
     features: FeatureFile | None,
     labels: LabelFile | None,
     *,
@@ -201,7 +199,7 @@ def _join(
     known_by = None if features is None else features.path
     nodes = NodeIndex(ids)
     edge_index = np.stack([find_nodes(end, nodes, known_by, edges.table) for end in rows.ids])
-    weight = None if edges.weight is None else rows.numbers[:, 0]
+    weight = rows.numbers[:, 0] if edges.weight else None
     if undirected:
         between = edge_index[0] != edge_index[1]  # a self-loop is its own opposite
         edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)

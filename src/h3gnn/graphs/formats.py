@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.featurefile import numbers, read_npz
+from h3gnn.graphs.featurefile import read_npz, real_numbers
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
@@ -158,7 +158,7 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> G
     pairs = edges.T.astype(np.int64)
     complete = [mask.T for mask in masks if mask is not None]
     return build_graph(
-        None if features is None else numbers(features, file),
+        None if features is None else real_numbers(features, file),
         np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both ways; a self-loop once
         nodes=nodes,
         labels=None if labels is None else as_labels(labels),

@@ -119,7 +119,8 @@ def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
 
 
 def _line_ends(content: bytes) -> int:
-    return content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
+    ends = content.count(b"\n")
+    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
 
 
 def _check_text(path: Path, content: bytes, before: int) -> None:

@@ -27,7 +27,7 @@ from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.tables import Block, Progress, check_once
+from h3gnn.graphs.tables import Progress, TableBlock, check_once
 
 
 def prepare_graph(
@@ -79,7 +79,7 @@ def prepare_graph(
             "nodes": sums.rows,
             "edges": count,
             "features": len(sums.mean),
-            "weighted": table.weight is not None,
+            "weighted": bool(table.weight),
             "ids": _write_ids(folder, ids),
             "source": f"{Path(edges).name}, {Path(features).name}",
             "sha256": _hash(folder),
@@ -92,15 +92,15 @@ def prepare_graph(
     return open_mapped(out)
 
 
-def _array_blocks(path: Path, progress: Progress) -> Iterator[Block]:
+def _array_blocks(path: Path, progress: Progress) -> Iterator[TableBlock]:
     array = read_array(path, mapped=True)
     for start in range(0, len(array), tables.BLOCK_ROWS):
-        yield Block(start, [], array[start : start + tables.BLOCK_ROWS], [])
+        yield TableBlock(start, [], array[start : start + tables.BLOCK_ROWS], [])
         progress(min(1.0, (start + tables.BLOCK_ROWS) / len(array)))
 
 
 def _write_features(
-    folder: Path, blocks: Iterator[Block], place: Callable[[int], str]
+    folder: Path, blocks: Iterator[TableBlock], place: Callable[[int], str]
 ) -> tuple[npt.NDArray[Any] | None, MomentSums]:
     """Write the rows as they come and return their ids (None: their position) and moments."""
     sums: MomentSums | None = None
@@ -129,10 +129,10 @@ def _write_edges(
 ) -> tuple[int, list[str]]:
     """Write the edges as compressed sparse rows; return how many there are, and what was mended."""
     table = edges.table
-    with EdgeBuckets(folder, count, weighted=edges.weight is not None) as buckets:
-        for block in table.blocks(edges.ends, edges.numbers, progress=progress):
+    with EdgeBuckets(folder, count, weighted=bool(edges.weight)) as buckets:
+        for block in table.blocks(edges.ends, edges.weight, progress=progress):
             source, target = (find_nodes(end, nodes, known_by, table, block.first) for end in block.ids)
-            weight = None if edges.weight is None else block.numbers[:, 0]
+            weight = block.numbers[:, 0] if edges.weight else None
             if weight is not None and (bad := np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))).size:
                 place = table.place(block.first + int(bad[0]))
                 raise GraphError(f"{place}: the edge weight {weight[bad[0]]:g} is not a positive number")

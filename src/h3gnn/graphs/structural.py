@@ -66,14 +66,7 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     Returns:
         float32 `[nodes, 8 + spectral]`.
     """
-    source, target = edge_index.cpu().numpy()
-    off_diagonal = source != target
-    source, target = source[off_diagonal], target[off_diagonal]
-    ones = np.ones(source.size)
-    directed = sp.csr_array((ones, (source, target)), shape=(nodes, nodes))
-    directed.data[:] = 1.0
-    adjacency = directed.maximum(directed.T).tocsr()
-    adjacency.sort_indices()
+    directed, adjacency = simple_adjacency(edge_index, nodes)
     profile = np.column_stack(
         [
             np.log1p(directed.sum(axis=0)),
@@ -87,6 +80,18 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     with threadpool_limits(1):  # sums in another order on other machines would give other eigenvectors
         columns = np.column_stack([profile, _spectral_profile(adjacency)])
     return torch.from_numpy(columns.astype(np.float32))
+
+
+def simple_adjacency(edge_index: Tensor, nodes: int) -> tuple[Any, Any]:
+    """Return the 0/1 adjacency without self-loops and weights, as it is and without direction."""
+    source, target = edge_index.cpu().numpy()
+    between = source != target
+    ends = (source[between], target[between])
+    directed = sp.csr_array((np.ones(ends[0].size), ends), shape=(nodes, nodes))
+    directed.data[:] = 1.0
+    adjacency = directed.maximum(directed.T).tocsr()
+    adjacency.sort_indices()
+    return directed, adjacency
 
 
 def _neighbour_profile(adjacency: Any) -> tuple[Array, Array, Array, Array]:

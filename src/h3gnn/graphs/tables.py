@@ -34,7 +34,7 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Some rows of a table.
 
     Attributes:
@@ -78,7 +78,7 @@ class Table:
         numbers: Sequence[int] = (),
         words: Sequence[int] = (),
         progress: Progress = lambda share: None,
-    ) -> Iterator[Block]:
+    ) -> Iterator[TableBlock]:
         """Yield the rows of some columns, a block at a time."""
         done, widths = 0, dict[int, int]()
         read = self._parquet_columns if self.delimiter is None else self._text_columns
@@ -98,16 +98,17 @@ class Table:
         words: Sequence[int],
         numbers: Sequence[int],
         widths: dict[int, int],
-    ) -> Block:
+    ) -> TableBlock:
         """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
         texts = (*ids, *words)
         listed = [
             words_of(column, f"{self.path}{self._title(at)}")
             for column, at in zip(columns, texts, strict=False)
         ]
-        for at, named in zip(ids, listed, strict=False):
-            if named.dtype.kind == "O" and (gaps := np.flatnonzero(named == "")).size:
-                raise GraphError(f"{self.place(first + int(gaps[0]), at)}: the node id is missing")
+        for at, (_, gap) in zip(ids, listed, strict=False):
+            if gap >= 0:
+                raise GraphError(f"{self.place(first + gap, at)}: the node id is missing")
+        arrays = [array for array, _ in listed]
         values = [np.empty((len(columns[0]), 0))]
         for column, at in zip(columns[len(texts) :], numbers, strict=True):
             if (odd := odd_list(column, widths.get(at))) is not None:
@@ -115,9 +116,9 @@ class Table:
                 raise GraphError(f"{place}: the list has another length than the first")
             values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
             widths[at] = values[-1].shape[1]
-        return Block(first, listed[: len(ids)], np.concatenate(values, axis=1), listed[len(ids) :])
+        return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
 
-    def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> Block:
+    def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> TableBlock:
         """Return all rows of some columns."""
         return joined(self.blocks(ids, numbers, words))
 
@@ -206,14 +207,14 @@ class Table:
                     yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
 
 
-def joined(blocks: Iterable[Block]) -> Block:
+def joined(blocks: Iterable[TableBlock]) -> TableBlock:
     """Return all blocks of a table as one; the ids of several columns share one kind."""
     every = list(blocks)
     ids = [one_kind(parts) for parts in zip(*(block.ids for block in every), strict=True)]
     if len({one.dtype.kind for one in ids}) > 1:
         ids = [as_text(one) for one in ids]
     words = [one_kind(parts) for parts in zip(*(block.words for block in every), strict=True)]
-    return Block(0, ids, np.concatenate([block.numbers for block in every]), words)
+    return TableBlock(0, ids, np.concatenate([block.numbers for block in every]), words)
 
 
 def _rows(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
