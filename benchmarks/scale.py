@@ -37,7 +37,7 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
 
     from h3gnn.graphs.buckets import EdgeBuckets
     from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
-    from h3gnn.graphs.moments import MomentSums
+    from h3gnn.graphs.scaling import MomentSums
 
     random, sums = np.random.default_rng(seed), MomentSums(FEATURES)
     folder.mkdir()

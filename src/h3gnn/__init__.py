@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from h3gnn.graphs.convert import as_graph
     from h3gnn.graphs.files import read_graph
     from h3gnn.graphs.formats import read_graph_file
-    from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.graph import Graph, with_splits
     from h3gnn.graphs.mapped import MappedGraph, open_mapped
     from h3gnn.graphs.prepare import prepare_graph
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.graphs.profile import profile as profile_graph
-    from h3gnn.graphs.splits import with_splits
     from h3gnn.graphs.synthetic import mixed_graph
     from h3gnn.settings import preset, preset_names
     from h3gnn.storage.checkpoints import Checkpoints
@@ -46,11 +45,10 @@ _HOMES = {
     "graphs.convert": ("as_graph",),
     "graphs.files": ("read_graph",),
     "graphs.formats": ("read_graph_file",),
-    "graphs.graph": ("Graph",),
+    "graphs.graph": ("Graph", "with_splits"),
     "graphs.mapped": ("MappedGraph", "open_mapped"),
     "graphs.prepare": ("prepare_graph",),
     "graphs.profile": ("GraphProfile", "profile_graph"),
-    "graphs.splits": ("with_splits",),
     "graphs.synthetic": ("mixed_graph",),
     "settings": ("preset", "preset_names"),
     "storage.checkpoints": ("Checkpoints",),

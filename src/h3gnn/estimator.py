@@ -22,11 +22,9 @@ from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, carry_weights, emb
 from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
+from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
-from h3gnn.graphs.matching import match_nodes, match_rows
-from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
@@ -346,7 +344,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         table hears its nearest fitted rows.
         """
         check_is_fitted(self)
-        if self.is_table_ and edge_index is None and not _is_graph(X):
+        if self.is_table_ and edge_index is None and not is_graph(X):
             return self._transform_table(X)
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
@@ -432,7 +430,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
-        if edge_index is not None or _is_graph(X):
+        if edge_index is not None or is_graph(X):
             return as_graph(X, edge_index)
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
         graph = as_graph(table, np.empty((2, 0), dtype=np.int64))
@@ -598,17 +596,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         new = embed(self.encoder_.to(device), graph, weights.to(device))[fitted.shape[0] :]
         known = torch.from_numpy(self.embedding_)
         return _as_array(self._smoother(self.graph_, device).attach(new.cpu(), known, neighbours))
-
-
-def _is_graph(X: Any) -> bool:  # noqa: N803
-    """Tell a graph object (or a square sparse adjacency) from a table of features."""
-    import scipy.sparse as sp
-
-    if isinstance(X, Graph) or type(X).__module__.split(".")[0] in ("torch_geometric", "networkx"):
-        return True
-    if all(hasattr(X, name) for name in ("edges", "num_nodes", "ndata")):
-        return True
-    return bool(sp.issparse(X)) and X.shape[0] == X.shape[1]
 
 
 def _as_array(embedding: Tensor) -> npt.NDArray[np.float32]:

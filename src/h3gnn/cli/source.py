@@ -79,7 +79,7 @@ class Source:
         Raises:
             InputError: in one sentence, for what does not make a graph.
         """
-        from h3gnn.graphs.splits import with_splits
+        from h3gnn.graphs.graph import with_splits
 
         if self.edges is not None:
             return with_splits(self._own_files(self.edges))

@@ -13,10 +13,9 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
 from h3gnn.experiments.surroundings import edge_changes, heard_by, nearest_nodes
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.graphs.splits import with_splits
 from h3gnn.report.findings import (
     RAW,
     TRAINED,

@@ -21,7 +21,7 @@ from torch import Tensor
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
-from h3gnn.sparse import csr_tensor
+from h3gnn.graphs.graph import csr_features
 from h3gnn.storage.checkpoints import CHECKPOINTS
 from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
 
@@ -175,7 +175,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
     features = tensors.get("features")
     if features is None:
         crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
-        features = csr_tensor(crow, col, values, (rows, columns))
+        features = csr_features(crow, col, values, (rows, columns))
     has_ids = "node_ids" in tensors
     return Graph(
         features=features,
