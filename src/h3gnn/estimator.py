@@ -19,7 +19,7 @@ from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, carry_weights, embed, joined
-from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
+from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
@@ -569,8 +569,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _smoother(self, graph: Graph, device: torch.device) -> Smoother:
         if not self.smoothing:
             return Smoother(None, 0.0)
-        walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight))
-        return Smoother(walk.to(device), self.smoothing)
+        support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+        return Smoother(StepMatrix(support, "walks", device), self.smoothing)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
