@@ -135,10 +135,14 @@ SETTINGS: dict[str, Setting] = {
     "edge_rate": number(GRAPH, 0, 1000, "Of learned edge weights: their share of the learning rate."),
     "scale_features": choice(GRAPH, ("auto", "none", "rows", "columns"), "How features are scaled."),
     "n_neighbors": whole(GRAPH, 1, "Nearest rows to which each row of a table without edges is joined."),
-    "feature_drop": number(MASKS, 0, 1, "Chance of a feature column to be hidden from the student."),
-    "edge_drop": number(MASKS, 0, 1, "Chance of an edge to be hidden from the student."),
+    "feature_drop": number(
+        MASKS, 0, 1, "Chance of a feature column to be hidden; `auto` is the objective's own.", word="auto"
+    ),
+    "edge_drop": number(
+        MASKS, 0, 1, "Chance of an edge to be hidden; `auto` is the objective's own.", word="auto"
+    ),
     "mask": choice(MASKS, ("random", "difficulty", "probability"), "How the nodes to mask are drawn."),
-    "mask_ratio": number(MASKS, 0, 1, "Share of nodes to mask."),
+    "mask_ratio": number(MASKS, 0, 1, "Share of nodes to mask; `auto` is the objective's own.", word="auto"),
     "exploit_ratio": number(MASKS, 0, 1, "Share of the mask that difficulty decides.", closed=True),
     "mask_warmup": whole(MASKS, 0, "Epochs with random masks at the start."),
     "mask_token": choice(MASKS, ("normal", "zero"), "Where the learnable mask token starts."),
@@ -159,9 +163,16 @@ SETTINGS: dict[str, Setting] = {
     "schedule": choice(OPTIMISATION, ("cosine", "constant"), "The learning rate after the warm-up."),
     "lr_warmup": whole(OPTIMISATION, 0, "Epochs over which the learning rate rises."),
     "n_models": whole(OPTIMISATION, 1, "Train so many models and join their embeddings."),
+    "tokens": flag(READ_OUT, "Put the tokens beside the fused embedding."),
     "smoothing": number(
-        READ_OUT, -0.99, 0.99, "Above 0, mean over walks; below 0, set off against neighbours.", closed=True
+        READ_OUT,
+        -0.99,
+        0.99,
+        "Above 0, mean along the edges; below 0, set off against neighbours; `auto` looks at the features.",
+        closed=True,
+        word="auto",
     ),
+    "smoother": choice(READ_OUT, ("walks", "powers"), "Smooth along random walks, or by powers of Ã."),
     "precision": choice(MACHINE, ("auto", "float32", "bfloat16"), "Of the fusion block in training."),
     "feature_storage": choice(MACHINE, ("auto", "csr", "dense"), "How features lie in memory."),
     "batch_size": whole(

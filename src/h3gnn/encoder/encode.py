@@ -107,14 +107,19 @@ class LayerwiseEncoder:
             yield torch.stack([linear + encoder.linear_bias, encoder.mlp(hidden), *far], dim=2)
 
     @torch.no_grad()
-    def chunks(self) -> Iterator[Tensor]:
-        """Yield the models' embeddings `[models, some nodes, D]`, in the nodes' order, in full precision."""
+    def chunks(self, *, with_tokens: bool = False) -> Iterator[Tensor]:
+        """Yield the models' embeddings `[models, some nodes, D]`, in the nodes' order, in full precision.
+
+        Args:
+            with_tokens: put the tokens, as they are before they are fused, beside the embedding.
+        """
         encoder = self.encoder
         rough, encoder.fuse_in_bfloat16 = encoder.fuse_in_bfloat16, False
         try:
             for tokens in self.tokens():
                 pieces = torch.split(tokens, FUSED_AT_A_TIME, dim=1)
-                yield torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+                fused = torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+                yield torch.cat([fused, tokens.flatten(2)], dim=2) if with_tokens else fused
         finally:
             encoder.fuse_in_bfloat16 = rough
 
@@ -189,23 +194,22 @@ class LayerwiseEncoder:
         return (start * factor).expand(self.encoder.models, -1)
 
 
-def embed(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
-    """Return the embeddings of a stack of models side by side, `[nodes, models · D]`, in full precision.
+def embed_models(
+    encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None, *, with_tokens: bool = False
+) -> Tensor:
+    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision.
 
     Args:
         encoder: on the device of the graph; its mode is put back when it is done.
         graph: features and support, at hand.
-        edge_weights: `[models, entries]`; the learned ones by default.
+        edge_weights: `[models, entries]`; the encoder's own by default.
+        with_tokens: put the tokens beside the embedding.
     """
-    return joined(embed_models(encoder, graph, edge_weights))
-
-
-def embed_models(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
-    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision."""
     training = encoder.training
     encoder.eval()
     try:
-        return torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).chunks()), dim=1)
+        layers = LayerwiseEncoder(encoder, graph, edge_weights)
+        return torch.cat(list(layers.chunks(with_tokens=with_tokens)), dim=1)
     finally:
         encoder.train(training)
 

@@ -27,7 +27,7 @@ from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History, Recorder
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
-from h3gnn.training.objectives import Committee
+from h3gnn.training.objectives import OBJECTIVES, Committee, deal
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
@@ -103,7 +103,7 @@ class Training(_FromSettings):
     A field that may be a sequence has one value for all models, or one for each.
     """
 
-    objective: str | Sequence[str]
+    objective: Sequence[str]
     targets: str
     feature_drop: PerModel
     edge_drop: PerModel
@@ -120,15 +120,22 @@ class Training(_FromSettings):
     lr_warmup: int
     edge_rate: float
 
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Take the fields from arguments by name; what is left to the objectives becomes theirs, model by model."""
+        names = deal(params["objective"], params["n_models"])
+        own = {
+            name: [OBJECTIVES[one].views[name] for one in names]
+            for name in ("feature_drop", "edge_drop", "mask_ratio")
+            if params[name] == "auto"
+        }
+        return super().of({**params, **own, "objective": names})
+
     def of_models(self, models: Sequence[int]) -> Training:
         """Return the training of some of the models."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         mine = {n: [v[m] for m in models] for n, v in given.items() if isinstance(v, list | tuple)}
         return replace(self, **cast(Any, mine))
-
-    def objectives(self, models: int) -> list[str]:
-        """Return the objective of each model."""
-        return [self.objective] * models if isinstance(self.objective, str) else list(self.objective)
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
         """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
@@ -249,7 +256,7 @@ def stack_step(
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    committee = Committee(training.objectives(models), student, training.targets)
+    committee = Committee(training.objective, student, training.targets)
     committee.reset_parameters(drawing)
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
