@@ -156,6 +156,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         weight_decay: float = 0.0,
         schedule: str = "cosine",
         lr_warmup: int = 10,
+        nodes_per_step: int | None = None,
         n_models: int = 1,
         scale_features: str = "auto",
         n_neighbors: int = 10,
@@ -204,6 +205,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.weight_decay = weight_decay
         self.schedule = schedule
         self.lr_warmup = lr_warmup
+        self.nodes_per_step = nodes_per_step
         self.n_models = n_models
         self.scale_features = scale_features
         self.n_neighbors = n_neighbors
@@ -516,7 +518,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if self.batch_size is None:
             assert isinstance(self.graph_, Graph)
             features = self._features(self.graph_.features, device)
-            return WholeGraph(features, self.support_.to(device), self.hops)
+            return WholeGraph(features, self.support_.to(device), self.hops, self.nodes_per_step)
         return sampled_batches(
             self._rows_anywhere(),
             self.hops,

@@ -50,8 +50,9 @@ class FeatureMatrix:
         """Whether a caller trains the features themselves."""
         return self._matrix.requires_grad
 
+    @cached_property
     def dense(self) -> Tensor:
-        """Return the features as a dense tensor."""
+        """The features as a dense tensor."""
         return self._matrix.to_dense()
 
     def first(self, rows: int) -> FeatureMatrix:
@@ -139,7 +140,7 @@ def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Ten
         `[models, nodes, out]` and `[models, 1, out]`.
     """
     if features.learned:
-        return torch.matmul(features.dense(), weight), torch.bmm(token, weight)
+        return torch.matmul(features.dense, weight), torch.bmm(token, weight)
     product, of_token = _Project.apply(weight, token, features)  # type: ignore[no-untyped-call]
     return product, of_token
 

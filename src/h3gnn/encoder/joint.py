@@ -99,7 +99,7 @@ class JointEncoder(nn.Module):
         tokens = self.stack.tokens(
             self.stack.project(part), part, weights, None if mask is None else mask[None], noise
         )
-        return self.stack.fuse(tokens, self.stack.attention_keep(part, noise)).squeeze(0)
+        return self.stack.fuse(tokens, self.stack.attention_keep(part.seeds, noise)).squeeze(0)
 
     def _edge_weights(self, support: Support, edge_index: Tensor, e_id: Tensor | None) -> Tensor:
         r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for the edges, :math:`\tilde A_{vv}` for the loops."""

@@ -220,12 +220,12 @@ class EncoderStack(nn.Module):
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
         return drop(stacked, kept, self.token_dropout)
 
-    def attention_keep(self, part: Part, noise: Noise | None) -> Tensor | None:
-        """Draw the attention's dropout masks for all seeds; None where nothing is dropped."""
+    def attention_keep(self, nodes: Tensor, noise: Noise | None) -> Tensor | None:
+        """Draw the attention's dropout masks for these nodes; None where nothing is dropped."""
         if noise is None or isinstance(self.fusion, TokenMLP):
             return None
         shape = self.fusion.keep_shape(2 + self.hops)
-        return noise.keep(self.fusion.dropout, part.seeds, shape, ATTENTION_PLACE)
+        return noise.keep(self.fusion.dropout, nodes, shape, ATTENTION_PLACE)
 
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Return the embedding `[models, nodes, D]` of these nodes' tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -49,6 +49,8 @@ class Batch:
         entries: which entries of the support the edge weights are, each once, ascending; None is all of them.
         seeds: the seeds of all processes; None is all nodes.
         own: how many of this process's seeds are its share of those; the others are there to make pairs.
+        compared: positions of the part's nodes that are fused and compared in this step; None is all seeds.
+        pairs_in_all: the numbers of all pairs, of the whole graph.
     """
 
     part: Part
@@ -60,11 +62,19 @@ class Batch:
     entries: Tensor | None = None
     seeds: Tensor | None = None
     own: int = 0
+    compared: Tensor | None = None
+    pairs_in_all: Tensor | None = None
 
     @property
     def share(self) -> float:
         """This process's share of the seeds."""
         return 1.0 if self.seeds is None else self.own / len(self.seeds)
+
+    def chosen(self, values: Tensor) -> Tensor:
+        """Return the values `[models, nodes of the part, …]` of the nodes that are compared."""
+        if self.compared is None:
+            return values[:, : self.part.counts[0]]
+        return values.index_select(1, self.compared)
 
     def pairs_kept(self, rates: Sequence[float], noise: Noise) -> tuple[Tensor, Tensor] | None:
         """Drop pairs of neighbours, both directions alike; loops always stay.
@@ -73,19 +83,29 @@ class Batch:
             What each edge weight is multiplied with `[models, weights]`, and which of `pairs` are kept, bool
             `[models, pairs]`; None where nothing is dropped.
         """
-        seen = noise.keep(rates, self.pair_keys, (), EDGE_PLACE)
-        if seen is None:
+        if not any(rates):
             return None
         if self.part.whole:
-            kept = torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)[:, self.pair_of]
+            each = cast(Tensor, noise.keep(rates, self.every_pair, (), EDGE_PLACE))
+            each = torch.cat([each, each.new_ones(len(each), 1)], dim=1)  # loops are number -1
+            kept, seen = each[:, self.pair_of], each[:, self.pair_keys]
         else:
-            kept = cast(Tensor, noise.keep(rates, self.pair_of, (), EDGE_PLACE))
+            kept, seen = (
+                cast(Tensor, noise.keep(rates, keys, (), EDGE_PLACE))
+                for keys in (self.pair_of, self.pair_keys)
+            )
         scaled = kept * keep_scale(rates, self.factor)[:, None]
         return torch.where(self.pair_of < 0, 1.0, scaled), seen
 
+    @property
+    def every_pair(self) -> Tensor:
+        """One number for each pair of neighbours in the whole graph."""
+        assert self.pairs_in_all is not None
+        return self.pairs_in_all
+
     def neighbour_mean(self, values: Tensor) -> Tensor:
         """Return the mean over each seed's neighbours among the seeds, `[models, seeds, D]`."""
-        if self.part.whole:
+        if self.part.whole and self.compared is None:
             pattern = self.part.blocks[0]
             between = (pattern.rows != pattern.cols).to(values.dtype)
             count = torch.zeros_like(values[0, :, 0]).index_add_(0, pattern.rows, between)
@@ -127,17 +147,24 @@ class Source(Protocol):
 class WholeGraph:
     """The graph as one batch: every node is a seed and hears all of its neighbours.
 
+    Tokens are made for all nodes. The fusion block and the comparison, which cost more, may be left to a sample
+    of them that is drawn anew in each step, half of it at random and half neighbours of these.
+
     Args:
         features: of all nodes, on the device to train on.
         support: on the same device.
         hops: of the encoder.
+        compared: on how many nodes the student is compared in each step; None, or more than there are, is all.
     """
 
     whole = True
 
-    def __init__(self, features: FeatureMatrix, support: Support, hops: int) -> None:
+    def __init__(
+        self, features: FeatureMatrix, support: Support, hops: int, compared: int | None = None
+    ) -> None:
         self.features, self.support = features, support
         self.nodes, self.device = support.nodes, features.device
+        self.half = None if compared is None or compared >= self.nodes else max(1, compared // 2)
         rows, cols = support.pattern.rows, support.pattern.cols
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         keys = torch.where(rows == cols, -1, keys)
@@ -147,11 +174,46 @@ class WholeGraph:
         pairs = torch.stack([every // max(1, self.nodes), every % max(1, self.nodes)])
         part = whole_graph(features, support, hops)
         each = torch.arange(len(every), device=self.device)
-        self._batch = Batch(part, support.factor, support.start, pair_of - loops, pairs, each, own=self.nodes)
+        self._batch = Batch(
+            part,
+            support.factor,
+            support.start,
+            pair_of - loops,
+            pairs,
+            each,
+            own=self.nodes,
+            pairs_in_all=each,
+        )
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield the one batch."""
-        yield self._batch
+        yield self._batch if self.half is None else self._sample(self.half, order)
+
+    def _sample(self, half: int, order: torch.Generator) -> Batch:
+        """Return the batch in which random nodes and a random neighbour of each are compared.
+
+        All shapes are the same in every step, so that it can be captured; a node may be there twice.
+        """
+        drawn = torch.rand(2, self.nodes, generator=order, device=self.device)
+        own = drawn[0].topk(half).indices
+        crow = self.support.pattern.crow
+        degree = (crow[1:] - crow[:-1])[own]
+        last = max(0, self.support.entries - 1)
+        entry = (crow[own] + (drawn[1, own] * degree).long()).clamp_max(last)
+        alone = degree == 0
+        partner, key = own, torch.full_like(own, -1)
+        if self.support.entries:
+            partner = torch.where(alone, own, self.support.pattern.cols[entry])
+            key = torch.where(alone, -1, self._batch.pair_of[entry])
+        each = torch.arange(half, device=self.device)
+        return replace(
+            self._batch,
+            pairs=torch.stack([each, each + half]),
+            pair_keys=key,
+            seeds=own,
+            own=half,
+            compared=torch.cat([own, partner]),
+        )
 
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return the one batch."""

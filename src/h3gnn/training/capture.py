@@ -56,7 +56,7 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values()))[0].pool() if self._graphs else None
         try:
-            for generator in self.step.generators:
+            for generator in (*self.step.generators, self.step.order):
                 graph.register_generator_state(generator)
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 recorded = self.step(mask_strategy)

@@ -288,10 +288,21 @@ def stack_step(
         per_model(training.feature_drop, models),
         per_model(training.edge_drop, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
-        torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT),
+        _order(source, seeds),
         chunk or default_chunk(device, models),
         ranks,
     )
+
+
+def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
+    """Return what the order of nodes is drawn from.
+
+    The sample of the whole graph is the same for every stack, so that a model's result does not depend on the
+    others in it.
+    """
+    if source.whole:
+        return torch.Generator(source.device).manual_seed(ORDER_SALT)
+    return torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
 
 
 def _place_edges(encoder: EncoderStack, support: Support, make: Allocate, name: str) -> Tensor:

@@ -48,8 +48,13 @@ class View:
 
     @property
     def seeds(self) -> int:
-        """How many seeds this process has."""
-        return self.batch.part.counts[0]
+        """How many seeds are compared in this process."""
+        return self.mask.shape[1]
+
+    def features(self) -> Tensor:
+        """Return the seeds' features as they are, `[seeds, features]`."""
+        features, chosen = self.batch.part.features.dense, self.batch.compared
+        return features[: self.seeds] if chosen is None else features.index_select(0, chosen)
 
     def target(self) -> Tensor:
         """Return the teacher's embedding of all seeds, `[models, seeds, D]`."""
@@ -243,7 +248,7 @@ class FeatureReconstruction(Objective):
 
     def compare(self, view: View) -> Compare:
         """Return the squared distance of the decoded embedding to the raw features."""
-        wanted = view.batch.part.features.first(view.seeds).dense()
+        wanted = view.features()
         return lambda embedding, rows: squared_distance(self.decoder(embedding), wanted[rows])
 
 
@@ -266,7 +271,7 @@ class MaskedReconstruction(Objective):
 
     def compare(self, view: View) -> Compare:
         """Return the scaled cosine error of the masked nodes."""
-        wanted = view.batch.part.features.first(view.seeds).dense()
+        wanted = view.features()
         share = view.seeds * view.mask / view.mask.sum(dim=1, keepdim=True).clamp_min(1)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:

@@ -81,11 +81,12 @@ class Step:
     def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
         """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
         mask = mask_strategy(self.difficulty, self.generators)
-        for batch in self.source.epoch(self.order, self.ranks):
-            self._train_on(batch, mask)
-        return torch.stack([self.difficulty.mean(dim=1), mask.sum(dim=1).to(self.difficulty.dtype)])
+        found = [self._train_on(batch, mask) for batch in self.source.epoch(self.order, self.ranks)]
+        loss = found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        return torch.stack([loss.mean(dim=1), mask.sum(dim=1).to(loss.dtype)])
 
-    def _train_on(self, batch: Batch, mask: Tensor) -> None:
+    def _train_on(self, batch: Batch, mask: Tensor) -> Tensor:
+        """Make one step; return the difficulty of the batch's seeds, over all processes, `[models, seeds]`."""
         difficulty = self._look(batch, mask)
         self._share_gradients(batch)
         spent = self.student.input.weight.grad
@@ -97,8 +98,10 @@ class Step:
             self.teacher.update(self.student)
         if batch.seeds is None:
             self.difficulty.copy_(difficulty)
-        else:
-            self.difficulty[:, batch.seeds] = self.ranks.join(difficulty[:, : batch.own])
+            return difficulty
+        every = self.ranks.join(difficulty[:, : batch.own])
+        self.difficulty.index_copy_(1, batch.seeds, every)
+        return every
 
     def _look(self, batch: Batch, mask: Tensor) -> Tensor:
         """Run forward and backward on this process's seeds; return their difficulty `[models, seeds]`."""
@@ -108,15 +111,17 @@ class Step:
         weights, pairs_kept = self._seen_edges(batch, noise)
         projected = student.project(part, self._seen_columns(noise))
         tokens = student.tokens(projected, part, weights, hidden, noise)
-        kept = student.attention_keep(part, noise)
+        nodes = part.seeds if batch.compared is None else batch.compared
+        tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
         teacher = None
         if self.teacher is not None:
             averaged = projected if part.whole and not any(self.feature_drop) else None
-            teacher = self.teacher.look(part, self.edges.teacher(batch), averaged, noise.another())
+            heard = self.edges.teacher(batch)
+            teacher = self.teacher.look(part, batch.compared, heard, averaged, noise.another())
         view = View(
             batch,
             None if teacher is None else teacher.embedding,
-            hidden[:, : part.counts[0]],
+            batch.chosen(hidden),
             pairs_kept,
             drawers,
             self.ranks,
@@ -141,7 +146,7 @@ class Step:
 
     def _share_gradients(self, batch: Batch) -> None:
         """Add up the gradients of all processes; one without seeds has zeros to add."""
-        if batch.seeds is None:
+        if batch.part.whole:
             return
         for parameter in self.optimizer.parameters:
             if parameter.grad is None:

@@ -59,12 +59,18 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def look(
-        self, part: Part, edge_weights: Tensor, student_products: Sequence[Projected] | None, noise: Noise
+        self,
+        part: Part,
+        compared: Tensor | None,
+        edge_weights: Tensor,
+        student_products: Sequence[Projected] | None,
+        noise: Noise,
     ) -> TeacherView:
         """Return the teacher's tokens of a part, unmasked.
 
         Args:
             part: of the graph.
+            compared: which of the seeds to return; None is all.
             edge_weights: the teacher's, `[models, weights]`.
             student_products: the student's products with the features, of this step and unmasked, where the
                 teacher may average them; None lets it multiply by itself.
@@ -75,7 +81,10 @@ class Teacher(nn.Module):
         )
         heard = noise if self.live else None
         tokens = self.encoder.tokens(projected, part, edge_weights, noise=heard)
-        return TeacherView(self.encoder, tokens, self.encoder.attention_keep(part, heard))
+        nodes = part.seeds
+        if compared is not None:
+            tokens, nodes = tokens.index_select(1, compared), nodes[compared]
+        return TeacherView(self.encoder, tokens, self.encoder.attention_keep(nodes, heard))
 
     def _average(self, products: Projected) -> Projected:
         """Return the moving average of the student's products."""
