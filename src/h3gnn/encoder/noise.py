@@ -44,12 +44,13 @@ class DrawnNoise:
         self.generators = generators
 
     def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Draw keep-masks; the place is the order of the calls."""
+        """Draw keep-masks; the place is the order of the calls. A model with rate 0 draws nothing."""
         if not any(rates):
             return None
-        kept = torch.empty(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
+        kept = torch.ones(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
         for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
-            piece.bernoulli_(1 - rate, generator=generator)
+            if rate:
+                piece.bernoulli_(1 - rate, generator=generator)
         return kept
 
     def another(self) -> DrawnNoise:
