@@ -112,7 +112,8 @@ class Step:
         teacher = None
         if self.teacher is not None:
             averaged = projected if part.whole and not any(self.feature_drop) else None
-            teacher = self.teacher.look(part, self.edges.teacher(batch), averaged, noise.another())
+            again = noise.another(self.teacher.models)
+            teacher = self.teacher.look(part, self.edges.teacher(batch), averaged, again)
         view = View(
             batch,
             None if teacher is None else teacher.embedding,
