@@ -154,7 +154,8 @@ class HiddenEdges(Objective):
         - \operatorname*{mean}_{(u,w)\,\text{random}} \log (1 - \sigma(h_{uw})), \qquad
         h_{uv} = \mathrm{MLP}(S(u) \odot S(v))
 
-    At most `MOST` pairs of each kind are drawn per step. A node's share is that of the pairs that begin with it.
+    At most `MOST` pairs of each kind are drawn per step; where none of them was hidden, all count as hidden. A
+    node's share is that of the pairs that begin with it.
     """
 
     needs_pairs = True
@@ -177,8 +178,9 @@ class HiddenEdges(Objective):
         other = view.draw(count, seeds)
         weight = torch.ones_like(chosen, dtype=torch.get_default_dtype())
         if view.pairs_kept is not None:
-            weight = 1 - view.pairs_kept.gather(1, chosen).to(weight.dtype)
-        weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
+            hidden = ~view.pairs_kept.gather(1, chosen)
+            weight = (hidden | ~hidden.any(dim=1, keepdim=True)).to(weight.dtype)
+        weight = weight / weight.sum(dim=1, keepdim=True)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             begin = _rows(embedding, source)
