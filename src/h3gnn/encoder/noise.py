@@ -34,7 +34,7 @@ class Noise(Protocol):
         """
 
     def another(self, models: int) -> Noise:
-        """Return noise that has nothing to do with this, for a second look of the first models in the same step."""
+        """Return noise that has nothing to do with this, for the first models' second look in a step."""
 
 
 class DrawnNoise:
@@ -78,7 +78,7 @@ class NodeNoise:
         return kept.view(len(rates), len(nodes), *shape)
 
     def another(self, models: int) -> NodeNoise:
-        """Return noise that has nothing to do with this, for a second look of the first models in the same step."""
+        """Return noise that has nothing to do with this, for the first models' second look in a step."""
         return NodeNoise([seed + 1 for seed in self.seeds[:models]])
 
 
