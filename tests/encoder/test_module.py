@@ -258,7 +258,7 @@ def test_gradients_reach_every_parameter_and_the_features() -> None:
 
 @pytest.mark.parametrize("fusion", ["attention", "mlp"])
 def test_gradients_are_those_of_finite_differences(fusion: str) -> None:
-    module = encoder(num_edges=4, fusion=fusion, hops=3)
+    module = encoder(num_edges=4, fusion=fusion, hops=3, undirected=fusion == "mlp")
     assert module.edge_logit is not None
     inputs = (features().requires_grad_(), module.edge_logit.detach().clone().requires_grad_())
 
@@ -430,6 +430,10 @@ def test_a_changed_graph_is_never_served_from_the_last_one() -> None:
         return found
 
     before = module(x, edge_index, weight)
+    another = edge_index.roll(1, dims=1)  # of the same shape and age
+    another[0, 0] = 1
+    torch.testing.assert_close(module(x, another, weight), encoder()(x, another))
+    module(x, edge_index, weight)
     edge_index[1, 0] = 4
     after = module(x, edge_index, weight)
     assert not torch.allclose(after, before)
