@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import re
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -405,6 +407,23 @@ def test_a_copy_is_the_same_and_its_own(copied: Callable[[JointEncoder], JointEn
     with torch.no_grad():
         other.stack.linear_bias.add_(1)
     assert not torch.allclose(other(x, PATH), module(x, PATH))
+
+
+def test_the_page_about_the_encoder_does_what_it_says(small_mixed: Graph) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "modules.md").read_text(encoding="utf-8")
+    loop, batches = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    told: dict[str, Any] = {}
+    exec(compile(loop + batches, "docs/modules.md", "exec"), told)
+    assert len(loop.strip().splitlines()) <= 25
+    assert len(told["losses"]) == 60
+    assert sum(told["losses"][-5:]) < 0.8 * sum(told["losses"][:5])
+    embedding, x, edge_index = told["embedding"], told["x"], told["edge_index"]
+    assert embedding.shape == (300, 4 * 32)
+    assert embedding.isfinite().all()
+    seeds = [5, 250, 31]
+    batch = batch_around(seeds, edge_index, x, hops=3)
+    found = told["embed_seeds"](told["encoder"], batch).detach()
+    torch.testing.assert_close(found, embedding[seeds], rtol=1e-4, atol=1e-4)
 
 
 # What is kept between two calls

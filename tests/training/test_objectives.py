@@ -398,7 +398,7 @@ class OtherHalf(Ranks):
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         for tensor, more in zip(tensors, next(self.told), strict=True):
-            tensor += more
+            tensor.add_(more)
 
 
 @settings(max_examples=30, deadline=None)

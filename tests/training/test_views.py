@@ -1,4 +1,4 @@
-"""What the student does not see: dropped feature columns and dropped edges, on the whole graph and in batches."""
+"""What the student does not see: dropped columns and edges, on the whole graph and in batches."""
 
 from __future__ import annotations
 

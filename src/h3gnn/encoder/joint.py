@@ -27,8 +27,8 @@ class JointEncoder(nn.Module):
     in a batch, nodes at its rim have fewer neighbours than in the whole graph. Seeds whose batch reaches
     `hops + 1` hops and leaves no neighbour out are encoded as in the whole graph.
 
-    What is worked out from an `edge_index` is kept for the next call with the same tensor, while that lives and
-    is not changed in place (a change through `.data` or NumPy goes unseen).
+    What is worked out from an `edge_index` is kept for the next call with the same tensor, while that lives
+    and is not changed in place (a change through `.data` or NumPy goes unseen).
 
     Args:
         in_channels: number of features d.
@@ -117,7 +117,7 @@ class JointEncoder(nn.Module):
         return self.stack.fuse(tokens, self.stack.attention_keep(part, noise)).squeeze(0)
 
     def _edge_weights(self, flow: _Flow, edges: int, e_id: Tensor | None) -> Tensor:
-        r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for the edges, :math:`\tilde A_{vv}` for other loops."""
+        r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for edges, :math:`\tilde A_{vv}` for other loops."""
         if self.edge_logit is None:
             return flow.start[None]
         if edges != len(self.edge_logit if e_id is None else e_id):
