@@ -129,8 +129,9 @@ def test_what_it_cannot_do_is_refused(options: dict[str, Any], words: str) -> No
 
 @pytest.mark.parametrize("name", ["models", "entries", "side_by_side", "fuse_in_bfloat16", "nonsense"])
 def test_options_of_a_stack_are_refused(name: str) -> None:
+    options: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError, match=name):
-        JointEncoder(3, 8, **{name: 1})
+        JointEncoder(3, 8, **options)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_it_is_the_stack_of_one_over_the_normalised_adjacency(
     undirected: bool, self_loops: bool, learned: bool
 ) -> None:
     edge_index = torch.tensor([[0, 1, 1, 2, 4], [1, 0, 2, 3, 3]])  # 0 – 1 is there both ways
-    options = {"undirected": undirected, "self_loops": self_loops}
+    options: dict[str, Any] = {"undirected": undirected, "self_loops": self_loops}
     module = encoder(num_edges=5 if learned else None, **options)
     factor = torch.ones(5, dtype=torch.double)
     if module.edge_logit is not None:
@@ -228,7 +229,7 @@ def test_nodes_without_edges_and_graphs_without_any() -> None:
 
 
 @pytest.mark.parametrize("rates", [{"token_dropout": 0.5}, {"attention_dropout": 0.5}])
-def test_dropout_works_in_training_and_only_there(rates: dict[str, float]) -> None:
+def test_dropout_works_in_training_and_only_there(rates: dict[str, Any]) -> None:
     module, plain, x = encoder(**rates), encoder(), features()
     torch.manual_seed(3)
     first, second = module(x, PATH), module(x, PATH)
@@ -370,7 +371,7 @@ def test_it_trains_on_batches_as_a_loader_makes_them(small_mixed: Graph) -> None
     module = JointEncoder(x.shape[1], 8, num_edges=edge_index.shape[1])
     head = torch.nn.Linear(module.out_channels, x.shape[1])
     adam = torch.optim.Adam([*module.parameters(), *head.parameters()], lr=0.01)
-    batches = [batch_around(part.tolist(), edge_index, x, 1) for part in torch.arange(len(x)).split(25)]
+    batches = [batch_around(part.tolist(), edge_index, x, 1) for part in torch.arange(len(x)).view(4, 25)]
     losses = []
     for _ in range(15):
         for batch in batches:

@@ -250,7 +250,6 @@ def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, nodes: int) -> 
 def _default_generator(device: torch.device) -> torch.Generator:
     """Return the generator that `torch.manual_seed` seeds."""
     if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generator: torch.Generator = torch.cuda.default_generators[index]
+        generator: torch.Generator = torch.cuda.default_generators[device.index]
         return generator
     return torch.default_generator
