@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -374,8 +376,10 @@ def test_chunks_change_neither_shares_nor_gradients(
 
 def test_draws_are_each_models_own_and_lie_in_range() -> None:
     case = Case()
-    first, both = view_of(case.batch, case.teacher[:1]).draw(4000, 7), case.view().draw(4000, 7)
-    assert (first[0] == both[0]).all()
+    both = case.view().draw(4000, 7)
+    for model in range(2):
+        alone = replace(case.view(), generators=generators(2)[model : model + 1])
+        assert (alone.draw(4000, 7)[0] == both[model]).all()
     assert (both[0] != both[1]).any()
     counts = torch.bincount(both[0], minlength=7)
     assert len(counts) == 7
@@ -526,6 +530,17 @@ def test_a_model_in_a_mixed_stack_is_what_it_is_alone(
 
 
 @pytest.mark.usefixtures("in_double")
+def test_a_stack_whose_objectives_go_node_by_node_may_be_cut_into_chunks(small_mixed: Graph) -> None:
+    source = source_of(small_mixed)
+    how = training(["teacher", "features"], targets="plain")
+    losses = run(step_of(source, how, [1, 2], chunk=30), how, 3)
+    for model, seed in enumerate([1, 2]):
+        own = how.of_models([model])
+        alone = run(step_of(source, own, [seed]), own, 3)
+        torch.testing.assert_close(losses[:, model], alone[:, 0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.usefixtures("in_double")
 def test_the_gradient_of_a_model_in_a_mixed_stack_is_its_own(small_mixed: Graph) -> None:
     source = source_of(small_mixed)
     how = training(MIXED, **PER_MODEL)
@@ -579,6 +594,7 @@ def test_a_committee_asks_each_model_for_its_own(names: list[str]) -> None:
     assert committee.teachers == sum(taught)
     assert committee.node_by_node == all(OBJECTIVES[name].node_by_node for name in names)
     assert all(one.models == len(models) for one, models in committee)
+    assert len(committee.runs) == len([*groupby(names)])  # neighbours are asked together
 
 
 # In mini-batches
@@ -617,9 +633,10 @@ def test_one_batch_of_everything_trains_as_the_whole_graph(small_mixed: Graph, t
         torch.testing.assert_close(found, followed, rtol=1e-9, atol=1e-10)
 
 
-def test_a_mixed_stack_trains_in_batches(small_mixed: Graph) -> None:
+@pytest.mark.parametrize("teacher_mode", ["eval", "train"])
+def test_a_mixed_stack_trains_in_batches(small_mixed: Graph, teacher_mode: str) -> None:
     source = batches_of(small_mixed, 30, 4, paired=True)
-    how = training(MIXED, **PER_MODEL, mask="random")
+    how = training(MIXED, **PER_MODEL, mask="random", teacher_mode=teacher_mode)
     losses = run(step_of(source, how, SEEDS, 16, **DROPOUT), how, 20)
     assert losses.isfinite().all()
     assert (losses[-5:].mean(dim=0) < losses[:2].mean(dim=0)).all()
