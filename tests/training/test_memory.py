@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.training.memory import LIBRARIES, Size, parse_memory, pick_chunk, pick_group
+from h3gnn.settings import parse_memory
+from h3gnn.training.memory import LIBRARIES, Size, pick_chunk, pick_group
 
 MEASURE = r"""
 import re, sys, torch
