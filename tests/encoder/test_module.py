@@ -116,6 +116,8 @@ def test_a_reset_forgets_what_was_learned_of_the_edges() -> None:
         ({"fusion": "attn"}, "fusion must be one of 'attention', 'mlp', not 'attn'"),
         ({"output": "last"}, "output must be one of"),
         ({"mask_token": "one"}, "mask_token must be one of"),
+        ({"edge_weights": "nonsense"}, "edge_weights must be one of"),
+        ({"edge_weights": "learned"}, "give num_edges"),
         ({"heads": 3}, "channels .8. must be a multiple of heads .3."),
         ({"hops": 0}, "hops must be at least 1, not 0"),
         ({"token_dropout": 1.0}, "token_dropout must be at least 0 and less than 1, not 1.0"),
@@ -181,6 +183,28 @@ def test_it_is_the_stack_of_one_over_the_normalised_adjacency(
     mask = torch.tensor([True, False, False, True, False])
     wanted = module.stack(part, matrix[pattern.rows, pattern.cols][None], mask[None])[0]
     torch.testing.assert_close(module(features(), edge_index, mask=mask), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_computed_weights_are_a_gate_on_each_edge() -> None:
+    module, x = encoder(edge_weights="computed", num_edges=4, self_loops=False), features()
+    assert module.edge_logit is not None
+    torch.nn.init.normal_(module.edge_logit)
+    sent, received = (x @ module.stack.input.weight[0, :, -2:].detach()).unbind(dim=1)
+    matrix = dense_weights(
+        PATH, 5, 2 * torch.sigmoid(module.edge_logit.detach()), undirected=True, self_loops=False
+    )
+    matrix = (
+        matrix * torch.tanh(1 + sent[None, :] + received[:, None]) / torch.tanh(torch.tensor(1.0).double())
+    )
+    state = module.state_dict()
+    widths = module.stack.input.widths
+    state["stack.input.weight"] = state["stack.input.weight"][:, :, : sum(widths[:-1])]
+    plain = encoder(self_loops=False).stack
+    plain.load_state_dict({name[6:]: value for name, value in state.items() if name.startswith("stack.")})
+    support = build_support(PATH, 5, self_loops=False)
+    part = whole_graph(FeatureMatrix(x), support, 2)
+    wanted = plain(part, matrix[support.pattern.rows, support.pattern.cols][None])[0]
+    torch.testing.assert_close(module(x, PATH), wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_masked_nodes_are_the_mask_token() -> None:
@@ -259,9 +283,12 @@ def test_gradients_reach_every_parameter_and_the_features() -> None:
     assert (x.grad[0] == 0).all()  # it is masked
 
 
-@pytest.mark.parametrize("fusion", ["attention", "mlp"])
-def test_gradients_are_those_of_finite_differences(fusion: str) -> None:
-    module = encoder(num_edges=4, fusion=fusion, hops=3, undirected=fusion == "mlp")
+@pytest.mark.parametrize(
+    "options",
+    [{"fusion": "attention", "undirected": False}, {"fusion": "mlp"}, {"edge_weights": "computed"}],
+)
+def test_gradients_are_those_of_finite_differences(options: dict[str, Any]) -> None:
+    module = encoder(num_edges=4, hops=3, **options)
     assert module.edge_logit is not None
     inputs = (features().requires_grad_(), module.edge_logit.detach().clone().requires_grad_())
 

@@ -55,7 +55,7 @@ def stack(columns: int, entries: int, models: int = 2) -> EncoderStack:
 
 def step_of(source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2)) -> Step:
     training = Training(
-        objective="teacher",
+        objective=["teacher"] * len(seeds),
         targets="plain",
         feature_drop=feature_drop,
         edge_drop=edge_drop,
@@ -70,6 +70,7 @@ def step_of(source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[i
         weight_decay=0.0,
         schedule="constant",
         lr_warmup=0,
+        edge_rate=1.0,
     )
     columns = source.features.shape[1] if isinstance(source, WholeGraph) else source.graph.columns  # type: ignore[attr-defined]
     student = stack(columns, source.support.entries if source.whole else 0, len(seeds))

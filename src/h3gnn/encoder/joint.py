@@ -38,7 +38,8 @@ class JointEncoder(nn.Module):
             graph lists the way back as an edge of its own.
         self_loops: let each node hear itself.
         options: `hops`, `hidden_channels`, `heads`, `norm`, `fusion`, `output`, `batch_norm`,
-            `token_dropout`, `attention_dropout`, `mask_token`, as in `EncoderStack`.
+            `token_dropout`, `attention_dropout`, `mask_token`, `edge_weights` (`"fixed"` by default, or
+            `"computed"`), as in `EncoderStack`.
 
     Shapes:
         x `[nodes, d]` (dense or CSR), edge_index `[2, edges]`, edge_weight `[edges]`, mask bool `[nodes]`;
@@ -59,6 +60,10 @@ class JointEncoder(nn.Module):
         for reserved in ("models", "entries", "side_by_side", "fuse_in_bfloat16"):
             if reserved in options:
                 raise TypeError(f"{reserved} is an option of a stack of models, not of one encoder")
+        if options.setdefault("edge_weights", "fixed") == "learned":
+            raise ValueError(
+                'learned weights belong to the edges of one graph: give num_edges, not "learned"'
+            )
         _check_numbers({"in_channels": in_channels, "channels": channels, **options})
         self.in_channels, self.undirected, self.self_loops = in_channels, undirected, self_loops
         self.stack = EncoderStack(in_channels, channels, 0, models=1, **options)
