@@ -33,8 +33,8 @@ class Noise(Protocol):
             place: where in the encoder; other places get other numbers.
         """
 
-    def another(self) -> Noise:
-        """Return noise that has nothing to do with this, for a second look in the same step."""
+    def another(self, models: int) -> Noise:
+        """Return noise that has nothing to do with this, for the first models' second look in a step."""
 
 
 class DrawnNoise:
@@ -44,17 +44,18 @@ class DrawnNoise:
         self.generators = generators
 
     def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Draw keep-masks; the place is the order of the calls."""
+        """Draw keep-masks; the place is the order of the calls. A model with rate 0 draws nothing."""
         if not any(rates):
             return None
-        kept = torch.empty(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
+        kept = torch.ones(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
         for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
-            piece.bernoulli_(1 - rate, generator=generator)
+            if rate:
+                piece.bernoulli_(1 - rate, generator=generator)
         return kept
 
-    def another(self) -> DrawnNoise:
-        """Return itself: the generators have moved on."""
-        return self
+    def another(self, models: int) -> DrawnNoise:
+        """Return the first models' share of itself: the generators have moved on."""
+        return DrawnNoise(self.generators[:models])
 
 
 class NodeNoise:
@@ -76,9 +77,9 @@ class NodeNoise:
         kept = torch.stack([numbers >= rate for numbers, rate in zip(drawn, rates, strict=True)])
         return kept.view(len(rates), len(nodes), *shape)
 
-    def another(self) -> NodeNoise:
-        """Return noise that has nothing to do with this, for a second look in the same step."""
-        return NodeNoise([seed + 1 for seed in self.seeds])
+    def another(self, models: int) -> NodeNoise:
+        """Return noise that has nothing to do with this, for the first models' second look in a step."""
+        return NodeNoise([seed + 1 for seed in self.seeds[:models]])
 
 
 def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:

@@ -8,6 +8,7 @@ the next mask is drawn. :math:`S(v)` is the student's embedding of node v in its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -159,7 +160,8 @@ class HiddenEdges(Objective):
         - \operatorname*{mean}_{(u,w)\,\text{random}} \log (1 - \sigma(h_{uw})), \qquad
         h_{uv} = \mathrm{MLP}(S(u) \odot S(v))
 
-    At most `MOST` pairs of each kind are drawn per step. A node's share is that of the pairs that begin with it.
+    At most `MOST` pairs of each kind are drawn per step; where none of them was hidden, all count as hidden. A
+    node's share is that of the pairs that begin with it.
     """
 
     needs_pairs = True
@@ -180,10 +182,11 @@ class HiddenEdges(Objective):
         chosen = view.draw(count, pairs.shape[1])
         source, target = pairs[0][chosen], pairs[1][chosen]
         other = view.draw(count, seeds)
-        weight = torch.ones_like(chosen, dtype=torch.get_default_dtype())
+        weight = torch.ones_like(chosen, dtype=view.batch.factor.dtype)
         if view.pairs_kept is not None:
-            weight = 1 - view.pairs_kept.gather(1, chosen).to(weight.dtype)
-        weight = weight / weight.sum(dim=1, keepdim=True).clamp_min(1)
+            hidden = ~view.pairs_kept.gather(1, chosen)
+            weight = (hidden | ~hidden.any(dim=1, keepdim=True)).to(weight.dtype)
+        weight = weight / weight.sum(dim=1, keepdim=True)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             begin = _rows(embedding, source)
@@ -230,7 +233,7 @@ class NeighbourPrediction(Objective):
             near = (normalize(self.head(embedding), dim=2) * wanted).sum(dim=2)
             unit = normalize(embedding, dim=2)
             far = torch.bmm(unit, _rows(unit, others).mT) / self.temperature
-            return far.logsumexp(dim=2) - torch.tensor(self.SAMPLED).log() - near / self.temperature
+            return far.logsumexp(dim=2) - math.log(self.SAMPLED) - near / self.temperature
 
         return shares
 
@@ -272,7 +275,8 @@ class MaskedReconstruction(Objective):
     def compare(self, view: View) -> Compare:
         """Return the scaled cosine error of the masked nodes."""
         wanted = view.features()
-        share = view.seeds * view.mask / view.mask.sum(dim=1, keepdim=True).clamp_min(1)
+        share = view.mask.to(wanted.dtype)
+        share = view.seeds * share / share.sum(dim=1, keepdim=True).clamp_min(1)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             hidden = self.inner(embedding).masked_fill(view.mask[..., None], 0.0)

@@ -116,8 +116,8 @@ class Step:
         teacher = None
         if self.teacher is not None:
             averaged = projected if part.whole and not any(self.feature_drop) else None
-            heard = self.edges.teacher(batch)
-            teacher = self.teacher.look(part, batch.compared, heard, averaged, noise.another())
+            heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
+            teacher = self.teacher.look(part, batch.compared, heard, averaged, again)
         view = View(
             batch,
             None if teacher is None else teacher.embedding,
