@@ -10,20 +10,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.prepare import prepare_graph
-from h3gnn.smoothing import Smoother, walk_matrix
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.loop import Snapshots
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 3, "random_state": 1}
-CPU = torch.device("cpu")
+
+
+def walks_on(graph: Graph) -> torch.Tensor:
+    return walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight))
+
+
+def smoother(graph: Graph, strength: float) -> Smoother:
+    return Smoother(walks_on(graph), strength)
 
 
 def test_a_step_goes_to_the_node_itself_or_a_neighbour(path_graph: Graph) -> None:
-    walk = walk_matrix(path_graph).to_dense()
+    walk = walks_on(path_graph).to_dense()
     assert walk[0].tolist() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
     assert walk[2].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -32,8 +39,8 @@ def test_two_nodes_by_hand() -> None:
     # P halves everything: P^k H is the mean from the first step on, so Z = (1 − s) H + s · mean
     pair = check_graph(torch.eye(2), torch.tensor([[0], [1]]))
     rows = torch.tensor([[4.0], [0.0]])
-    assert Smoother(pair, 0.5, CPU)(rows).flatten().tolist() == pytest.approx([3.0, 1.0], abs=1e-3)
-    assert Smoother(pair, -0.5, CPU)(rows).flatten().tolist() == pytest.approx([5.0, -1.0], abs=1e-3)
+    assert smoother(pair, 0.5)(rows).flatten().tolist() == pytest.approx([3.0, 1.0], abs=1e-3)
+    assert smoother(pair, -0.5)(rows).flatten().tolist() == pytest.approx([5.0, -1.0], abs=1e-3)
 
 
 @st.composite
@@ -50,29 +57,29 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(graphs(), st.floats(-0.99, 0.99))
 def test_it_is_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
     rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
-    walk = walk_matrix(graph).to_dense().double()
+    walk = walks_on(graph).to_dense().double()
     wanted = (1 - strength) * torch.linalg.solve(
         torch.eye(len(rows), dtype=torch.float64) - strength * walk, rows.double()
     )
-    found = Smoother(graph, strength, CPU)(rows)
+    found = smoother(graph, strength)(rows)
     torch.testing.assert_close(found.double(), wanted, atol=2e-3 * (1 - min(strength, 0)), rtol=1e-3)
     everywhere = torch.ones(graph.num_nodes, 1)
-    torch.testing.assert_close(Smoother(graph, strength, CPU)(everywhere), everywhere, atol=2e-3, rtol=0)
+    torch.testing.assert_close(smoother(graph, strength)(everywhere), everywhere, atol=2e-3, rtol=0)
 
 
 def test_wide_embeddings_are_smoothed_piece_by_piece(
     path_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    whole = Smoother(path_graph, 0.8, CPU)(rows)
-    monkeypatch.setattr("h3gnn.smoothing.COLUMNS", 2)
-    torch.testing.assert_close(Smoother(path_graph, 0.8, CPU)(rows), whole)
+    whole = smoother(path_graph, 0.8)(rows)
+    monkeypatch.setattr("h3gnn.encoder.readout.COLUMNS", 2)
+    torch.testing.assert_close(smoother(path_graph, 0.8)(rows), whole)
 
 
 def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
     """Return a model with smoothing, and what smoothing by hand makes of the same model without."""
     plain = H3GNN(**QUICK, **changes).fit(graph)
-    by_hand = Smoother(graph, 0.6, CPU)(torch.from_numpy(plain.embedding_)).numpy()
+    by_hand = smoother(graph, 0.6)(torch.from_numpy(plain.embedding_)).numpy()
     assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
     return H3GNN(**QUICK, **changes, smoothing=0.6).fit(graph), by_hand
 
@@ -101,7 +108,7 @@ def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
     ring = check_graph(
         path_graph.features, torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
     )
-    wanted = Smoother(ring, 0.6, CPU)(torch.from_numpy(plain.transform(ring))).numpy()
+    wanted = smoother(ring, 0.6)(torch.from_numpy(plain.transform(ring))).numpy()
     np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-5)
 
 
