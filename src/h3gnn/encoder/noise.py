@@ -44,12 +44,12 @@ class DrawnNoise:
         self.generators = generators
 
     def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Draw keep-masks; the place is the order of the calls."""
+        """Draw keep-masks; the place is the order of the calls. A model that drops nothing draws nothing."""
         if not any(rates):
             return None
         kept = torch.empty(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
         for piece, rate, generator in zip(kept, rates, self.generators, strict=True):
-            piece.bernoulli_(1 - rate, generator=generator)
+            piece.bernoulli_(1 - rate, generator=generator) if rate else piece.fill_(True)
         return kept
 
     def another(self) -> DrawnNoise:
