@@ -14,6 +14,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.training.checkpoints import Checkpoints
+from h3gnn.training.step import MaskStrategy, Step
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
 
@@ -91,21 +92,19 @@ def test_mini_batches_go_on_from_a_checkpoint(
 ) -> None:
     settings = {**QUICK, "epochs": 6, "token_dropout": 0.2}
     whole = H3GNN(**settings).fit(small_mixed)
-    from h3gnn.training.batches import BatchStep
+    made, usual = [0], Step.__call__
 
-    made, usual = [0], BatchStep.__call__
-
-    def dying(step: BatchStep, strategy: object) -> object:
+    def dying(step: Step, strategy: MaskStrategy) -> torch.Tensor:
         made[0] += 1
         if made[0] == 4:
             raise RuntimeError("power cut")
-        return usual(step, strategy)  # type: ignore[arg-type]
+        return usual(step, strategy)
 
-    monkeypatch.setattr(BatchStep, "__call__", dying)
+    monkeypatch.setattr(Step, "__call__", dying)
     policy = Checkpoints(tmp_path / "checkpoints", every=1)
     with pytest.raises(RuntimeError, match="power cut"):
         H3GNN(**settings).fit(small_mixed, checkpoints=policy)
-    monkeypatch.setattr(BatchStep, "__call__", usual)
+    monkeypatch.setattr(Step, "__call__", usual)
     resumed = H3GNN(**settings).fit(small_mixed, checkpoints=policy)
     np.testing.assert_array_equal(resumed.embedding_, whole.embedding_)
 

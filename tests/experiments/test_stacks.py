@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.building import derive_seeds
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.stacks import ConfigurationStack
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.models import derive_seeds
 
 CPU = torch.device("cpu")
 OWN = [
@@ -48,7 +48,7 @@ def test_looking_does_not_disturb(small_mixed: Graph) -> None:
 
 
 @pytest.mark.parametrize("mask", ["probability", "difficulty"])
-@pytest.mark.parametrize("objective", ["teacher", "decoder"])
+@pytest.mark.parametrize("objective", ["teacher", "features"])
 def test_models_that_are_kept_go_on_as_if_nothing_happened(
     small_mixed: Graph, mask: str, objective: str
 ) -> None:
