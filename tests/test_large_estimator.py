@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+from h3gnn.encoder import FeatureMatrix
+from h3gnn.encoder.encode import GraphRows
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
@@ -85,6 +87,34 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
     prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")
     with pytest.raises(ModelFolderError, match="another graph"):
         H3GNN.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("bounded", "at_a_time"), [({"memory": "1GB"}, 7), ({"batch_size": 30}, 7), ({}, 100)], ids=str
+)
+def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
+    small_mixed: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bounded: dict[str, Any],
+    at_a_time: int,
+    smoothing: float,
+) -> None:
+    monkeypatch.setattr("h3gnn.estimator.INFERENCE_CHUNK", 7)
+    model = H3GNN(**{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(small_mixed)
+    model.save(tmp_path / "run")
+    read: list[int] = []
+    usual = GraphRows.rows
+
+    def watched(graph: GraphRows, first: int, last: int, device: torch.device) -> FeatureMatrix:
+        read.append(last - first)
+        return usual(graph, first, last, device)
+
+    monkeypatch.setattr(GraphRows, "rows", watched)
+    loaded = H3GNN.load(tmp_path / "run")
+    assert max(read) == at_a_time
+    np.testing.assert_array_equal(loaded.embedding_, model.embedding_)
 
 
 def test_mini_batches_go_on_from_a_checkpoint(
