@@ -72,9 +72,14 @@ def test_a_fit_on_the_gpu_replays_and_gives_what_a_plain_fit_gives(
     nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = mixed_graph(nodes, words=60, splits=1)
-    replays = []
+    replays: list[torch.cuda.CUDAGraph] = []
     usual = torch.cuda.CUDAGraph.replay
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (replays.append(1), usual(graph))[1])
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        replays.append(graph)
+        usual(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
     options: dict[str, Any] = {**BASE, "epochs": EPOCHS, "mask_warmup": 2, "n_models": 2, "device": "cuda"}
     captured = H3GNN(**options).fit(graph)
     assert len(replays) == EPOCHS - 2 - EAGER_STEPS

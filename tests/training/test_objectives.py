@@ -73,7 +73,7 @@ def test_chunks_change_neither_difficulty_nor_gradients(
     assert float(whole["difficulty"].abs().sum()) > 0
     for name, ours in gradients(chunk).items():
         # heads are kept in float32
-        exact = {} if ours.dtype == torch.double else {"rtol": 1e-4, "atol": 1e-6}
+        exact: dict[str, Any] = {} if ours.dtype == torch.double else {"rtol": 1e-4, "atol": 1e-6}
         torch.testing.assert_close(ours, whole[name], msg=name, **exact)
 
 
@@ -90,7 +90,9 @@ def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targ
         torch.testing.assert_close(standardize(encoder(batch.part, weights)), target, rtol=1e-4, atol=1e-4)
     shifted = target + 2.0  # every coordinate is 2 away, D = 4 tokens · 8 channels
     wanted = torch.full((2, 5), 4.0 * 32, dtype=torch.double)
-    exact = {} if targets == "plain" else {"rtol": 1e-4, "atol": 1e-4}  # the variance is kept from 0
+    exact: dict[str, Any] = (
+        {} if targets == "plain" else {"rtol": 1e-4, "atol": 1e-4}
+    )  # the variance is kept from 0
     torch.testing.assert_close(compare(shifted, slice(None)), wanted, **exact)
     torch.testing.assert_close(compare(shifted[:, 1:3], slice(1, 3)), wanted[:, 1:3], **exact)
 
@@ -128,7 +130,7 @@ def test_the_error_of_masked_features_by_hand(rebuilder: tuple[MaskedReconstruct
     objective, batch = rebuilder
     compare = objective.compare(view_of(batch, torch.tensor([[True, True, False]])))
     embedding = torch.tensor([[[7.0, 7.0], [8.0, 9.0], [0.0, -1.0]]], dtype=torch.double)
-    # Node 0 hears only node 1, which is hidden: nothing, cosine 0. Node 1 hears nothing and (0, -1): cosine -1.
+    # Node 0 hears only node 1, which is hidden: the cosine is 0. Node 1 hears (0, 0) and (0, -1): it is -1.
     shares = compare(embedding, slice(None)).detach()
     assert shares.flatten().tolist() == pytest.approx([3 / 2 * 1, 3 / 2 * 4, 0])
     assert float(shares.mean()) == pytest.approx((1 + 4) / 2)  # the mean over masked nodes

@@ -79,8 +79,11 @@ def test_auto_is_bfloat16_where_the_processor_says_that_it_computes_in_it(
 ) -> None:
     info = SimpleNamespace(exists=lambda: flags is not None, read_text=lambda errors: f"flags\t\t: {flags}\n")
     monkeypatch.setattr("h3gnn.training.resources.Path", lambda path: {"/proc/cpuinfo": info}[path])
-    monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", _cpu_bfloat16.__wrapped__)  # not the kept one
-    assert use_bfloat16("auto", torch.device("cpu")) is native
+    _cpu_bfloat16.cache_clear()
+    try:
+        assert use_bfloat16("auto", torch.device("cpu")) is native
+    finally:
+        _cpu_bfloat16.cache_clear()
 
 
 def test_sizes_are_read_as_people_write_them() -> None:
