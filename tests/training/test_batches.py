@@ -288,3 +288,34 @@ def test_chunks_of_the_fusion_change_nothing(small_mixed: Graph) -> None:
     for few in (gradients(7), gradients(7, whole=True)):
         for one, other in zip(few, gradients(30), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_the_mean_over_neighbours_leaves_the_node_itself_out(path_graph: Graph) -> None:
+    support = support_of(path_graph)  # with loops
+    source = WholeGraph(FeatureMatrix(path_graph.dense_features().double()), support, 2)
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 9.0, 0.0, 0.0]], dtype=torch.double)
+    means = source.batch_of(torch.arange(5)).neighbour_mean(values[:, :, None]).squeeze(2)
+    assert means.tolist() == [[2.0, 2.0, 3.0, 4.0, 4.0], [0.0, 4.5, 0.0, 4.5, 0.0]]
+
+
+def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:
+    support = support_of(small_mixed)
+    rows = rows_in_memory(small_mixed.dense_features().double(), support)
+    source = sampled_batches(rows, 2, CPU, batch_size=30, fan_out=3, paired=True)
+    edges = {pair for pair in zip(*small_mixed.edge_index.tolist(), strict=True) if pair[0] != pair[1]}
+    edges |= {(end, begin) for begin, end in edges}
+    seen = 0
+    for batch in source.epoch(torch.Generator().manual_seed(0), Ranks()):
+        assert batch.seeds is not None
+        assert batch.part.seeds[: batch.own].tolist() == batch.seeds.tolist()
+        ends = batch.part.seeds[batch.pairs]
+        pairs = list(zip(*ends.tolist(), strict=True))
+        assert set(pairs) <= edges
+        assert batch.share == 1.0
+        assert [low * 100 + high for low, high in map(sorted, pairs)] == batch.pair_keys.tolist()
+        means = batch.neighbour_mean(batch.part.seeds.double()[None, :, None])[0, :, 0]
+        for at, node in enumerate(batch.part.seeds.tolist()):
+            near = [a if b == node else b for a, b in pairs if node in (a, b)]
+            assert float(means[at]) == pytest.approx(np.mean(near) if near else 0.0)
+        seen += len(pairs)
+    assert seen > 60  # of a hundred seeds, most draw a neighbour and not themselves

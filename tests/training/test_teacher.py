@@ -61,6 +61,7 @@ def test_averaging_products_equals_multiplying_with_averaged_weights(path_graph:
     for _ in range(5):
         weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double))
         averaged = teacher.look(part, weights, student.project(part), nothing)
+        assert teacher.products is not None  # it did not multiply with the features
         by_itself = teacher.look(part, weights, None, nothing)
         wanted = teacher.encoder.tokens(teacher.encoder.project(part), part, weights)
         torch.testing.assert_close(averaged.tokens, wanted, rtol=1e-12, atol=1e-12)
