@@ -22,7 +22,7 @@ from h3gnn.evaluation.probe import known_classes, probe_candidates
 from h3gnn.evaluation.protocols import answers_of, best_within_error
 from h3gnn.graphs.catalogue import benchmarks, load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions
+from h3gnn.storage.files import versions
 from h3gnn.training.resources import pick_device
 
 FOLDS = 5

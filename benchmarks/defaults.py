@@ -17,11 +17,11 @@ from h3gnn.evaluation.probe import linear_probe
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.presets import PAPER
+from h3gnn.settings import preset
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "paper": PAPER,
+    "paper": preset("paper"),
     "untrained": {"epochs": 0},
     "norm=residual-post": {"norm": "residual-post"},
     "mask_token=normal": {"mask_token": "normal"},

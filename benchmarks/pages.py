@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from h3gnn.findings import (
+from h3gnn.report.findings import (
     RAW,
     TRAINED,
     UNTRAINED,
@@ -14,8 +14,8 @@ from h3gnn.findings import (
     Heard,
     Measure,
     RunLog,
-    Score,
-    Scores,
+    Scoreboard,
+    Standing,
 )
 from h3gnn.report.page import render_page
 
@@ -84,9 +84,9 @@ def made_up_page(nodes: int) -> str:
     return render_page(findings, made_up_maps(findings))
 
 
-def _made_up_scores(names: tuple[str, ...], random: np.random.Generator) -> Scores:
+def _made_up_scores(names: tuple[str, ...], random: np.random.Generator) -> Scoreboard:
     rows = tuple(
-        Score(
+        Standing(
             name,
             random.random(10),
             {"accuracy": random.random(3), "NMI": random.random(3)},
@@ -97,7 +97,7 @@ def _made_up_scores(names: tuple[str, ...], random: np.random.Generator) -> Scor
     )
     confusion = random.integers(50, size=(len(names), len(names))) + 200 * np.eye(len(names), dtype=int)
     bins = np.linspace(0, 1, 6)
-    return Scores(rows, "Made up.", confusion, names, confusion.sum(axis=1), bins, np.full(5, 100))
+    return Scoreboard(rows, "Made up.", confusion, names, confusion.sum(axis=1), bins, np.full(5, 100))
 
 
 def _made_up_run(random: np.random.Generator) -> RunLog:

@@ -37,7 +37,7 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
 
     from h3gnn.graphs.buckets import EdgeBuckets
     from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
-    from h3gnn.graphs.moments import MomentSums
+    from h3gnn.graphs.scaling import MomentSums
 
     random, sums = np.random.default_rng(seed), MomentSums(FEATURES)
     folder.mkdir()
@@ -71,7 +71,7 @@ def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]
     """Train in mini-batches and write all embeddings; return times and this process's peak memory."""
     import torch
 
-    from h3gnn.cli.chunks import write_result
+    from h3gnn.cli.output import write_result
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.mapped import open_mapped
 

@@ -22,8 +22,6 @@ from h3gnn.training.models import Training, stack_step
 from h3gnn.training.step import Step
 
 MASK_RATIO, EXPLOIT_RATIO, LEARNING_RATE, MOMENTUM = 0.5, 0.5, 0.001, 0.9
-TRAINING = Training.of(H3GNN(learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain").get_params())
-"""The paper's objective, which the reference has, too."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,9 @@ def engine_step(
         models=models,
     )
     source = WholeGraph(FeatureMatrix(graph.features.to(where)), support.to(where), student.hops)
-    step = stack_step(student, source, list(range(models)), TRAINING)
+    # the paper's objective, which the reference has, too
+    paper = H3GNN(n_models=models, learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain")
+    step = stack_step(student, source, list(range(models)), Training.of(paper.get_params()))
     step.student.train()
     return step
 

@@ -15,7 +15,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.prepare import prepare_graph
-from h3gnn.training.checkpoints import Checkpoints
+from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.step import MaskStrategy, Step
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}

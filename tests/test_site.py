@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from h3gnn import H3GNN
 from h3gnn.cli.app import app
 from h3gnn.experiments.spaces import SPACES
 
@@ -39,6 +40,12 @@ def test_the_page_of_commands_has_every_option() -> None:
             option = parameter.param_type_name == "option"
             shown = parameter.opts[0] if option else parameter.metavar or parameter.name.upper()
             assert f"| `{shown}".lower() in sections[name].lower(), f"{name} {shown}"
+
+
+def test_the_page_of_settings_has_every_argument() -> None:
+    page = hook("settings").settings_page()
+    for name in H3GNN().get_params():
+        assert page.count(f"| `{name}` | ") == 1
 
 
 def test_formulas_become_mathml() -> None:

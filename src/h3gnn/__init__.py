@@ -5,52 +5,69 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from h3gnn.errors import CheckpointError, GraphError, InputError, ModelFolderError
+    from h3gnn.encoder.joint import JointEncoder
+    from h3gnn.errors import CheckpointError, GraphError, InputError, ModelFolderError, RankLostError
     from h3gnn.estimator import H3GNN
-    from h3gnn.graphs.graph import Graph
-    from h3gnn.training.checkpoints import Checkpoints, CheckpointWarning, TrainingStopped
-    from h3gnn.training.history import CollapseWarning
+    from h3gnn.evaluation.clustering import compare_clusters, kmeans_clusters
+    from h3gnn.evaluation.probe import ProbeResult, linear_probe
+    from h3gnn.graphs.catalogue import load as load_graph
+    from h3gnn.graphs.convert import as_graph
+    from h3gnn.graphs.files import read_graph
+    from h3gnn.graphs.formats import read_graph_file
+    from h3gnn.graphs.graph import Graph, with_splits
+    from h3gnn.graphs.mapped import MappedGraph, open_mapped
+    from h3gnn.graphs.prepare import prepare_graph
+    from h3gnn.graphs.profile import GraphProfile
+    from h3gnn.graphs.profile import profile as profile_graph
+    from h3gnn.graphs.synthetic import mixed_graph
+    from h3gnn.settings import preset, preset_names
+    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.training.checkpoints import CheckpointWarning, TrainingStopped
+    from h3gnn.training.history import CollapseWarning, History
     from h3gnn.training.loop import Snapshots
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "H3GNN",
-    "CheckpointError",
-    "CheckpointWarning",
-    "Checkpoints",
-    "CollapseWarning",
-    "Graph",
-    "GraphError",
-    "InputError",
-    "ModelFolderError",
-    "Snapshots",
-    "TrainingStopped",
-    "__version__",
-]
+__all__ = ["H3GNN", "History", "JointEncoder", "Snapshots", "__version__", "preset", "preset_names"]
+__all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
+__all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
+__all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
+__all__ += ["CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"]
+__all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
-    "H3GNN": "h3gnn.estimator",
-    "CheckpointError": "h3gnn.errors",
-    "CheckpointWarning": "h3gnn.training.checkpoints",
-    "Checkpoints": "h3gnn.training.checkpoints",
-    "CollapseWarning": "h3gnn.training.history",
-    "Graph": "h3gnn.graphs.graph",
-    "GraphError": "h3gnn.errors",
-    "InputError": "h3gnn.errors",
-    "ModelFolderError": "h3gnn.errors",
-    "Snapshots": "h3gnn.training.loop",
-    "TrainingStopped": "h3gnn.training.checkpoints",
+    "encoder.joint": ("JointEncoder",),
+    "errors": ("CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"),
+    "estimator": ("H3GNN",),
+    "evaluation.clustering": ("compare_clusters", "kmeans_clusters"),
+    "evaluation.probe": ("ProbeResult", "linear_probe"),
+    "graphs.catalogue": ("load_graph",),
+    "graphs.convert": ("as_graph",),
+    "graphs.files": ("read_graph",),
+    "graphs.formats": ("read_graph_file",),
+    "graphs.graph": ("Graph", "with_splits"),
+    "graphs.mapped": ("MappedGraph", "open_mapped"),
+    "graphs.prepare": ("prepare_graph",),
+    "graphs.profile": ("GraphProfile", "profile_graph"),
+    "graphs.synthetic": ("mixed_graph",),
+    "settings": ("preset", "preset_names"),
+    "storage.checkpoints": ("Checkpoints",),
+    "training.checkpoints": ("CheckpointWarning", "TrainingStopped"),
+    "training.history": ("CollapseWarning", "History"),
+    "training.loop": ("Snapshots",),
 }
+_AT_HOME = {"load_graph": "load", "profile_graph": "profile"}
+"""Names that are shorter where they live, since the module there says the rest."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: torch takes seconds, and `--help` should not."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'h3gnn' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"h3gnn.{home}"), _AT_HOME.get(name, name))
+    raise AttributeError(f"module 'h3gnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,11 @@
-"""The errors that speak to the person: what was wrong, where, and what to do."""
+"""The errors that speak to the person (what was wrong, where, what to do), and checks of a single value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection
+from typing import Any
 
 
 class InputError(ValueError):
@@ -19,3 +26,25 @@ class CheckpointError(InputError):
 
 class RankLostError(RuntimeError):
     """Another process of a distributed job is gone; empty where a survivor has already said so."""
+
+
+def check_whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number that is at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: Any, least: float, below: float, *, closed: bool = False) -> float:
+    """Return a number in [least, below), or [least, below] when `closed`."""
+    number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    if not least <= number <= below or (number == below and not closed):
+        raise InputError(f"{name} must lie in [{least:g}, {below:g}{']' if closed else ')'}, not {value!r}")
+    return number
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
+    """Return one of the choices."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+    return value

@@ -17,26 +17,23 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from h3gnn import storage
-from h3gnn.arguments import check_arguments
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, carry_weights, embed, joined
-from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
+from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
+from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
+from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
-from h3gnn.graphs.matching import match_nodes, match_rows
-from h3gnn.graphs.nearest import find_nearest, nearest_neighbour_graph
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.presets import preset
+from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
+from h3gnn.storage import models as storage
+from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import SampledBatches, WholeGraph, rows_in_memory, sampled_batches
-from h3gnn.training.checkpointfiles import clear
-from h3gnn.training.checkpoints import Checkpoints
 from h3gnn.training.distributed import launched_together, together
-from h3gnn.training.history import warn_of_collapse
+from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
+from h3gnn.training.objectives import OBJECTIVES, deal
 from h3gnn.training.models import (
     Shape,
     Training,
@@ -48,7 +45,6 @@ from h3gnn.training.models import (
 )
 from h3gnn.training.resources import (
     Size,
-    parse_memory,
     peak_megabytes,
     physical_memory,
     pick_device,
@@ -132,7 +128,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         norm: str = "post",
         fusion: str = "attention",
         output: str = "flatten",
-        smoothing: float = 0.0,
+        tokens: bool = False,
+        smoothing: float | str = 0.0,
+        smoother: str = "walks",
+        edge_weights: str = "learned",
+        edge_rate: float = 1.0,
         edge_start: float | str = "normalized",
         self_loops: bool = False,
         normalize: bool = False,
@@ -140,14 +140,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         undirected: bool = True,
         token_dropout: float = 0.0,
         attention_dropout: float = 0.1,
-        objective: str = "teacher",
+        objective: str | Sequence[str] = "teacher",
         targets: str = "plain",
-        feature_drop: float = 0.0,
-        edge_drop: float = 0.0,
+        feature_drop: float | str = 0.0,
+        edge_drop: float | str = 0.0,
         teacher_mode: str = "eval",
         momentum: float = 0.9,
         mask: str = "probability",
-        mask_ratio: float = 0.7,
+        mask_ratio: float | str = 0.7,
         exploit_ratio: float = 0.5,
         mask_warmup: int = 10,
         mask_token: str = "zero",
@@ -176,7 +176,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.norm = norm
         self.fusion = fusion
         self.output = output
+        self.tokens = tokens
         self.smoothing = smoothing
+        self.smoother = smoother
+        self.edge_weights = edge_weights
+        self.edge_rate = edge_rate
         self.edge_start = edge_start
         self.self_loops = self_loops
         self.normalize = normalize
@@ -271,7 +275,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 show=self.verbose,
                 checkpoints=checkpoints,
                 fingerprint=self._fingerprint(device),
-                snapshots=self._smoothed(snapshots, device),
+                snapshots=self._read_out_of(snapshots, device),
                 after_epoch_of=after_epoch_of,
                 ranks=ranks,
                 allocate=allocate if self.batch_size is not None else None,
@@ -303,8 +307,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 raise InputError(
                     "a graph in files is trained in mini-batches: give batch_size (--batch-size 1024)"
                 )
-            if mapped and self.smoothing:
-                raise InputError("smoothing walks on the whole graph, which is in files: leave it at 0")
             return
         if checkpoints is not None and snapshots is not None:
             raise InputError("a run that goes on from checkpoints has no earlier snapshots: give one of them")
@@ -324,6 +326,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.n_features_in_ = graph.num_features
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
+        self.members_ = deal(self.objective, self.n_models)
+        self.smoothing_ = self._pick_smoothing()
 
     def embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the fitted graph's embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
@@ -331,10 +335,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         A graph in files has no `embedding_`: this is how its embedding is had.
         """
         check_is_fitted(self, "encoder_")
-        if self.smoothing:
+        if isinstance(self.graph_, Graph):
             yield from np.array_split(self.embedding_, -(-len(self.embedding_) // INFERENCE_CHUNK))
         else:
-            yield from self._embedding_chunks()
+            yield from self._chunks_in_files()
 
     def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -345,7 +349,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         table hears its nearest fitted rows.
         """
         check_is_fitted(self)
-        if self.is_table_ and edge_index is None and not _is_graph(X):
+        if self.is_table_ and edge_index is None and not is_graph(X):
             return self._transform_table(X)
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
@@ -391,11 +395,14 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
         model = cls(**state.params)
-        model.graph_, model.history_, model.seeds_ = state.graph, state.history, state.seeds
+        model.graph_, model.seeds_ = state.graph, state.seeds
+        model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         model.n_features_in_ = state.graph.num_features
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
+        model.members_ = deal(model.objective, model.n_models)
+        model.smoothing_ = model._pick_smoothing()
         if isinstance(state.graph, Graph):
             model.support_ = model._support(state.graph)
         model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
@@ -408,7 +415,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_models * self.encoder_.out_channels
+        beside = (2 + self.hops) * self.channels if self.tokens else 0
+        return self.n_models * (self.encoder_.out_channels + beside)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -426,11 +434,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         return storage.ModelState(
-            params, tensors, self.graph_, self.history_, self.seeds_, self.scaler_.kind, self.cost_
+            params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
 
     def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
-        if edge_index is not None or _is_graph(X):
+        if edge_index is not None or is_graph(X):
             return as_graph(X, edge_index)
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
         graph = as_graph(table, np.empty((2, 0), dtype=np.int64))
@@ -474,11 +482,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _fingerprint(self, device: torch.device) -> dict[str, Any]:
         """Return what the result depends on: a checkpoint is for a run in which all of it is the same."""
-        settings = {name: v for name, v in self.get_params().items() if name not in ("device", "verbose")}
-        precision = "bfloat16" if use_bfloat16(self.precision, device) else "float32"
         return {
-            **settings,
-            "precision": precision,  # "auto" is not the same on every processor
+            **kept_for("run", self.get_params()),
+            "precision": "bfloat16" if use_bfloat16(self.precision, device) else "float32",  # not "auto"
             "device": device.type,
             "seeds": self.seeds_,
             "graph": self.graph_.provenance.sha256,
@@ -518,6 +524,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             batch_size=self.batch_size,
             fan_out=self.fan_out,
             batches=self.batches,
+            paired=any(OBJECTIVES[name].needs_pairs for name in self.members_),
         )
 
     def _rows_anywhere(self) -> GraphRows:
@@ -539,40 +546,88 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return FeatureMatrix(self.scaler_(features).to(device), storage=self.feature_storage)
 
     def _embed_fitted(self) -> npt.NDArray[np.float32]:
-        """Return the fitted graph's embedding, smoothed, in as much memory as training was given."""
+        """Return the fitted graph's embedding, read out, in as much memory as training was given."""
         assert isinstance(self.graph_, Graph)
         if self.memory is None and self.batch_size is None:
-            return self._encode(self.graph_, self.support_)
-        encoded = torch.from_numpy(np.concatenate(list(self._embedding_chunks())))
-        return _as_array(self._smoother(self.graph_, encoded.device)(encoded))
+            encoded = self._embed(self._rows(self.graph_, self.support_))
+        else:
+            encoded = torch.cat(list(self._layers().chunks(with_tokens=self.tokens)), dim=1).cpu()
+        rows = joined(encoded)
+        self.columns_ = Columns.of(rows) if self._is_committee() else None
+        return _as_array(self._smoother(self.graph_, rows.device)(self._scaled(rows)))
 
-    def _encode(
-        self, graph: Graph, support: Support, edge_weights: Tensor | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Return the students' embeddings side by side, smoothed, `[nodes, models · D]`."""
+    def _encode(self, graph: Graph, support: Support, edge_weights: Tensor) -> npt.NDArray[np.float32]:
+        """Return the embedding of another graph in memory, read out as the fitted one's, `[nodes, models · D]`."""
         device = pick_device(self.device)
-        weights = None if edge_weights is None else edge_weights.to(device)
-        encoded = embed(self.encoder_.to(device), self._rows(graph, support), weights)
-        return _as_array(self._smoother(graph, device)(encoded))
+        rows = joined(self._embed(self._rows(graph, support), edge_weights.to(device)))
+        return _as_array(self._smoother(graph, device)(self._scaled(rows)))
 
-    def _embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
-        encoder, graph = self.encoder_.to(pick_device(self.device)).eval(), self._rows_anywhere()
-        long = 4 * encoder.models * graph.support.nodes * encoder.channels * (encoder.hops + 2)
+    def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
+        """Return the students' embeddings as they leave the encoder, `[models, nodes, D]`."""
+        encoder = self.encoder_.to(pick_device(self.device))
+        return embed_models(encoder, graph, edge_weights, with_tokens=self.tokens)
+
+    def _is_committee(self) -> bool:
+        """Whether models with different objectives stand side by side: then their columns have one scale."""
+        return len(set(self.members_)) > 1
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        return rows if self.columns_ is None else self.columns_(rows)
+
+    def _layers(self, allocate: Allocate | None = None) -> LayerwiseEncoder:
+        encoder = self.encoder_.to(pick_device(self.device)).eval()
+        return LayerwiseEncoder(encoder, self._rows_anywhere(), None, INFERENCE_CHUNK, allocate)
+
+    def _chunks_in_files(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the embedding of a graph in files, read out, some nodes at a time."""
+        nodes, width, budget = self.graph_.num_nodes, self._n_features_out, self._budget()
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
-            allocate = files_in(Path(folder)) if long > self._budget() // 2 else None
-            for piece in LayerwiseEncoder(encoder, graph, None, INFERENCE_CHUNK, allocate).chunks():
-                yield _as_array(joined(piece))
+            allocate = files_in(Path(folder)) if 4 * nodes * width > budget // 2 else None
+            chunks = (joined(piece).cpu() for piece in self._layers(allocate).chunks(with_tokens=self.tokens))
+            if not self._is_committee() and not self.smoothing_:
+                yield from map(_as_array, chunks)
+                return
+            make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
+            rows, first = make("embedding", (nodes, width), torch.float32), 0
+            for chunk in chunks:
+                rows[first : first + len(chunk)] = chunk
+                first += len(chunk)
+            smoother = self._smoother_in_files()
+            for columns in torch.split(rows, max(1, budget // (32 * nodes)), dim=1):
+                scaled = Columns.of(columns)(columns) if self._is_committee() else columns.clone()
+                columns.copy_(smoother(scaled))
+            yield from map(_as_array, torch.split(rows, INFERENCE_CHUNK))
 
-    def _smoothed(self, snapshots: Snapshots | None, device: torch.device) -> Snapshots | None:
+    def _read_out_of(self, snapshots: Snapshots | None, device: torch.device) -> Snapshots | None:
+        """Let snapshots be read out as a fitted embedding is."""
         if snapshots is None or not isinstance(self.graph_, Graph):
             return None
-        return snapshots.through(self._smoother(self.graph_, device))
+        smoother = self._smoother(self.graph_, device)
+
+        def read_out(rows: Tensor) -> Tensor:
+            return smoother(Columns.of(rows)(rows) if self._is_committee() else rows)
+
+        return snapshots.through(read_out, with_tokens=self.tokens)
+
+    def _pick_smoothing(self) -> float:
+        """Return the strength of the read-out's smoothing: as it is set, or as the graph's features ask."""
+        if not isinstance(self.smoothing, str):
+            return float(self.smoothing)
+        return pick_smoothing(self._rows_anywhere())
 
     def _smoother(self, graph: Graph, device: torch.device) -> Smoother:
-        if not self.smoothing:
+        if not self.smoothing_:
             return Smoother(None, 0.0)
-        walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight))
-        return Smoother(walk.to(device), self.smoothing)
+        support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+        return Smoother(StepMatrix(support, self.smoother, device), self.smoothing_)
+
+    def _smoother_in_files(self) -> Smoother:
+        assert isinstance(self.graph_, MappedGraph)
+        if not self.smoothing_:
+            return Smoother(None, 0.0)
+        rows = support_rows(self.graph_, undirected=True, self_loops=True)
+        support = support_of_rows(rows.crow, rows.cols, rows.weight, start="normalized", normalize=False)
+        return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
@@ -595,20 +650,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         weights = carry_weights(self.encoder_, self.support_, support, same)
         every = FeatureMatrix(torch.cat([fitted, rows]).to(device), storage=self.feature_storage)
         graph = GraphRows.at_hand(every, support.to(device))
-        new = embed(self.encoder_.to(device), graph, weights.to(device))[fitted.shape[0] :]
+        new = self._scaled(joined(self._embed(graph, weights.to(device)))[fitted.shape[0] :].cpu())
         known = torch.from_numpy(self.embedding_)
-        return _as_array(self._smoother(self.graph_, device).attach(new.cpu(), known, neighbours))
-
-
-def _is_graph(X: Any) -> bool:  # noqa: N803
-    """Tell a graph object (or a square sparse adjacency) from a table of features."""
-    import scipy.sparse as sp
-
-    if isinstance(X, Graph) or type(X).__module__.split(".")[0] in ("torch_geometric", "networkx"):
-        return True
-    if all(hasattr(X, name) for name in ("edges", "num_nodes", "ndata")):
-        return True
-    return bool(sp.issparse(X)) and X.shape[0] == X.shape[1]
+        return _as_array(self._smoother(self.graph_, device).attach(new, known, neighbours))
 
 
 def _as_array(embedding: Tensor) -> npt.NDArray[np.float32]:

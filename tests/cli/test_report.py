@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from h3gnn import H3GNN, Graph
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
+from h3gnn.experiments.collect import collect_findings
+from h3gnn.experiments.scoring import find_clusters
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,30 @@ def test_the_page_goes_into_the_run_unless_told(run: Path) -> None:
     assert "report.html" in call("report", run, "--map", "pca")
     assert (run / "report.html").read_text().startswith("<!doctype html>")
     assert H3GNN.load(run).graph_.num_nodes == 100
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_page_and_the_command_find_the_same_clusters(
+    small_mixed: Graph, tmp_path: Path, labelled: bool
+) -> None:
+    bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
+    model = H3GNN(epochs=4, channels=8, heads=2, device="cpu", precision="float32")
+    model.fit(small_mixed if labelled else bare).save(tmp_path / "run")
+    told = json.loads(call("cluster", tmp_path / "run", "--out", tmp_path / "clusters.csv", "--json"))
+    shown = collect_findings(H3GNN.load(tmp_path / "run")).category("cluster")
+    assert shown is not None
+    assert len(shown.names) == told["clusters"]
+    assert pd.read_csv(tmp_path / "clusters.csv")["cluster"].tolist() == shown.values.tolist()
+
+
+def test_the_page_and_the_command_try_the_same_numbers_of_clusters(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = np.concatenate([random.normal(size=(20, 12)) + 40 * np.eye(12)[i] for i in range(12)])
+    pd.DataFrame(rows.astype(np.float32)).add_prefix("e").assign(node=range(240)).to_parquet(
+        tmp_path / "e.parquet"
+    )
+    told = json.loads(call("cluster", tmp_path / "e.parquet", "--json"))
+    assert told["clusters"] == 12 == len(np.unique(find_clusters(rows, None)))
 
 
 @pytest.mark.parametrize("kind", ["map", "history", "homophily", "attention", "accuracy"])
@@ -107,6 +134,6 @@ def test_tensorboard_gets_every_epoch_of_every_model(tmp_path: Path) -> None:
 
 def test_tensorboard_must_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    monkeypatch.setattr("h3gnn.cli.watching.find_spec", lambda _: None)
+    monkeypatch.setattr("h3gnn.cli.fit.find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'h3gnn\[tensorboard\]'"):
         call("fit", "synthetic", "--out", tmp_path / "run", "--tensorboard", tmp_path / "logs")

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, embed, embed_models, joined
+from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, embed_models, joined
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
@@ -16,11 +17,9 @@ from h3gnn.training.models import files_in
 MODELS = 2
 
 
-def trained(graph: Graph, support: Support, hops: int = 2, batch_norm: bool = False) -> EncoderStack:
+def trained(graph: Graph, support: Support, **options: Any) -> EncoderStack:
     """An encoder in evaluation mode whose batch norm has moved off its start."""
-    encoder = EncoderStack(
-        graph.num_features, 8, support.entries, hops=hops, heads=2, batch_norm=batch_norm, models=MODELS
-    )
+    encoder = EncoderStack(graph.num_features, 8, support.entries, heads=2, models=MODELS, **options)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(MODELS)], support.start)
     with torch.no_grad():
         at_once(encoder, graph, support)
@@ -30,22 +29,31 @@ def trained(graph: Graph, support: Support, hops: int = 2, batch_norm: bool = Fa
 @torch.no_grad()
 def at_once(encoder: EncoderStack, graph: Graph, support: Support) -> torch.Tensor:
     part = whole_graph(FeatureMatrix(graph.dense_features()), support, encoder.hops)
-    embedding: torch.Tensor = encoder(part, encoder.edges(support.factor))
+    embedding: torch.Tensor = encoder(part, encoder.edges(support.factor, support.start))
     return embedding
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("chunk", [7, 1000])
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize(("hops", "batch_norm"), [(1, False), (3, True)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hops": 1},
+        {"hops": 3, "batch_norm": True},
+        {"hops": 2, "edge_weights": "fixed"},
+        {"hops": 3, "edge_weights": "computed"},
+    ],
+    ids=str,
+)
 def test_layer_by_layer_is_the_encoder_at_once(
-    small_mixed: Graph, tmp_path: Path, hops: int, batch_norm: bool, given: bool, chunk: int, sparse: bool
+    small_mixed: Graph, tmp_path: Path, options: dict[str, Any], given: bool, chunk: int, sparse: bool
 ) -> None:
     graph = small_mixed
     support = build_support(graph.edge_index, graph.num_nodes, normalize=True, self_loops=False)
-    encoder = trained(graph, support, hops, batch_norm)
+    encoder = trained(graph, support, **options)
     whole = at_once(encoder, graph, support)
-    weights = encoder.edges(support.factor).detach() if given else None
+    weights = encoder.edges(support.factor, support.start).detach() if given else None
     if given:
         encoder.edges.logit.data.fill_(float("nan"))  # the learned ones are not looked at
     features = graph.dense_features()
@@ -74,8 +82,8 @@ def test_a_graph_at_hand_is_embedded_in_full_precision_and_the_encoder_left_as_i
         torch.testing.assert_close(embed_models(encoder, graph), whole, atol=1e-5, rtol=1e-4)
         assert encoder.training == training
         assert encoder.fuse_in_bfloat16
-    assert torch.equal(embed(encoder, graph), joined(embed_models(encoder, graph)))
-    assert torch.equal(embed(encoder, graph)[:, : encoder.out_channels], embed_models(encoder, graph)[0])
+    side_by_side = joined(embed_models(encoder, graph))
+    assert torch.equal(side_by_side[:, encoder.out_channels :], embed_models(encoder, graph)[1])
 
 
 @pytest.mark.parametrize("weighted", [False, True])

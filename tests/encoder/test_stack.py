@@ -22,14 +22,14 @@ def make(graph: Graph, **options: Any) -> tuple[EncoderStack, FeatureMatrix, Sup
 
 def tokens_of(encoder: EncoderStack, features: FeatureMatrix, support: Support) -> Tensor:
     part = whole_graph(features, support, encoder.hops)
-    return encoder.tokens(encoder.project(part), part, encoder.edges(support.factor))
+    return encoder.tokens(encoder.project(part), part, encoder.edges(support.factor, support.start))
 
 
 def encode(
     encoder: EncoderStack, features: FeatureMatrix, support: Support, mask: Tensor | None = None
 ) -> Tensor:
     part = whole_graph(features, support, encoder.hops)
-    embedding: Tensor = encoder(part, encoder.edges(support.factor), mask)
+    embedding: Tensor = encoder(part, encoder.edges(support.factor, support.start), mask)
     return embedding
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.candidates import Candidates, candidates_from_scores
+from h3gnn.evaluation.judge import Judge, Judgement, agreement
 from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, find_protocol, score
-from h3gnn.evaluation.snapshots import Judgement, agreement, evaluate_snapshots
 
 NODES, EPOCHS = 120, (0, 10, 20)
 
@@ -30,7 +30,7 @@ def graph(splits: int = 2) -> tuple[Tensor, list[Tensor]]:
     return labels, masks
 
 
-def snapshots(labels: Tensor) -> list[tuple[int, Tensor]]:
+def embeddings_on_the_way(labels: Tensor) -> list[tuple[int, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(3, 8, generator=generator)
     noise = torch.randn(len(EPOCHS), NODES, 8, generator=generator)
@@ -38,7 +38,10 @@ def snapshots(labels: Tensor) -> list[tuple[int, Tensor]]:
 
 
 def judged(labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], **options: Any) -> Judgement:
-    return evaluate_snapshots(iter(runs), labels, *masks, **options)
+    judge = Judge(labels, *masks, **options)
+    for epoch, embedding in runs:
+        judge.add(epoch, embedding)
+    return judge.result()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def judged(labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], 
 )
 def test_nothing_but_the_final_score_depends_on_test_labels(rule: str, probe: str) -> None:
     labels, masks = graph()
-    runs = snapshots(labels)
+    runs = embeddings_on_the_way(labels)
     first = judged(labels, masks, runs, epoch_rule=rule, probe=probe).scores
     for garbage in ((labels[90:] + 1) % 3, torch.full((30,), 40), torch.full((30,), -1)):
         changed = torch.cat([labels[:90], garbage])
@@ -59,7 +62,7 @@ def test_nothing_but_the_final_score_depends_on_test_labels(rule: str, probe: st
 
 def test_published_chooses_by_what_the_others_must_not_see() -> None:
     labels, masks = graph()
-    runs = snapshots(labels)
+    runs = embeddings_on_the_way(labels)
     honest = judged(labels, masks, runs, epoch_rule="validation").scores
     best = judged(labels, masks, runs, protocol=PUBLISHED).scores
     alone = [judged(labels, masks, [run], protocol=PUBLISHED).scores.accuracy for run in runs]

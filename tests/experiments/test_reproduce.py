@@ -13,24 +13,17 @@ import pytest
 import torch
 
 from h3gnn.errors import InputError
+from h3gnn.experiments.store import ResultStore, read_json
 from h3gnn.experiments.tables import cells as cells_module
-from h3gnn.experiments.tables import running, scope, workers
-from h3gnn.experiments.tables.ablation import MODELS
-from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables import running, workers
+from h3gnn.experiments.tables.cells import Cell, Scope
 from h3gnn.experiments.tables.document import document
-from h3gnn.experiments.tables.fits import Looks, known
-from h3gnn.experiments.tables.lines import Line, fit_line, unpack
-from h3gnn.experiments.tables.registry import EXPERIMENTS
-from h3gnn.experiments.tables.reproduce import (
-    Outcome,
-    find_experiments,
-    markdown_of,
-    plan,
-    read_result,
-    reproduce,
-)
-from h3gnn.experiments.tables.scope import Scope, look_epochs
-from h3gnn.experiments.tables.store import CellStore
+from h3gnn.experiments.tables.markdown import markdown_of
+from h3gnn.experiments.tables.measures import known, look_epochs
+from h3gnn.experiments.tables.planning import lines_of
+from h3gnn.experiments.tables.reproduce import Outcome, find_tables, plan, reproduce
+from h3gnn.experiments.tables.running import both_scores, judge_of
+from h3gnn.experiments.tables.specifications import TABLES
 from h3gnn.experiments.tables.workers import Finished
 from h3gnn.graphs.graph import Graph
 
@@ -41,19 +34,14 @@ QUICK = Scope(quick=True)
 @pytest.fixture
 def small_benchmarks(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> Iterator[Graph]:
     """Every benchmark is the small built-in graph, without a preset."""
-    monkeypatch.setattr(scope, "tuned_presets", dict)
+    monkeypatch.setattr(cells_module, "tuned_presets", dict)
     monkeypatch.setattr(running, "load", lambda name: small_mixed)
     running.graph_of.cache_clear()
     yield small_mixed
     running.graph_of.cache_clear()
 
 
-def two_lines(quick: Scope) -> list[Line]:
-    masks = {"H3GNN (Full)": "probability", "w/o DynMsk": "random"}
-    return [fit_line(quick, method, "texas", mask=mask) for method, mask in masks.items()]
-
-
-TWO_CELLS = replace(EXPERIMENTS["ablation"], lines=two_lines)
+TWO_CELLS = replace(TABLES["ablation"], graphs=("texas",), entries=TABLES["ablation"].entries[:2])
 """A table of two lines on one graph."""
 
 
@@ -75,7 +63,7 @@ def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
     monkeypatch.setattr(workers, "attempt", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
-    assert [len(some) for some in CellStore(tmp_path / "cells").graphs.values()] == [1]
+    assert [len(some) for some in ResultStore(tmp_path / "cells").groups.values()] == [1]
     monkeypatch.setattr(workers, "attempt", attempt)
     second = run(tmp_path)
     assert (second.kept, second.run, second.failed) == (1, 1, [])
@@ -86,7 +74,7 @@ def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
 
 def check_page(folder: Path, graph: Graph) -> None:
     """Compare every figure of the page with the stored values."""
-    page, rows = document(folder), read_result(folder / "ablation.json")["rows"]
+    page, rows = document(folder), read_json(folder / "ablation.json")["rows"]
     assert [(row["method"], row["protocol"]) for row in rows] == [
         ("H3GNN (Full)", "validation"),
         ("H3GNN (Full)", "published"),
@@ -97,16 +85,15 @@ def check_page(folder: Path, graph: Graph) -> None:
         values = 100 * np.array(row["probe"]["per_split"])
         figure = f"{values.mean():.2f} ± {values.std():.2f}"
         assert f"| {row['method']} | ours, `{row['protocol']}` | – | {figure} | – |" in page
-        result = unpack(row)
-        assert result.probe.values == row["probe"]["per_split"]
-        assert len(result.chosen[0]) == QUICK.splits
+        assert np.shape(row["probe"]["per_split"]) == (1, QUICK.splits)
+        assert [len(one) for one in row["chosen"]["epoch"]] == [QUICK.splits]
         assert row["sha256"] == graph.provenance.sha256
     assert "| w/o DynMsk | paper | 83.06 ± 2.20 | 90.16 ± 3.51 | 89.71 ± 3.21 |" in page
     assert (folder / "ablation.md").read_text().strip() in page
 
 
 def keys_of(name: str) -> set[str]:
-    return set(plan(EXPERIMENTS[name].lines(QUICK), QUICK))
+    return set(plan(lines_of(TABLES[name], QUICK), QUICK))
 
 
 def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> None:
@@ -120,13 +107,26 @@ def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> Non
 
 def test_a_preset_has_all_seeds_and_a_variant_of_it_few() -> None:
     full = Scope()
-    lines = {(line.method, line.graph): line for line in EXPERIMENTS["classification"].lines(full)}
+    lines = {(line.method, line.graph): line for line in lines_of(TABLES["classification"], full)}
     own = "H3GNN Diffi" if full.settings_of("cora")["mask"] == "difficulty" else "H3GNN Prob"
     assert len(lines[own, "cora"].cells) == 10
     assert len(lines["untrained encoder", "cora"].cells) == 3
     for name in ("ablation", "mask-ratio"):
-        models = {cell.params["n_models"] for line in EXPERIMENTS[name].lines(full) for cell in line.cells}
-        assert models == {MODELS}
+        models = {cell.params["n_models"] for line in lines_of(TABLES[name], full) for cell in line.cells}
+        assert models == {4}
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "efficiency"])
+def test_the_stored_cells_are_found_again(name: str) -> None:
+    """What was run for hours lies under the keys that the specifications give; seconds are of one machine."""
+    store = ResultStore(ROOT / "results" / "cells")
+    sha256 = {graph: next(iter(records.values()))["sha256"] for graph, records in store.groups.items()}
+    missing = {
+        f"{line.method} on {line.graph}"
+        for line in lines_of(TABLES[name], Scope())
+        if any(store.get(cell.key(sha256[cell.graph])) is None for cell in line.cells)
+    }
+    assert missing == set(read_json(ROOT / "results" / f"{name}.json")["missing"])
 
 
 def test_a_changed_cell_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_changed_cell_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_stored_result_without_a_preset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scope, "tuned_presets", dict)
+    monkeypatch.setattr(cells_module, "tuned_presets", dict)
     with pytest.raises(InputError, match="no shipped preset texas"):
         Scope().settings_of("texas")
 
@@ -153,8 +153,8 @@ def test_the_page_is_what_the_results_give() -> None:
     results = ROOT / "results"
     page = (ROOT / "docs" / "reproduction.md").read_text()
     assert page == document(results)
-    for name in (name for name in EXPERIMENTS if (results / f"{name}.json").is_file()):
-        stored = read_result(results / f"{name}.json")
+    for name in (name for name in TABLES if (results / f"{name}.json").is_file()):
+        stored = read_json(results / f"{name}.json")
         assert not stored["quick"]
         assert not stored["missing"] or "Not run yet" in markdown_of(stored)
         assert markdown_of(stored).strip() in page
@@ -168,16 +168,16 @@ def test_looks_are_close_together_at_the_start(epochs: int, expected: list[int])
 
 
 def looked(graph: Graph, seed: int = 0, *, groups: int = 1) -> dict[str, Any]:
-    """Show three random embeddings of two models to `Looks`, in one group or in two."""
-    looks, width = Looks(graph, 2, 3, (), 0), 8
+    """Show three random embeddings of two models to a judge, in one group or in two."""
+    judge, width = judge_of(graph, 2, 0), 8
     draw = torch.Generator().manual_seed(seed)
     shown = {epoch: torch.randn(graph.num_nodes, 2 * width, generator=draw) for epoch in (1, 2, 3)}
     for group in range(groups):
         for epoch, embedding in shown.items():
             columns = slice(None) if groups == 1 else slice(group * width, (group + 1) * width)
             models = range(2) if groups == 1 else range(group, group + 1)
-            looks.take(epoch, models, embedding[:, columns])
-    return looks.scores()
+            judge.take(epoch, models, embedding[:, columns])
+    return both_scores(judge)
 
 
 def test_models_trained_in_groups_are_joined(small_mixed: Graph) -> None:
@@ -215,4 +215,4 @@ def test_what_ends_a_process_does_not_end_the_others() -> None:
 
 def test_an_unknown_experiment_is_named() -> None:
     with pytest.raises(InputError, match="no experiment 'tabel'"):
-        find_experiments("tabel")
+        find_tables("tabel")

@@ -5,12 +5,13 @@ import torch
 
 from h3gnn.experiments.scoring import (
     Splits,
+    find_clusters,
     homophily_bin,
     probe_predictions,
     score_with_labels,
     score_without_labels,
 )
-from h3gnn.findings import RAW, TRAINED
+from h3gnn.report.findings import RAW, TRAINED
 
 
 def easy(nodes: int = 60) -> tuple[np.ndarray, Splits]:
@@ -70,7 +71,8 @@ def test_borders_of_the_bins() -> None:
 def test_without_labels_the_silhouette_finds_the_number_of_clusters() -> None:
     random = np.random.default_rng(0)
     rows = np.concatenate([random.normal(size=(30, 4)) + 20 * np.eye(4)[i] for i in range(4)])
-    scores, clusters = score_without_labels({RAW: random.normal(size=(120, 4)), TRAINED: rows})
+    clusters = find_clusters(rows, None)
+    scores = score_without_labels({RAW: random.normal(size=(120, 4)), TRAINED: rows}, clusters)
     assert len(np.unique(clusters)) == 4
     assert all(len(np.unique(clusters[30 * i : 30 * i + 30])) == 1 for i in range(4))
     raw, trained = (row.clustering["silhouette"].mean() for row in scores.rows)
@@ -79,6 +81,7 @@ def test_without_labels_the_silhouette_finds_the_number_of_clusters() -> None:
 
 
 def test_two_nodes_are_too_few_to_cluster() -> None:
-    scores, clusters = score_without_labels({TRAINED: np.eye(2)})
+    clusters = find_clusters(np.eye(2), None)
+    scores = score_without_labels({TRAINED: np.eye(2)}, clusters)
     assert scores.rows == ()
     assert clusters.tolist() == [0, 0]

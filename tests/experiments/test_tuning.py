@@ -150,7 +150,7 @@ def test_a_stack_that_does_not_fit_is_told_to_the_study(
 
 @pytest.mark.parametrize("name", SPACES)
 def test_every_value_of_a_space_is_an_argument_that_is_accepted(name: str) -> None:
-    from h3gnn.arguments import check_arguments
+    from h3gnn.settings import check_arguments
 
     for argument, values in SPACES[name].choices.items():
         for value in values:

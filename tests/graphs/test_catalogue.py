@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.catalogue import benchmarks, load
-from h3gnn.graphs.download import PinnedFile, cache_folder, data_folders, find_files, sha256_of
+from h3gnn.graphs.catalogue import (
+    PinnedFile,
+    benchmarks,
+    cache_folder,
+    data_folders,
+    find_files,
+    load,
+    sha256_of,
+)
+from h3gnn.graphs.networks import import_pyg
 from h3gnn.graphs.profile import profile
-from h3gnn.graphs.pyg import import_pyg
 
 DATA = os.environ.get("H3GNN_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="H3GNN_DATA does not point at the raw files")

@@ -11,10 +11,12 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from h3gnn import H3GNN
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import NO_FEATURES, as_graph
+from h3gnn.graphs.convert import as_graph, is_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.pyg import import_pyg
+from h3gnn.graphs.networks import import_pyg
+from h3gnn.graphs.structural import NO_FEATURES
 
 Data = import_pyg().data.Data
 
@@ -85,6 +87,29 @@ def test_pyg_data_with_edges_alone_gets_structural_features_and_says_so() -> Non
     assert graph.num_nodes == 3
     assert graph.num_features >= 8
     assert NO_FEATURES in graph.provenance.mended
+
+
+class Citations(Data):  # type: ignore[misc,valid-type]
+    """A user's own kind of `Data`, whose class is not of PyG's modules."""
+
+
+class Roads(nx.DiGraph):  # type: ignore[misc]
+    """A user's own kind of networkx graph."""
+
+
+def test_a_subclass_is_what_it_inherits_from_for_the_conversion_and_for_the_estimator() -> None:
+    data = Citations(x=torch.from_numpy(FEATURES), edge_index=torch.from_numpy(EDGES))
+    roads = Roads([(0, 1), (1, 2), (2, 0)])
+    for given in (data, roads):
+        assert is_graph(given)
+        assert edge_set(as_graph(given)) == {(0, 1), (1, 2), (2, 0)}
+        assert H3GNN(epochs=1, channels=4, device="cpu").fit(given).embedding_.shape[0] == 3
+
+
+def test_a_table_of_features_is_no_graph_and_a_square_sparse_matrix_is() -> None:
+    assert is_graph(sp.csr_array(np.eye(3)))
+    for table in (FEATURES, torch.from_numpy(FEATURES), sp.csr_array(FEATURES), pd.DataFrame(FEATURES)):
+        assert not is_graph(table)
 
 
 def test_networkx_keeps_names_and_doubles_undirected_edges_but_not_loops() -> None:

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import NO_FEATURES
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.pyg import import_pyg
+from h3gnn.graphs.networks import import_pyg
+from h3gnn.graphs.structural import NO_FEATURES
 
 Data = import_pyg().data.Data
 

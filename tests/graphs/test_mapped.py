@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
 from h3gnn.errors import GraphError
-from h3gnn.graphs import buckets, streams
+from h3gnn.graphs import buckets, opening, tables
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, open_mapped, support_rows
-from h3gnn.graphs.moments import MomentSums, scaler_from_moments
 from h3gnn.graphs.prepare import prepare_graph
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.graphs.scaling import MomentSums, fit_scaler
 
 
 def write(folder: Path, ids: list[Any], edges: list[tuple[int, int]], weights: list[float] | None) -> None:
@@ -70,8 +69,8 @@ def test_many_blocks_and_buckets_make_the_same_graph(tmp_path: Path, monkeypatch
     write(tmp_path, list(range(200)), edges, random.random(900).tolist())
     graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv")
     monkeypatch.setattr(buckets, "BUCKET_NODES", 7)
-    monkeypatch.setattr(streams, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(streams, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(opening, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 13)
     for kind in ("csv", "parquet"):
         mapped = prepare_graph(tmp_path / f"e.{kind}", tmp_path / f"f.{kind}", tmp_path / kind)
         assert_same(mapped, graph)
@@ -126,7 +125,7 @@ def test_the_scaling_learned_in_blocks_is_the_one_learned_at_once(name: str) -> 
     sums = MomentSums(5)
     for block in torch.split(FEATURES[name], 7):
         sums.add(block)
-    ours, wanted = scaler_from_moments(sums.moments()), fit_scaler(FEATURES[name])
+    ours, wanted = sums.moments().scaler(), fit_scaler(FEATURES[name])
     assert ours.kind == wanted.kind
     torch.testing.assert_close(ours(FEATURES[name]), wanted(FEATURES[name]), atol=2e-3, rtol=2e-3)
 
@@ -139,24 +138,48 @@ def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> No
     torch.testing.assert_close(feature_rows(mapped, scaler)(np.array([3, 1])), whole[[3, 1]])
 
 
-BAD = {
-    "stranger": ("e.csv", "source,target\n1,2\n2,99\n", "line 3: node 99 is unknown"),
-    "gap": ("f.csv", "id,a\n0,1\n1,\n", "line 3: a feature is missing"),
-    "twice": ("f.csv", "id,a\n1,1\n1,2\n", "stands there already"),
-    "word": ("f.csv", "id,a\n1,1\n2,x\n", "cannot be read"),
-    "negative weight": ("e.csv", "source,target,weight\n0,1,-2\n", "not a positive number"),
+BAD: dict[str, tuple[str, str | bytes, str]] = {
+    "stranger": (
+        "e.csv",
+        "source,target\n1,2\n2,99\n",
+        r"e.csv, line 3: node 99 is unknown; it is not in .*f.csv",
+    ),
+    "stranger after blank lines": (
+        "e.csv",
+        "# note\n\nsource,target\n\n1,2\n\n2,x\n",
+        "line 7: node 'x' is unknown",
+    ),
+    "gap": ("f.csv", "id,a\n0,1\n1,\n", r"line 3, column 2 \(a\): the value is empty"),
+    "beyond": ("f.csv", "id,a\n0,1\n1,1e60\n", "line 3: a feature is .* beyond float32"),
+    "twice": ("f.csv", "id,a\n1,1\n1,2\n", "line 3: node 1 stands already in .*f.csv, line 2"),
+    "word": ("f.csv", "id,a\n1,1\n2,x\n", r"line 3, column 2 \(a\): 'x' is not a number"),
+    "cells": ("f.csv", "id,a\n1,1\n2\n", r"line 3: 1 cell\(s\), the first row has 2"),
+    "no id": ("f.csv", "id,a\n1,1\n,2\n", r"line 3, column 1 \(id\): the node id is missing"),
+    "negative weight": (
+        "e.csv",
+        "source,target,weight\n0,1,-2\n",
+        "line 2: the edge weight -2 is not a positive number",
+    ),
     "no row": ("e.csv", "", "0 bytes"),
+    "header alone": ("e.csv", "source,target\n", "a header and no row"),
+    "quotation mark": ("e.csv", 'source,target\n0,"1\n', "line 2: a quotation mark is not closed"),
+    "encoding": ("e.csv", b"source,target\n0,1\n\xe9,1\n", "line 3: not UTF-8"),
 }
 
 
+@pytest.mark.parametrize("block_bytes", [16 << 20, 1])
 @pytest.mark.parametrize("name", BAD)
-def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+def test_a_fault_is_named_and_nothing_is_left(
+    tmp_path: Path, name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the blocks end, down to one line each, the place is the same."""
+    monkeypatch.setattr(opening, "BLOCK_BYTES", block_bytes)
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     file, text, words = BAD[name]
-    (tmp_path / file).write_text(text)
+    (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     before = sorted(tmp_path.iterdir())
     with pytest.raises(GraphError, match=words):
-        prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
+        prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out", header=True)
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -11,9 +11,8 @@ import torch
 
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.homophily import measure_homophily, verdict
 from h3gnn.graphs.profile import profile
-from h3gnn.graphs.verdict import verdict
 
 
 def undirected(*pairs: tuple[int, int]) -> np.ndarray:

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import NO_FEATURES
+from h3gnn.graphs import opening
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.structural import NO_FEATURES
 
 EDGES = "source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\n"
 FEATURES = "id,f0,f1\nann,1,0\nbob,2,1\ncid,3,0\neve,4,1\n"
@@ -82,6 +85,7 @@ def test_a_parquet_column_of_lists_is_a_table_of_features(tmp_path: Path) -> Non
         ("e.txt", "# a comment\n# another\n0 1\n1 2\n"),
         ("e.csv", "\ufeffsource,target\n0,1\n\n1,2\n\n"),
         ("e.csv", "source,target\r\n0,1\r\n1,2\r\n"),
+        ("e.csv", "source,target\r0,1\r\r1,2\r"),
         ("e.csv", '"source","target"\n"0","1"\n"1","2"\n'),
         ("e.csv", "source, target\n0, 1\n1, 2\n"),
     ],
@@ -127,6 +131,35 @@ def test_a_first_row_that_is_half_a_header_is_not_guessed(tmp_path: Path) -> Non
     paths = write(tmp_path, edges="0,1\n", features="0,1.0,x2\n1,2.0,3.0\n")
     with pytest.raises(GraphError, match="first row may be a header or data"):
         read_graph(**paths)
+
+
+def test_blocks_of_one_line_make_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an id looks like a number in one block and like a text in the next."""
+    edges = "source,target,weight\r\n7,8,1\r\n8,ann,2.5\r\n\r\nann,7,3"
+    paths = write(tmp_path, edges=edges, labels="id,label\n7,1\n8,\nann,0\n")
+    whole = read_graph(**paths)
+    monkeypatch.setattr(opening, "BLOCK_BYTES", 1)
+    parts = read_graph(**paths)
+    assert parts.node_ids.tolist() == whole.node_ids.tolist() == ["7", "8", "ann"]
+    assert parts.class_names == whole.class_names == ("0", "1")
+    assert parts.provenance == whole.provenance
+
+
+def test_ids_of_nineteen_digits_stay_whole_numbers_and_longer_ones_are_texts(tmp_path: Path) -> None:
+    path = write(tmp_path, edges=f"source,target\n{2**63 - 1},{-(2**63)}\n")["edges"]
+    assert read_graph(path).node_ids.tolist() == [-(2**63), 2**63 - 1]
+    path = write(tmp_path, edges=f"source,target\n{2**63},7\n")["edges"]
+    assert read_graph(path).node_ids.tolist() == ["7", str(2**63)]
+
+
+def test_a_column_may_be_id_and_feature_and_names_may_stand_twice(tmp_path: Path) -> None:
+    paths = write(tmp_path, edges="0,1\n", features="id,f\n0,5\n1,6\n")
+    graph = read_graph(**paths, feature_columns=["f", "id"])
+    assert graph.features.tolist() == [[5, 0], [6, 1]]
+    columns = [pa.array([0, 1]), pa.array([5.0, 6.0]), pa.array([7.0, 8.0])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["id", "f", "f"]), tmp_path / "f.parquet")
+    graph = read_graph(paths["edges"], features=tmp_path / "f.parquet")
+    assert graph.features.tolist() == [[5, 7], [6, 8]]
 
 
 @pytest.mark.parametrize("kind", ["npy", "dense npz", "sparse npz"])

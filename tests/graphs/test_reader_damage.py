@@ -24,7 +24,7 @@ from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.pyg import import_pyg
+from h3gnn.graphs.networks import import_pyg
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

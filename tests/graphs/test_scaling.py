@@ -3,12 +3,38 @@ from __future__ import annotations
 import pytest
 import torch
 
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import csr_features
 from h3gnn.graphs.scaling import fit_scaler
-from h3gnn.sparse import to_csr
 
 COUNTS = torch.tensor(
     [[3.0, 0.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
 )
+
+
+def to_csr(matrix: torch.Tensor) -> torch.Tensor:
+    rows, cols = matrix.nonzero(as_tuple=True)
+    crow = torch.cat(
+        [torch.zeros(1, dtype=torch.long), torch.bincount(rows, minlength=len(matrix)).cumsum(0)]
+    )
+    return csr_features(crow, cols, matrix[rows, cols], (matrix.shape[0], matrix.shape[1]))
+
+
+def test_sparse_features_are_checked_when_they_are_built() -> None:
+    with pytest.raises(RuntimeError, match="col_indices"):
+        csr_features(torch.tensor([0, 1]), torch.tensor([5]), torch.ones(1), (1, 2))
+
+
+@pytest.mark.parametrize("kind", ["auto", "none", "rows", "columns"])
+def test_sparse_features_are_scaled_as_dense_ones_are(kind: str) -> None:
+    wide = torch.zeros(6, 40)
+    wide[[0, 1, 2, 5], [3, 3, 7, 39]] = torch.tensor([2.0, 5.0, -1.0, 4.0])
+    sparse = check_graph(wide.to_sparse(), torch.zeros(2, 0).long()).features
+    assert sparse.layout == torch.sparse_csr
+    for features in (wide, wide.abs()):
+        dense, ours = fit_scaler(features, kind), fit_scaler(to_csr(features), kind)
+        assert dense.kind == ours.kind
+        torch.testing.assert_close(ours(to_csr(features)).to_dense(), dense(features))
 
 
 @pytest.mark.parametrize("sparse", [False, True])

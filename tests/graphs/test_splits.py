@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.splits import random_splits, with_splits
+from h3gnn.graphs.graph import random_splits, with_splits
 
 
 def draw(labels: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

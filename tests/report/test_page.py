@@ -14,8 +14,7 @@ import numpy as np
 
 from benchmarks.page import document_table
 from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
-from h3gnn.report.packing import COARSE, Packer
-from h3gnn.report.page import render_page
+from h3gnn.report.page import COARSE, Packer, render_page
 
 NASTY = "</script><script>alert(1)</script>"
 

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.browser import chromium, look, missing, open_page
 from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
-from h3gnn.findings import Category, Findings
+from h3gnn.report.findings import Category, Findings
 from h3gnn.report.page import render_page
 
 SIZES = (100, 10_000, 50_000)

@@ -25,7 +25,7 @@ MODELS, CPU = 2, torch.device("cpu")
 
 
 def training(**changes: object) -> Training:
-    return Training.of({**H3GNN(learning_rate=0.01, momentum=0.9).get_params(), **changes})
+    return Training.of({**H3GNN(n_models=MODELS, learning_rate=0.01, momentum=0.9).get_params(), **changes})
 
 
 def support_of(graph: Graph, normalize: bool = False) -> Support:
@@ -33,7 +33,9 @@ def support_of(graph: Graph, normalize: bool = False) -> Support:
     return support.to(CPU, torch.double)
 
 
-def undrawn(graph: Graph, entries: int, hops: int = 2, dropout: float = 0.0) -> EncoderStack:
+def undrawn(
+    graph: Graph, entries: int, hops: int = 2, dropout: float = 0.0, edge_weights: str = "learned"
+) -> EncoderStack:
     return EncoderStack(
         graph.num_features,
         8,
@@ -42,6 +44,7 @@ def undrawn(graph: Graph, entries: int, hops: int = 2, dropout: float = 0.0) -> 
         hops=hops,
         token_dropout=dropout,
         attention_dropout=dropout,
+        edge_weights=edge_weights,
         models=MODELS,
     ).double()
 
@@ -60,9 +63,12 @@ def batches_of(
     return sampled_batches(rows, len(fan_out), CPU, batch_size=batch_size, fan_out=fan_out)
 
 
-def step_on(graph: Graph, source: Source, how: Training, dropout: float = 0.0) -> Step:
+def step_on(
+    graph: Graph, source: Source, how: Training, dropout: float = 0.0, edge_weights: str = "learned"
+) -> Step:
     entries = source.support.entries if source.whole else 0
-    step = stack_step(undrawn(graph, entries, 2, dropout), source, list(range(MODELS)), how, chunk=16)
+    student = undrawn(graph, entries, 2, dropout, edge_weights)
+    step = stack_step(student, source, list(range(MODELS)), how, chunk=16)
     step.student.train()
     return step
 
@@ -101,7 +107,7 @@ def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
         return [loss.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)]
 
     every = whole_graph(features, support, hops)
-    wanted = encoder.tokens(encoder.project(every), every, encoder.edges(support.factor), mask)
+    wanted = encoder.tokens(encoder.project(every), every, encoder.edges(support.factor, support.start), mask)
     whole = gradients(wanted[:, seeds])
     batch = batches_of(graph, support, [ALL] * hops, 4, sparse).batch_of(seeds)
     weights = torch.sigmoid(encoder.edges.logit.index_select(1, entries_of(batch))) * batch.factor
@@ -119,16 +125,21 @@ def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
         {"targets": "standardized"},
         {"objective": "features"},
         {"learning_rate": [0.01, 0.002], "weight_decay": [0.0, 0.1], "momentum": [0.9, 0.5]},
+        {"edge_rate": 5.0},
     ],
     ids=str,
 )
+@pytest.mark.parametrize("edge_weights", ["learned", "fixed", "computed"])
 def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(
-    small_mixed: Graph, asked: dict[str, object]
+    small_mixed: Graph, asked: dict[str, object], edge_weights: str
 ) -> None:
     graph, support, how = small_mixed, support_of(small_mixed), training(**asked)
     features = FeatureMatrix(graph.dense_features().double())
-    full = step_on(graph, WholeGraph(features, support, 2), how)
-    batched = step_on(graph, batches_of(graph, support, [ALL, ALL], graph.num_nodes), how)
+    batches = batches_of(graph, support, [ALL, ALL], graph.num_nodes)
+    full, batched = (
+        step_on(graph, source, how, edge_weights=edge_weights)
+        for source in (WholeGraph(features, support, 2), batches)
+    )
     for epoch in range(4):
         strategy: MaskStrategy = RandomMask([0.5] * MODELS)
         if epoch:
@@ -136,7 +147,8 @@ def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(
         full(strategy)
         batched(strategy)
         torch.testing.assert_close(batched.difficulty, full.difficulty)
-    edges_of(batched).settle()
+    if edge_weights == "learned":
+        edges_of(batched).settle()
     pairs = [(batched.student, full.student), (batched.committee, full.committee)]
     if full.teacher is not None and batched.teacher is not None:
         pairs.append((batched.teacher.encoder, full.teacher.encoder))

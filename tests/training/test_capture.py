@@ -37,7 +37,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def train(graph: Graph, setting: dict[str, Any], runner: Callable[[Step], Any]) -> tuple[Step, Tensor, Any]:
     """Train on the GPU; return the step, the loss and mask size of every epoch, and what ran the step."""
-    params = H3GNN(**BASE).get_params() | setting | {"epochs": EPOCHS, "mask_warmup": EPOCHS // 2}
+    params = (
+        H3GNN(**BASE, n_models=MODELS).get_params() | setting | {"epochs": EPOCHS, "mask_warmup": EPOCHS // 2}
+    )
     support = build_support(graph.edge_index, graph.num_nodes)
     source = WholeGraph(FeatureMatrix(graph.features.to(DEVICE)), support.to(DEVICE), 2)
     how = Training.of(params)

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, CheckpointWarning, Graph, InputError
-from h3gnn.storage import versions
-from h3gnn.tensorfiles import read_tensor_file, write_tensor_file
-from h3gnn.training.checkpointfiles import checkpoints_in, epoch_of, newest_in, one_process_only
+from h3gnn.storage.checkpoints import checkpoints_in, epoch_of, newest_in, one_process_only
+from h3gnn.storage.files import read_tensor_file, versions, write_tensor_file
 from h3gnn.training.checkpoints import CheckpointWriter, StopRequest, TrainingStopped, signals_wait
 from h3gnn.training.history import Recorder
 from h3gnn.training.models import Training
@@ -385,7 +384,7 @@ def rewritten(path: Path, **changes: Any) -> None:
 STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "newer format": ({"format_version": 99}, "has format version 99, but this h3gnn reads version 2"),
     "other h3gnn": ({"versions": {"h3gnn": "9.9"}}, "was written by h3gnn 9.9, but this is h3gnn"),
-    "other file": ({"format": "diary"}, "was not written as h3gnn-checkpoint"),
+    "other file": ({"format": "diary"}, "was not written by h3gnn as h3gnn-checkpoint"),
     "lost tensor": (
         {"lost": "step/difficulty"},
         "does not fit its own settings: step/difficulty is missing",

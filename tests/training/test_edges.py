@@ -23,7 +23,7 @@ def batch_of(entries: torch.Tensor) -> Batch:
     nothing = torch.empty(0, dtype=torch.int64)
     part = Part(nothing, [0], [], FeatureMatrix(torch.empty(0, 1), "dense"))
     factor = torch.full((len(entries),), 2.0, dtype=torch.double)
-    return Batch(part, factor, nothing, nothing.view(2, 0), nothing, entries, nothing)
+    return Batch(part, factor, factor / 4, nothing, nothing.view(2, 0), nothing, entries, nothing)
 
 
 def test_a_step_that_touches_everything_is_adam() -> None:

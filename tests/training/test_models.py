@@ -45,7 +45,7 @@ def builder(graph: Graph, support: Support, dropout: float = 0.2) -> Callable[[i
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_groups_give_what_all_at_once_give(small_mixed: Graph, at_once: int) -> None:
-    source, how = source_of(small_mixed), Training.of(OPTIONS)
+    source, how = source_of(small_mixed), Training.of(OPTIONS | {"n_models": 3})
     build = builder(small_mixed, source.support)
     seeds = [11, 22, 33]
     together, history = train_models(build, source, seeds, how, at_once=3)
@@ -61,7 +61,7 @@ def test_groups_give_what_all_at_once_give(small_mixed: Graph, at_once: int) -> 
 
 def stack(graph: Graph, seeds: list[int], **own: Any) -> tuple[Step, MaskStrategy]:
     """A stack in which every model has settings of its own."""
-    source, how = source_of(graph), Training.of(OPTIONS | own)
+    source, how = source_of(graph), Training.of(OPTIONS | own | {"n_models": len(seeds)})
     step = stack_step(builder(graph, source.support, 0.0)(len(seeds)), source, seeds, how, chunk=40)
     step.student.train()
     return step, how.mask_of(len(seeds))(how.mask_warmup)
@@ -111,9 +111,9 @@ def test_bfloat16_in_the_fusion_block_stays_close(small_mixed: Graph) -> None:
     encoder = builder(small_mixed, source.support, 0.0)(1).eval()
     encoder.reset_parameters([torch.Generator().manual_seed(0)], source.support.start)
     part = whole_graph(source.features, source.support, 2)
-    exact = encoder(part, encoder.edges(source.support.factor))
+    exact = encoder(part, encoder.edges(source.support.factor, source.support.start))
     encoder.fuse_in_bfloat16 = True
-    rough = encoder(part, encoder.edges(source.support.factor))
+    rough = encoder(part, encoder.edges(source.support.factor, source.support.start))
     assert rough.dtype == torch.float32
     assert not torch.equal(rough, exact)
     assert (rough - exact).abs().max() < 0.1

@@ -56,7 +56,7 @@ def view_of(batch: Batch, mask: Tensor | None = None, teacher: Any = None) -> Vi
 def test_chunks_change_neither_difficulty_nor_gradients(
     small_mixed: Graph, objective: str, dropout: float, chunk: int
 ) -> None:
-    how = Training.of(H3GNN(objective=objective, edge_drop=dropout).get_params())
+    how = Training.of(H3GNN(n_models=MODELS, objective=objective, edge_drop=dropout).get_params())
     mask = torch.zeros(MODELS, small_mixed.num_nodes, dtype=torch.bool)
     mask[:, ::2] = True
 
@@ -81,7 +81,7 @@ def test_chunks_change_neither_difficulty_nor_gradients(
 def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targets: str) -> None:
     encoder, source = setting(path_graph)
     batch = batch_of(source)
-    weights = encoder.edges(batch.factor)
+    weights = encoder.edges(batch.factor, batch.start)
     teacher = Teacher(encoder, [0.9, 0.9]).look(batch.part, weights, None, DrawnNoise([]))
     compare = LatentPrediction(MODELS, encoder, targets).compare(view_of(batch, teacher=teacher.embedding))
     target = encoder(batch.part, weights)
@@ -102,7 +102,7 @@ def test_the_decoder_is_asked_for_the_raw_features(path_graph: Graph) -> None:
     batch = batch_of(source)
     objective = FeatureReconstruction(MODELS, encoder, "plain").double()
     objective.reset_parameters([torch.Generator().manual_seed(i) for i in range(2)])
-    embedding = encoder(batch.part, encoder.edges(batch.factor))
+    embedding = encoder(batch.part, encoder.edges(batch.factor, batch.start))
     decoded = objective.decoder(embedding[:, 1:3])
     wanted = (decoded - path_graph.dense_features().double()[1:3]).square().sum(dim=-1)
     compare = objective.compare(view_of(batch))

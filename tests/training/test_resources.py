@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from h3gnn.errors import InputError
+from h3gnn.settings import parse_memory
 from h3gnn.training.resources import (
     LIBRARIES,
     Size,
     _cpu_bfloat16,
     models_at_once,
-    parse_memory,
     pick_chunk,
     pick_group,
     use_bfloat16,

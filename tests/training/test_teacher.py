@@ -59,7 +59,7 @@ def test_averaging_products_equals_multiplying_with_averaged_weights(path_graph:
     part, nothing = whole_graph(features, support.to(features.device, torch.double), 2), DrawnNoise([])
     teacher = Teacher(student, [0.7])
     for _ in range(5):
-        weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double))
+        weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double), None)
         averaged = teacher.look(part, weights, student.project(part), nothing)
         assert teacher.products is not None  # it did not multiply with the features
         by_itself = teacher.look(part, weights, None, nothing)

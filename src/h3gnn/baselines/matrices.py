@@ -9,7 +9,8 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.sparse import adjacency_entries, csr_tensor, row_pointers
+from h3gnn.encoder.sparse import csr_tensor, row_pointers
+from h3gnn.encoder.support import adjacency_entries
 
 TWO_HOP_LIMIT = 300_000_000
 """Paths of two steps that may be walked to find the two-hop neighbourhoods."""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.baselines.matrices import adjacency, neighbour_mean
-from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
+from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.graphs.graph import Graph
 
 HOPS = 2
@@ -41,6 +41,7 @@ def diffused_features(graph: Graph, strength: float = DIFFUSION) -> npt.NDArray[
     What H3GNN's own smoothing does to an embedding, done to the features: what it earns without any training.
     """
     unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
-    walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight))
+    support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    walk = StepMatrix(support, "walks", unit.device)
     diffused: npt.NDArray[np.float32] = Smoother(walk, strength)(unit).numpy()
     return diffused

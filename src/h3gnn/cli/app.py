@@ -35,21 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-for command in (
-    demo,
-    fit,
-    embed,
-    evaluate,
-    cluster,
-    compare,
-    tune,
-    reproduce,
-    report,
-    plot,
-    inspect,
-    datasets,
-    prepare,
-):
+COMMANDS = (demo, fit, embed, evaluate, cluster, compare, tune, reproduce, report, plot, inspect, datasets)
+for command in (*COMMANDS, prepare):
     app.command()(command)
 
 

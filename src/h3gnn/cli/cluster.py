@@ -90,7 +90,7 @@ def _cluster(
     import numpy as np
 
     from h3gnn.evaluation.clustering import compare_clusters, pick_clusters, silhouette
-    from h3gnn.storage import versions
+    from h3gnn.storage.files import versions
 
     nodes = len(read.values)
     known = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
@@ -137,7 +137,7 @@ def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
 
     import pandas as pd
 
-    from h3gnn.storage import write_atomically
+    from h3gnn.storage.files import write_atomically
 
     table = pd.DataFrame({"node": read.ids, "cluster": clusters})
     if out.suffix.lower() == ".csv":

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.output import say
+from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
+    from h3gnn.experiments.methods import Method
 
 DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
 PANEL = "The comparison"
@@ -91,7 +91,12 @@ def compare(
         method_params(method, model, grid)  # says at once if there is no such grid
     for note in loaded.provenance.mended:
         say(f"note: {note}")
-    with _progress() as watch:
+    with progress() as add_bar:
+
+        def watch(method: Method) -> Callable[[float], None]:
+            bar = add_bar(method.title, 1.0)
+            return lambda share: bar(completed=share)
+
         result = comparing.compare(
             chosen,
             loaded,
@@ -109,34 +114,13 @@ def compare(
     _print_table(result)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[Any], Callable[[float], None]] | None]:
-    """Show a bar per method on standard error; nothing where that is not a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-
-        def watch(method: Any) -> Callable[[float], None]:
-            task = progress.add_task(method.title, total=1.0)
-            return lambda share: progress.update(task, completed=share)
-
-        yield watch
-
-
 def _print_table(result: Comparison) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from h3gnn.report.terminal import percent
+    from h3gnn.report.tables import percent
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
     reference = "H3GNN" if result.reference == "h3gnn" else "the best"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from h3gnn.cli import settings
 from h3gnn.cli.source import DataDirOption
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-
-def datasets(as_json: JsonOption = False, data_dir: DataDirOption = None) -> None:
+def datasets(as_json: settings.JsonOption = False, data_dir: DataDirOption = None) -> None:
     """List the benchmark graphs: size, homophily, source, licence, and whether they are cached."""
     from h3gnn.graphs.catalogue import benchmarks
 

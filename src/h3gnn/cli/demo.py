@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.output import say
-from h3gnn.cli.report import open_page, place_all, write_page
+from h3gnn.cli.report import open_page
 
 if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
-    from h3gnn.findings import Findings
+    from h3gnn.estimator import H3GNN
+    from h3gnn.report.findings import Findings, Scoreboard
 
 
 def demo(
@@ -34,23 +36,28 @@ def demo(
     are unlike. A linear probe and k-means score each representation; the probe's strength is chosen on
     validation nodes. The report page, as `h3gnn report` writes it for any run, lets you explore the result.
     """
-    from h3gnn.experiments.demo import run_demo
+    from h3gnn.experiments.collect import collect_findings
+    from h3gnn.graphs.synthetic import mixed_graph
+    from h3gnn.report.pictures import ENDINGS
 
     page = out.with_suffix(".html")
     if picture:
-        settings.check_output(out, (".png", ".pdf", ".svg"))
+        settings.check_output(out, ENDINGS)
         settings.check_output(page, (".html",))
     model = settings.build_estimator(None, {}, None, seed=seed, device=device)
     model.set_params(verbose=True)
     if not as_json:
         say("fitting a synthetic graph of mixed homophily (under a minute) …")
-    result = run_demo(model)
+    started = time.perf_counter()
+    findings = collect_findings(model.fit(mixed_graph()))
+    assert findings.scores is not None
+    rows, seconds = _rows(findings.scores), time.perf_counter() - started
     if picture:
-        _draw(result.findings, out, page)
+        _draw(findings, out, page)
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
+        typer.echo(json.dumps(_summary(model, rows, seconds), indent=2))
     else:
-        _print_table(result.as_dict()["rows"])
+        _print_table(rows)
     if picture and not as_json:
         typer.echo(f"picture: {out}")
         typer.echo(f"report: {page}  (open it in a browser)")
@@ -58,15 +65,44 @@ def demo(
         open_page(page)
 
 
-def _draw(findings: Findings, out: Path, page: Path) -> None:
-    from h3gnn.report.maps import draw_maps
+def _rows(scores: Scoreboard) -> list[dict[str, Any]]:
+    rows = []
+    for one in scores.rows:
+        assert one.probe is not None
+        rows.append(
+            {
+                "method": one.representation,
+                "probe_accuracy": float(one.probe.mean()),
+                "probe_std": float(one.probe.std()),
+                "kmeans_accuracy": float(one.clustering["accuracy"][0]),
+            }
+        )
+    return rows
 
-    maps = place_all(findings, "tsne", 0)
+
+def _summary(model: H3GNN, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    from h3gnn.storage.files import versions
+
+    return {
+        "rows": rows,
+        "protocol": "validation",
+        "provenance": model.graph_.provenance.as_dict(),
+        "params": {name: value for name, value in model.get_params().items() if name != "verbose"},
+        "versions": versions(),
+        "seconds": round(seconds, 2),
+    }
+
+
+def _draw(findings: Findings, out: Path, page: Path) -> None:
+    from h3gnn.report.graphics import draw_maps
+    from h3gnn.report.page import page_maps, write_page
+
+    maps = page_maps(findings)
     draw_maps(out, dict(reversed(maps.items())), findings.category("class"))
     write_page(page, findings, maps)
 
 
-def _print_table(rows: list[dict[str, float | str]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -75,7 +111,7 @@ def _print_table(rows: list[dict[str, float | str]]) -> None:
     table.add_column("linear probe, test accuracy", justify="right")
     table.add_column("k-means accuracy", justify="right")
     for row in rows:
-        probe, spread = 100 * float(row["probe_accuracy"]), 100 * float(row["probe_std"])
-        kmeans = 100 * float(row["kmeans_accuracy"])
-        table.add_row(str(row["method"]), f"{probe:.1f} ± {spread:.1f} %", f"{kmeans:.1f} %")
+        probe, spread = 100 * row["probe_accuracy"], 100 * row["probe_std"]
+        kmeans = 100 * row["kmeans_accuracy"]
+        table.add_row(row["method"], f"{probe:.1f} ± {spread:.1f} %", f"{kmeans:.1f} %")
     Console().print(table)

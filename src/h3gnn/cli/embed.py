@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.chunks import is_mapped, write_result
-from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_embedding
+from h3gnn.cli.output import EMBEDDING_ENDINGS, is_mapped, say, write_embedding, write_result
 from h3gnn.cli.source import Source, takes_graph
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.output import EMBEDDING_ENDINGS, say
+from h3gnn.cli.output import EMBEDDING_ENDINGS, is_mapped, say
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -54,9 +54,9 @@ def read_embedded(given: str, graph: Graph | None, device: str) -> Embedded:
 
 
 def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
-    from h3gnn.cli.chunks import is_mapped
     from h3gnn.estimator import H3GNN
-    from h3gnn.graphs.splits import with_splits
+    from h3gnn.graphs.graph import with_splits
+    from h3gnn.settings import kept_for
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
@@ -68,7 +68,7 @@ def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
         )
     values = model.embedding_ if graph is None else model.transform(graph)
     asked = with_splits(model.graph_) if graph is None else graph
-    params = {name: value for name, value in model.get_params().items() if name != "verbose"}
+    params = kept_for("log", model.get_params())
     seed = model.random_state if isinstance(model.random_state, int) else None
     return Embedded(values, asked.node_ids, asked, "H3GNN", params, seed, model.epochs)
 
@@ -79,7 +79,7 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
     import numpy as np
 
     from h3gnn.graphs.featurefile import read_features
-    from h3gnn.graphs.ids import find_ids, quoted
+    from h3gnn.graphs.names import find_ids, quoted
 
     read = read_features(path, None, None, {})
     values = np.asarray(read.values, dtype=np.float32)
@@ -106,14 +106,14 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
 
 def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the ids that `h3gnn embed` wrote beside an NPY file; the positions where there are none."""
-    from h3gnn.graphs.tables import check_once, open_table, read_ids
+    from h3gnn.graphs.tables import check_once, open_table
 
     beside = path.with_suffix(".ids.csv")
     if not beside.exists():
         return positions
     table = open_table(beside, role="node ids", header=True)
-    ids = read_ids(table, (0,))[0]
-    check_once(ids, table)
+    ids = table.read((0,)).ids[0]
+    check_once(ids, table.place)
     if len(ids) != len(positions):
         raise InputError(f"{beside} names {len(ids)} nodes, but {path} has {len(positions)} rows")
     return ids

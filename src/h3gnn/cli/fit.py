@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import checkpointing, settings
-from h3gnn.cli.chunks import check_ending, is_first, write_result
-from h3gnn.cli.output import EMBEDDING_ENDINGS, say
+from h3gnn.cli import settings, stopping
+from h3gnn.cli.output import EMBEDDING_ENDINGS, check_ending, is_first, say, write_result
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.cli.stopping import resumable
-from h3gnn.cli.watching import check_tensorboard, scalar_log
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.training.checkpoints import Checkpoints
+    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.training.history import Recorder
+    from h3gnn.training.loop import AfterEpoch, AfterEpochOf
 
 
 @takes_graph
@@ -49,10 +52,10 @@ def fit(
     memory: settings.MemoryOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
-    checkpoint_every: checkpointing.EveryOption = None,
-    checkpoint_minutes: checkpointing.MinutesOption = None,
-    keep: checkpointing.KeepOption = None,
-    resume: checkpointing.ResumeOption = None,
+    checkpoint_every: stopping.EveryOption = None,
+    checkpoint_minutes: stopping.MinutesOption = None,
+    keep: stopping.KeepOption = None,
+    resume: stopping.ResumeOption = None,
     tensorboard: Annotated[
         Path | None,
         typer.Option(
@@ -83,8 +86,8 @@ def fit(
     To see the result: `h3gnn report run/ --open`. To watch the training: `--tensorboard logs/`, and beside it
     `tensorboard --logdir logs/`.
     """
-    if tensorboard is not None:
-        check_tensorboard()
+    if tensorboard is not None and find_spec("tensorboard") is None:
+        raise InputError("--tensorboard needs TensorBoard: pip install 'h3gnn[tensorboard]'")
     if resume is not None:
         _go_on(context, resume, tensorboard, as_json)
         return
@@ -93,10 +96,10 @@ def fit(
     if embeddings is not None:
         settings.check_output(embeddings, EMBEDDING_ENDINGS)
     if out is not None:
-        from h3gnn.storage import check_folder
+        from h3gnn.storage.models import check_folder
 
         check_folder(out)
-    checkpoints = checkpointing.policy(out, checkpoint_every, checkpoint_minutes, keep)
+    checkpoints = stopping.policy(out, checkpoint_every, checkpoint_minutes, keep)
     named = {
         "epochs": epochs,
         "channels": channels,
@@ -105,7 +108,7 @@ def fit(
         "mask": mask,
         "learning_rate": learning_rate,
         "batch_size": batch_size,
-        "fan_out": settings.parse_fan_out(fan_out),
+        "fan_out": _parse_fan_out(fan_out),
         "batches": batches,
         "memory": memory,
     }
@@ -117,7 +120,7 @@ def fit(
     for note in loaded.provenance.mended if is_first() else ():
         say(f"note: {note}")
     if checkpoints is not None and out is not None and is_first():
-        from h3gnn.runs import Run, begin_run
+        from h3gnn.storage.runs import Run, begin_run
         from h3gnn.training.resources import pick_device
 
         pick_device(device)
@@ -126,11 +129,17 @@ def fit(
     _train_and_write(model, loaded, out, embeddings, checkpoints, tensorboard, as_json)
 
 
+def _parse_fan_out(text: str | None) -> int | list[int] | None:
+    """Return `--fan-out 10,5` as a list and `--fan-out 10` as a number."""
+    numbers = None if text is None else settings.parse_numbers("--fan-out", text, "10,5")
+    return numbers[0] if numbers and len(numbers) == 1 else numbers
+
+
 def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_json: bool) -> None:
     """Take up an unfinished run with all that its first command said."""
     from h3gnn.estimator import H3GNN
 
-    run = checkpointing.read_unfinished(context, folder)
+    run = stopping.read_unfinished(context, folder)
     if run.embeddings is not None:
         settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
     model = H3GNN(**run.params)
@@ -146,14 +155,13 @@ def _train_and_write(
     tensorboard: Path | None,
     as_json: bool,
 ) -> None:
-    if not is_first():  # of several processes, the first one writes
-        with resumable(out if checkpoints is not None else None):
-            model.fit(graph)
-        return
     started = time.perf_counter()
     with resumable(out if checkpoints is not None else None):
-        with scalar_log(tensorboard) as watching:
-            model.fit(graph, checkpoints=checkpoints, after_epoch_of=watching)
+        if not is_first():  # of several processes, the first one writes
+            model.fit(graph)
+            return
+        with _scalar_log(tensorboard) as log_of:
+            model.fit(graph, checkpoints=checkpoints, after_epoch_of=log_of)
         seconds = time.perf_counter() - started
         if out is not None:
             model.save(out)
@@ -161,7 +169,7 @@ def _train_and_write(
         if embeddings is not None:
             write_result(embeddings, model, graph)
         if checkpoints is not None and out is not None:
-            from h3gnn.runs import finish_run
+            from h3gnn.storage.runs import finish_run
 
             finish_run(out)
     summary = _summary(model, seconds, out, embeddings)
@@ -178,6 +186,29 @@ def _train_and_write(
             typer.echo(f"wrote {written}")
 
 
+@contextmanager
+def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
+    """Write what each epoch measures into a folder of TensorBoard's, one line for each model."""
+    if folder is None:
+        yield None
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; --tensorboard names a folder")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder), flush_secs=5) as writer:
+
+        def log_of(first: int) -> AfterEpoch:
+            def log(epoch: int, recorder: Recorder) -> None:
+                for name, values in recorder.newest().items():
+                    for model, value in enumerate(values, start=first):
+                        writer.add_scalar(f"{name}/model {model}", value, epoch)
+
+            return log
+
+        yield log_of
+
+
 def _how_it_went(summary: dict[str, Any]) -> str:
     if summary["loss"] is None:
         return "untrained"
@@ -185,7 +216,8 @@ def _how_it_went(summary: dict[str, Any]) -> str:
 
 
 def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
-    from h3gnn.storage import versions
+    from h3gnn.settings import kept_for
+    from h3gnn.storage.files import versions
 
     trained = len(model.history_) > 0
     return {
@@ -198,7 +230,7 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "model": None if out is None else str(out),
         "embeddings": None if embeddings is None else str(embeddings),
         "provenance": model.graph_.provenance.as_dict(),
-        "params": {name: value for name, value in model.get_params().items() if name != "verbose"},
+        "params": kept_for("log", model.get_params()),
         "seeds": model.seeds_,
         "versions": versions(),
     }

@@ -9,20 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
+from h3gnn.cli import settings
 from h3gnn.cli.source import Source, takes_graph
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
-]
 
 
 @takes_graph
 def inspect(
     *,
     source: Source,
-    as_json: JsonOption = False,
-    plot: PlotOption = None,
+    as_json: settings.JsonOption = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
+    ] = None,
 ) -> None:
     """Say what kind of graph this is: size, degrees, homophily, and what that means for this method."""
     from h3gnn.graphs.profile import profile

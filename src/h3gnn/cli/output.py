@@ -1,24 +1,57 @@
-"""What commands write: words to standard error, embeddings to files, whole or not at all."""
+"""What commands put out: words and bars to standard error, embeddings to files, whole or not at all."""
 
 from __future__ import annotations
 
-import io
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-if TYPE_CHECKING:
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     import numpy as np
     import numpy.typing as npt
 
+    from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
+AddBar = Callable[[str, float | None], Callable[..., None]]
+"""From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
 
 def say(message: str) -> None:
     """Tell the person something, beside the result."""
     print(f"h3gnn: {message}", file=sys.stderr)
+
+
+def is_first() -> bool:
+    """Tell whether this process writes: the only one, or rank 0 of those that torchrun started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def progress(*, counted: bool = False) -> Iterator[AddBar]:
+    """Give what adds a bar on standard error; where that is no terminal, bars that show nothing.
+
+    Args:
+        counted: show how many of how many are done, not the share.
+    """
+    if not sys.stderr.isatty():
+        yield lambda title, total: lambda **_: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
+    note, title = rich.TextColumn("{task.fields[note]}"), rich.TextColumn("{task.description}")
+    columns = (title, rich.BarColumn(), done, rich.TimeRemainingColumn(elapsed_when_finished=True), note)
+    with rich.Progress(*columns, console=Console(stderr=True)) as bars:
+        yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))
 
 
 def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:
@@ -27,28 +60,86 @@ def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph
     Parquet and CSV have a column `node` and a column `e0`, `e1`, … per dimension. NPY holds the numbers
     alone, so the ids go beside it into `NAME.ids.csv`, in the same order.
     """
-    from h3gnn.storage import write_atomically
-
-    ending = path.suffix.lower()
-    if ending == ".npy":
-        import numpy as np
-
-        buffer = io.BytesIO()
-        np.save(buffer, embedding)
-        ids = _table(graph, {})
-        write_atomically(path.with_suffix(".ids.csv"), ids.to_csv(index=False).encode())
-        write_atomically(path, buffer.getvalue())
-        return
-    table = _table(graph, {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])})
-    if ending == ".csv":
-        write_atomically(path, table.to_csv(index=False).encode())
-        return
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, index=False)
-    write_atomically(path, buffer.getvalue())
-
-
-def _table(graph: Graph, columns: dict[str, Any]) -> Any:
+    import numpy as np
     import pandas as pd
 
-    return pd.DataFrame({"node": graph.node_ids, **columns})
+    ending = path.suffix.lower()
+    ids = pd.DataFrame({"node": graph.node_ids})
+    if ending == ".npy":
+        _write(path.with_suffix(".ids.csv"), lambda file: ids.to_csv(file, index=False))
+        _write(path, lambda file: np.save(file, embedding))
+        return
+    columns = {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])}
+    table = pd.DataFrame({"node": graph.node_ids, **columns})
+    if ending == ".csv":
+        _write(path, lambda file: table.to_csv(file, index=False))
+    else:
+        _write(path, lambda file: table.to_parquet(file, index=False))
+
+
+def _write(path: Path, write: Callable[[Any], object]) -> None:
+    """Write a file, whole or not at all, by what writes into an open one."""
+    from h3gnn.storage.files import whole_file
+
+    with whole_file(path.parent, path.name, lambda: path.name) as file:
+        write(file)
+
+
+def is_mapped(graph: Graph) -> bool:
+    """Tell a graph in files from one in memory."""
+    from h3gnn.graphs.mapped import MappedGraph
+
+    return isinstance(graph, MappedGraph)
+
+
+def write_result(path: Path, model: H3GNN, graph: Graph) -> None:
+    """Write a fitted graph's embeddings; those of a graph in files as Parquet, never all in memory."""
+    if is_mapped(graph):
+        check_ending(path, graph)
+        _write(path, lambda file: _write_chunks(file, model, graph))
+    else:
+        write_embedding(path, model.embedding_, graph)
+
+
+def check_ending(path: Path, graph: Graph) -> None:
+    """Refuse, before the work, a format that is not written in chunks."""
+    if is_mapped(graph) and path.suffix.lower() != ".parquet":
+        raise InputError(f"{path}: the embeddings of a graph in files are written as .parquet")
+
+
+def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
+    """Write one row group per chunk: a column `node`, and `e0`, `e1`, … as for graphs in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = _Ids(graph.node_ids())
+    writer = None
+    try:
+        for chunk in model.embedding_chunks():
+            columns = {f"e{i}": pa.array(chunk[:, i]) for i in range(chunk.shape[1])}
+            table = pa.table({"node": ids.take(len(chunk)), **columns})
+            writer = writer or pq.ParquetWriter(file, table.schema, compression="none", use_dictionary=False)
+            writer.write_table(table, row_group_size=len(chunk))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+class _Ids:
+    """Hands out the next so many ids from blocks of any length."""
+
+    def __init__(self, blocks: Any) -> None:
+        self.blocks = blocks
+        self.left: Any = None
+
+    def take(self, count: int) -> Any:
+        """Return the next `count` ids as one Arrow array."""
+        import pyarrow as pa
+
+        taken: list[Any] = []
+        while count:
+            block = next(self.blocks) if self.left is None else self.left
+            taken.append(block.slice(0, count))
+            self.left = block.slice(count) if len(block) > count else None
+            count -= len(taken[-1])
+        return pa.concat_arrays(taken)

@@ -10,13 +10,11 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.output import say
-from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
-    from h3gnn.findings import Findings, Floats
+    from h3gnn.estimator import H3GNN
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
-MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 MapOption = Annotated[
     str, typer.Option("--map", help="How nodes are placed: tsne, umap (needs `h3gnn[umap]`) or pca.")
 ]
@@ -56,26 +54,23 @@ def report(
 
     `--table nodes.parquet` writes the same for other embedding viewers (see docs/report.md).
     """
-    from h3gnn.estimator import H3GNN
-    from h3gnn.experiments.gather import gather
-    from h3gnn.training.resources import pick_device
+    from h3gnn.experiments.collect import collect_findings
+    from h3gnn.report.page import page_maps, write_page
 
-    check_map(map_)
     if out is not None:
         settings.check_output(out, (".html",))
     if table is not None:
         settings.check_output(table, (".parquet",))
-    pick_device(device)
-    model, path = H3GNN.load(run), run / "report.html" if out is None else out
+    model, path = load_run(run, device, map_), run / "report.html" if out is None else out
     if not as_json:
         say("scoring …")
-    findings = gather(model.set_params(device=device), most_nodes=nodes)
+    findings = collect_findings(model, most_nodes=nodes)
     if not as_json:
         say(f"placing {findings.nodes:,} nodes …")
-    maps = place_all(findings, map_, seed)
+    maps = page_maps(findings, method=map_, seed=seed)
     write_page(path, findings, maps)
     if table is not None:
-        from h3gnn.report.table import write_node_table
+        from h3gnn.report.tables import write_node_table
 
         write_node_table(table, findings, *maps.values())
     if as_json:
@@ -96,36 +91,19 @@ def report(
         open_page(path)
 
 
-def check_map(method: str) -> None:
-    """Refuse a map that cannot be drawn, before the work and not after it."""
-    from importlib.util import find_spec
+def load_run(run: Path, device: str, map_: str) -> H3GNN:
+    """Read a fitted run, to be computed with on a device; what cannot be drawn is refused first."""
+    from h3gnn.estimator import H3GNN
+    from h3gnn.evaluation.places import check_map
+    from h3gnn.experiments.collect import refuse_files
+    from h3gnn.training.resources import pick_device
 
-    if method not in MAPS:
-        raise InputError(f"--map {method}: there are {', '.join(MAPS)}")
-    if method == "umap" and find_spec("umap") is None:
-        raise InputError("--map umap needs umap-learn: pip install 'h3gnn[umap]'")
-
-
-def place_all(findings: Findings, method: str, seed: int) -> dict[str, Floats]:
-    """Return the two maps of a page: the embedding, and the raw features beside it."""
-    from h3gnn.findings import RAW, TRAINED
-    from h3gnn.report.places import LANDMARKS, place
-
-    kind = MAPS[method]
-    if method == "tsne" and findings.nodes > LANDMARKS:
-        kind += f" by {LANDMARKS:,} landmarks"
-    return {
-        f"{title}, {kind}": place(findings.embeddings[name], method=method, seed=seed)
-        for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
-    }
-
-
-def write_page(path: Path, findings: Findings, maps: dict[str, Floats]) -> None:
-    """Write the page, whole or not at all."""
-    from h3gnn.report.page import render_page
-    from h3gnn.storage import write_atomically
-
-    write_atomically(path, render_page(findings, maps).encode())
+    check_map(map_, "--map")
+    pick_device(device)
+    model = H3GNN.load(run)
+    model.set_params(device=device)
+    refuse_files(model)
+    return model
 
 
 def open_page(path: Path) -> None:

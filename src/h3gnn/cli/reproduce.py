@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.output import say
+from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped
 from h3gnn.errors import InputError
 
@@ -71,29 +71,29 @@ def reproduce(
 
 
 def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
-    from h3gnn.experiments.tables.reproduce import find_experiments, read_result
+    from h3gnn.experiments.store import read_json
+    from h3gnn.experiments.tables.cells import Scope
+    from h3gnn.experiments.tables.reproduce import find_tables, shown_rows
     from h3gnn.experiments.tables.reproduce import reproduce as run
-    from h3gnn.experiments.tables.scope import Scope
     from h3gnn.training.resources import pick_device
 
-    experiments = find_experiments(name)
+    tables = find_tables(name)
     scope = Scope(quick, seeds, pick_device(device).type)
     folder.mkdir(parents=True, exist_ok=True)
-    with _goes_on(folder), _progress() as told:
-        outcome = run(experiments, scope, folder, jobs=jobs, told=told)
-    for experiment in experiments:
-        stored = folder / f"{experiment.name}.json"
-        if experiment.figure is not None and stored in outcome.written:
+    with _goes_on(folder), progress(counted=True) as add_bar:
+        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar))
+    for table in tables:
+        stored = folder / f"{table.name}.json"
+        if table.picture and stored in outcome.written:
             from h3gnn.report.figures import write_figure
 
-            shown = experiment.figure(read_result(stored)["rows"])
-            outcome.written += write_figure(experiment.name, shown, folder)
+            outcome.written += write_figure(table.name, shown_rows(table, read_json(stored)["rows"]), folder)
     return outcome
 
 
 def _write_document(folder: Path) -> None:
     from h3gnn.experiments.tables.document import document
-    from h3gnn.storage import write_atomically
+    from h3gnn.storage.files import write_atomically
 
     if not DOCUMENT.parent.is_dir():
         raise InputError(
@@ -135,25 +135,18 @@ def _goes_on(folder: Path) -> Iterator[None]:
     raise Stopped(code)
 
 
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """Show cells done on standard error: a bar on a terminal, else a line for each cell."""
+def _watching(add_bar: AddBar) -> Told:
+    """Return what shows the cells that are done: a bar on a terminal, else a line for each cell."""
     if not sys.stderr.isatty():
 
         def tell(done: int, total: int, finished: Finished) -> None:
             seconds = f"{finished.record['seconds']:.1f} s" if finished.record else finished.failure
             print(f"[{done}/{total}] {finished.cell.name}: {seconds}", file=sys.stderr, flush=True)
 
-        yield tell
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        return tell
+    bar = add_bar("reading graphs", None)
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("reading graphs", total=None)
+    def show(done: int, total: int, finished: Finished) -> None:
+        bar(completed=done, total=total, description=finished.cell.name)
 
-        def show(done: int, total: int, finished: Finished) -> None:
-            progress.update(task, completed=done, total=total, description=finished.cell.name)
-
-        yield show
+    return show

@@ -2,69 +2,57 @@
 
 from __future__ import annotations
 
-import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.errors import InputError
+from h3gnn.settings import SETTINGS, check_arguments, parse_value
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
 
-PANEL = "The method"
+METHOD = "The method"
+LARGE = "Graphs past memory, and several processes"
+
+
+def _option(name: str, panel: str | None = None, *flags: str) -> Any:
+    """Return the option that sets an argument, in the words of its list."""
+    setting = SETTINGS[name]
+    words = f": {', '.join(setting.words)}." if setting.words else "."
+    return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel)
+
 
 PresetOption = Annotated[
     str | None,
     typer.Option(
         help="Start from named settings: `paper`, a benchmark such as `texas`, or a file of `h3gnn tune`.",
-        rich_help_panel=PANEL,
+        rich_help_panel=METHOD,
     ),
 ]
-EpochsOption = Annotated[int | None, typer.Option(help="Training steps.", rich_help_panel=PANEL)]
-ChannelsOption = Annotated[int | None, typer.Option(help="Width of a token.", rich_help_panel=PANEL)]
-HopsOption = Annotated[
-    int | None, typer.Option(help="How far the neighbourhood tokens reach.", rich_help_panel=PANEL)
-]
-ModelsOption = Annotated[
-    int | None,
-    typer.Option("--models", help="Train so many models and join their embeddings.", rich_help_panel=PANEL),
-]
-MaskOption = Annotated[
-    str | None, typer.Option(help="random, difficulty or probability.", rich_help_panel=PANEL)
-]
-LearningRateOption = Annotated[float | None, typer.Option(help="Of Adam.", rich_help_panel=PANEL)]
+EpochsOption = Annotated[int | None, _option("epochs", METHOD)]
+ChannelsOption = Annotated[int | None, _option("channels", METHOD)]
+HopsOption = Annotated[int | None, _option("hops", METHOD)]
+ModelsOption = Annotated[int | None, _option("n_models", METHOD, "--models")]
+MaskOption = Annotated[str | None, _option("mask", METHOD)]
+LearningRateOption = Annotated[float | None, _option("learning_rate", METHOD)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
         help="Any other argument of `H3GNN`, e.g. `--set mask_ratio=0.5`; may be repeated.",
-        rich_help_panel=PANEL,
+        rich_help_panel=METHOD,
     ),
 ]
-BATCHES_PANEL = "Graphs past memory, and several processes"
-BatchSizeOption = Annotated[
-    int | None,
-    typer.Option(help="Train on so many nodes at a time, not on all.", rich_help_panel=BATCHES_PANEL),
-]
-FanOutOption = Annotated[
-    str | None,
-    typer.Option(help="Neighbours per node and hop, e.g. `10,5`; -1 is all.", rich_help_panel=BATCHES_PANEL),
-]
-BatchesOption = Annotated[
-    str | None,
-    typer.Option(help="neighbours, or clusters (METIS, needs pymetis).", rich_help_panel=BATCHES_PANEL),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        help="A budget, e.g. `8GB`: picks how many nodes to work on at a time.", rich_help_panel=BATCHES_PANEL
-    ),
-]
-SeedOption = Annotated[int, typer.Option(help="The same seed gives the same result.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+BatchSizeOption = Annotated[int | None, _option("batch_size", LARGE)]
+FanOutOption = Annotated[str | None, _option("fan_out", LARGE)]
+BatchesOption = Annotated[str | None, _option("batches", LARGE)]
+MemoryOption = Annotated[str | None, _option("memory", LARGE)]
+SeedOption = Annotated[int, _option("random_state")]
+DeviceOption = Annotated[str, _option("device")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
@@ -72,40 +60,28 @@ def build_estimator(
     preset: str | None, named: dict[str, Any], assignments: list[str] | None, *, seed: int, device: str
 ) -> H3GNN:
     """Return an estimator with the preset, then the named options, then `--set` on top."""
-    from h3gnn.arguments import check_arguments
     from h3gnn.estimator import H3GNN
 
     given = {name: value for name, value in named.items() if value is not None}
-    given |= dict(_assignment(text) for text in assignments or [])
-    unknown = sorted(set(given) - set(H3GNN().get_params()))
-    if unknown:
-        raise InputError(f"--set {unknown[0]}: H3GNN has no such argument; see the list in docs/method.md")
+    for text in assignments or []:
+        name, value = split_assignment("--set", text, "NAME=VALUE")
+        given[name] = parse_value(name, value)
     given |= {"random_state": seed, "device": device}
     model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
     check_arguments(model.get_params())
     return model
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def split_assignment(option: str, text: str, form: str) -> tuple[str, str]:
+    """Return the name of a setting and what an option assigns to it; another name is refused."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"--set {text}: write NAME=VALUE")
-    return name.strip(), parse_value(name.strip(), value)
-
-
-def parse_value(name: str, text: str) -> Any:
-    """Return the number, truth value, nothing or word that a text stands for as the value of an argument."""
-    from h3gnn.arguments import CHOICES
-
-    if text.strip() in CHOICES.get(name, ()):  # "none" is a word for some
-        return text.strip()
-    words = {"true": True, "false": False, "none": None}
-    if text.strip().lower() in words:
-        return words[text.strip().lower()]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.strip()
+        raise InputError(f"{option} {text}: write {form}")
+    if name.strip() not in SETTINGS:
+        near = get_close_matches(name, SETTINGS, 1, cutoff=0.7)
+        meant = f"; did you mean {near[0]}?" if near else "; `help(h3gnn.H3GNN)` lists them"
+        raise InputError(f"{option} {name.strip()}: H3GNN has no such argument{meant}")
+    return name.strip(), value
 
 
 def check_output(path: Path, endings: tuple[str, ...]) -> None:
@@ -118,12 +94,11 @@ def check_output(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path} is a folder; name a file")
 
 
-def parse_fan_out(text: str | None) -> int | list[int] | None:
-    """Return `--fan-out 10,5` as a list and `--fan-out 10` as a number."""
-    if text is None:
-        return None
+def parse_numbers(option: str, text: str, example: str) -> list[int]:
+    """Return `10,5` as numbers."""
     try:
-        numbers = [int(one) for one in text.split(",")]
+        return [int(one) for one in text.split(",")]
     except ValueError:
-        raise InputError(f"--fan-out {text}: write whole numbers with commas between, e.g. 10,5") from None
-    return numbers[0] if len(numbers) == 1 else numbers
+        raise InputError(
+            f"{option} {text}: write whole numbers with commas between, e.g. {example}"
+        ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -16,98 +16,47 @@ from h3gnn.errors import InputError
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
 
-PANEL = "Your own graph"
-
-GraphArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="GRAPH",
-        help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file: "
-        ".graphml, .gml, .pt, .npz; or a folder of `h3gnn prepare`. Leave it out with --edges.",
-        show_default=False,
-    ),
-]
-EdgesOption = Annotated[
-    Path | None, typer.Option("--edges", help="Edges: CSV, TSV or Parquet.", rich_help_panel=PANEL)
-]
-FeaturesOption = Annotated[
-    Path | None,
-    typer.Option("--features", help="Features: CSV, TSV, Parquet, NPY or NPZ.", rich_help_panel=PANEL),
-]
-LabelsOption = Annotated[
-    Path | None,
-    typer.Option("--labels", help="Classes and splits: CSV, TSV or Parquet.", rich_help_panel=PANEL),
-]
-SourceColumnOption = Annotated[
-    str | None,
-    typer.Option(help="Where an edge starts: name, or position from 1.", rich_help_panel=PANEL),
-]
-TargetColumnOption = Annotated[
-    str | None, typer.Option(help="Where an edge ends: name, or position from 1.", rich_help_panel=PANEL)
-]
-WeightColumnOption = Annotated[
-    str | None, typer.Option(help="Positive edge weights: name, or position from 1.", rich_help_panel=PANEL)
-]
-IdColumnOption = Annotated[
-    str | None,
-    typer.Option(help="Node ids in the features: name, or position from 1.", rich_help_panel=PANEL),
-]
-FeatureColumnsOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Columns of features, with commas between; else all but the id.", rich_help_panel=PANEL
-    ),
-]
-LabelIdColumnOption = Annotated[
-    str | None, typer.Option(help="Node ids in the labels: name, or position from 1.", rich_help_panel=PANEL)
-]
-LabelColumnOption = Annotated[
-    str | None, typer.Option(help="Classes: name, or position from 1.", rich_help_panel=PANEL)
-]
-SplitColumnsOption = Annotated[
-    str | None,
-    typer.Option(help="Columns of train, val, test, with commas between.", rich_help_panel=PANEL),
-]
-HeaderOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether text files start with names; else found out.",
-        rich_help_panel=PANEL,
-    ),
-]
-DelimiterOption = Annotated[
-    str | None,
-    typer.Option(help="Character between cells of text files; else found out.", rich_help_panel=PANEL),
-]
-UndirectedOption = Annotated[
-    bool, typer.Option("--undirected", help="Add the opposite of every edge.", rich_help_panel=PANEL)
-]
 DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of benchmark files; else H3GNN_DATA and the cache folder."),
 ]
 
 
+def _own(text: str, *flags: str) -> Any:
+    return typer.Option(*flags, help=text, rich_help_panel="Your own graph")
+
+
 @dataclass(frozen=True)
 class Source:
     """The graph that the options of a command describe; each field is an option."""
 
-    graph: GraphArgument = None
-    edges: EdgesOption = None
-    features: FeaturesOption = None
-    labels: LabelsOption = None
-    source_column: SourceColumnOption = None
-    target_column: TargetColumnOption = None
-    weight_column: WeightColumnOption = None
-    id_column: IdColumnOption = None
-    feature_columns: FeatureColumnsOption = None
-    label_id_column: LabelIdColumnOption = None
-    label_column: LabelColumnOption = None
-    split_columns: SplitColumnsOption = None
-    header: HeaderOption = None
-    delimiter: DelimiterOption = None
-    undirected: UndirectedOption = False
+    graph: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="GRAPH",
+            help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file: "
+            ".graphml, .gml, .pt, .npz; or a folder of `h3gnn prepare`. Leave it out with --edges.",
+            show_default=False,
+        ),
+    ] = None
+    edges: Annotated[Path | None, _own("Edges: CSV, TSV or Parquet.")] = None
+    features: Annotated[Path | None, _own("Features: CSV, TSV, Parquet, NPY or NPZ.")] = None
+    labels: Annotated[Path | None, _own("Classes and splits: CSV, TSV or Parquet.")] = None
+    source_column: Annotated[str | None, _own("Where an edge starts: name, or position from 1.")] = None
+    target_column: Annotated[str | None, _own("Where an edge ends: name, or position from 1.")] = None
+    weight_column: Annotated[str | None, _own("Positive edge weights: name, or position from 1.")] = None
+    id_column: Annotated[str | None, _own("Node ids in the features: name, or position from 1.")] = None
+    feature_columns: Annotated[
+        str | None, _own("Columns of features, with commas between; else all but the id.")
+    ] = None
+    label_id_column: Annotated[str | None, _own("Node ids in the labels: name, or position from 1.")] = None
+    label_column: Annotated[str | None, _own("Classes: name, or position from 1.")] = None
+    split_columns: Annotated[str | None, _own("Columns of train, val, test, with commas between.")] = None
+    header: Annotated[
+        bool | None, _own("Whether text files start with names; else found out.", "--header/--no-header")
+    ] = None
+    delimiter: Annotated[str | None, _own("Character between cells of text files; else found out.")] = None
+    undirected: Annotated[bool, _own("Add the opposite of every edge.", "--undirected")] = False
     data_dir: DataDirOption = None
 
     @property
@@ -130,11 +79,11 @@ class Source:
         Raises:
             InputError: in one sentence, for what does not make a graph.
         """
-        from h3gnn.graphs.splits import with_splits
+        from h3gnn.graphs.graph import with_splits
 
         if self.edges is not None:
             return with_splits(self._own_files(self.edges))
-        extra = [*self._reading(), *(name for name in ("features", "labels") if getattr(self, name))]
+        extra = [*self.reading(), *(name for name in ("features", "labels") if getattr(self, name))]
         if extra:
             raise InputError(
                 f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
@@ -156,32 +105,26 @@ class Source:
 
         if self.graph is not None:
             raise InputError(f"give either the graph {self.graph} or --edges, not both")
-        return read_graph(edges, features=self.features, labels=self.labels, **self._reading())
+        return read_graph(edges, features=self.features, labels=self.labels, **self.reading())
 
-    def _reading(self) -> dict[str, Any]:
+    def reading(self) -> dict[str, Any]:
         """Return what was said about how to read the files."""
-        options: dict[str, Any] = {
-            "source_column": self.source_column,
-            "target_column": self.target_column,
-            "weight_column": self.weight_column,
-            "id_column": self.id_column,
-            "feature_columns": _names(self.feature_columns),
-            "label_id_column": self.label_id_column,
-            "label_column": self.label_column,
-            "split_columns": _names(self.split_columns),
-            "header": self.header,
-            "delimiter": self.delimiter,
-            "undirected": self.undirected or None,
-        }
-        return {name: value for name, value in options.items() if value is not None}
+        apart = ("graph", "edges", "features", "labels", "data_dir")
+        said = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
+        for name in ("feature_columns", "split_columns"):
+            if said[name] is not None:
+                said[name] = [one.strip() for one in said[name].split(",")]
+        said["undirected"] = self.undirected or None
+        return {name: value for name, value in said.items() if value is not None}
 
 
-def takes_graph(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Source`, in the place of its argument `source`."""
+def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Give a command the options of `Source`, but for those named, in the place of its argument `source`."""
     hints = get_type_hints(Source, include_extras=True)
     options = [
         Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
         for field in fields(Source)
+        if field.name not in without
     ]
     shown: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
@@ -195,10 +138,6 @@ def takes_graph(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return run
-
-
-def _names(listed: str | None) -> list[str] | None:
-    return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
 def _named_graph(graph: str, data_dir: Path | None) -> Graph:

@@ -1,4 +1,4 @@
-"""How a command ends before its time: by Ctrl-C, by SIGTERM, by a full disk."""
+"""Runs that Ctrl-C, SIGTERM or a full disk may stop: their options, their ends, and how to go on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,79 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
-from h3gnn.cli.output import say
+import typer
+
+from h3gnn.cli.output import is_first, say
 from h3gnn.errors import InputError, RankLostError
 from h3gnn.training.checkpoints import TrainingStopped
 
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.storage.runs import Run
+
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+BESIDE_RESUME = ("resume", "as_json", "tensorboard")
+
+
+def _option(flag: str, text: str, **more: Any) -> Any:
+    return typer.Option(flag, help=text, rich_help_panel="Runs that may be killed", **more)
+
+
+EveryOption = Annotated[int | None, _option("--checkpoint-every", "A checkpoint after every so many epochs.")]
+MinutesOption = Annotated[
+    float | None, _option("--checkpoint-minutes", "A checkpoint every so many minutes.")
+]
+KeepOption = Annotated[int | None, _option("--keep", "How many checkpoints to keep; 2 if not given.")]
+ResumeOption = Annotated[
+    Path | None,
+    _option(
+        "--resume",
+        "Go on with the unfinished run in this folder; needs no other option.",
+        metavar="RUN",
+        show_default=False,
+    ),
+]
+
+
+def policy(
+    out: Path | None, every: int | None, minutes: float | None, keep: int | None
+) -> Checkpoints | None:
+    """Return what the options ask for, or None where they ask for no checkpoints."""
+    if every is None and minutes is None:
+        if keep is not None:
+            raise InputError("--keep counts checkpoints: give --checkpoint-every or --checkpoint-minutes too")
+        return None
+    if out is None:
+        raise InputError("checkpoints lie in the folder of the run: give --out FOLDER too")
+    from h3gnn.storage.checkpoints import CHECKPOINTS, Checkpoints
+
+    asked = Checkpoints(out / CHECKPOINTS, every, minutes, 2 if keep is None else keep, keep_finished=True)
+    asked.check()
+    return asked
+
+
+def read_unfinished(context: typer.Context, folder: Path) -> Run:
+    """Return the run to go on with; other options would be ignored, so they are refused."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if given is not None and given.name == "COMMANDLINE" and parameter.name not in BESIDE_RESUME:
+            name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
+            raise InputError(f"--resume goes on with the settings of the run: leave out {name}")
+    from h3gnn.storage.checkpoints import newest_in
+    from h3gnn.storage.runs import read_run
+
+    run = read_run(folder)
+    newest, place = newest_in(Path(run.checkpoints.folder))
+    if not is_first():
+        return run
+    if newest:
+        whose = "" if place == Path(run.checkpoints.folder) else f" ({place.name})"
+        say(f"going on with {folder} after epoch {newest} of {run.params['epochs']}{whose}")
+    else:
+        say(f"{folder} has no checkpoint yet: starting from the first epoch")
+    return run
 
 
 class Stopped(SystemExit):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import settings
+from h3gnn.cli.output import progress
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
+from h3gnn.settings import check_arguments, parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +22,11 @@ if TYPE_CHECKING:
     from h3gnn.experiments.spaces import Space
     from h3gnn.graphs.graph import Graph
 
-PANEL = "The search"
 STORAGE = "sqlite:///h3gnn-studies.db"
+
+
+def _option(text: str, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, help=text, rich_help_panel="The search", **more)
 
 
 @takes_graph
@@ -35,79 +37,43 @@ def tune(
         "preset.json"
     ),
     record: Annotated[
-        Path | None,
-        typer.Option(help="Also write every trial and finalist.", metavar="FILE.json", rich_help_panel=PANEL),
+        Path | None, _option("Also write every trial and finalist.", metavar="FILE.json")
     ] = None,
-    trials: Annotated[int, typer.Option(help="Configurations to try in all.", rich_help_panel=PANEL)] = 100,
-    minutes: Annotated[
-        float | None, typer.Option(help="Ask for no more after so long.", rich_help_panel=PANEL)
-    ] = None,
+    trials: Annotated[int, _option("Configurations to try in all.")] = 100,
+    minutes: Annotated[float | None, _option("Ask for no more after so long.")] = None,
     objective: Annotated[
         str,
-        typer.Option(
-            help="validation, clustering (k-means, scored on validation nodes), or label-free (no label is "
-            "looked at).",
-            rich_help_panel=PANEL,
+        _option(
+            "validation, clustering (k-means, scored on validation nodes), or label-free (no label is "
+            "looked at)."
         ),
     ] = "validation",
-    space: Annotated[
-        str,
-        typer.Option(help="full, paper (its appendix) or structure (of the encoder).", rich_help_panel=PANEL),
-    ] = "full",
+    space: Annotated[str, _option("full, paper (its appendix) or structure (of the encoder).")] = "full",
     choices: Annotated[
         list[str] | None,
-        typer.Option(
-            "--choices",
+        _option(
+            "Other values for an argument of `H3GNN`, e.g. `--choices hops=2,4`; may be repeated.",
             metavar="NAME=A,B,…",
-            help="Other values for an argument of `H3GNN`, e.g. `--choices hops=2,4`; may be repeated.",
-            rich_help_panel=PANEL,
         ),
     ] = None,
-    epochs: Annotated[
-        str,
-        typer.Option(help="Where trials are scored; the last is their end.", rich_help_panel=PANEL),
-    ] = "10,20,40,80,160",
-    joined: Annotated[
-        int, typer.Option(help="Models of a trial, scored side by side.", rich_help_panel=PANEL)
-    ] = 1,
-    at_once: Annotated[int, typer.Option(help="Models trained as one program.", rich_help_panel=PANEL)] = 16,
-    finalists: Annotated[
-        int, typer.Option(help="So many of the best are trained again with --models.", rich_help_panel=PANEL)
-    ] = 4,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How often each of them is trained, from other seeds.", rich_help_panel=PANEL
-        ),
-    ] = 1,
+    epochs: Annotated[str, _option("Where trials are scored; the last is their end.")] = "10,20,40,80,160",
+    joined: Annotated[int, _option("Models of a trial, scored side by side.")] = 1,
+    at_once: Annotated[int, _option("Models trained as one program.")] = 16,
+    finalists: Annotated[int, _option("So many of the best are trained again with --models.")] = 4,
+    repeats: Annotated[int, _option("How often each of them is trained, from other seeds.", min=1)] = 1,
     probed: Annotated[
         bool,
-        typer.Option(
-            "--probed",
-            help="Score the finalists by the linear probe itself, not by ridge regression; slower.",
-            rich_help_panel=PANEL,
+        _option(
+            "Score the finalists by the linear probe itself, not by ridge regression; slower.", "--probed"
         ),
     ] = False,
-    models: Annotated[
-        int, typer.Option("--models", help="`n_models` of the preset.", rich_help_panel=PANEL)
-    ] = 4,
-    splits: Annotated[
-        int | None,
-        typer.Option(help="Score trials on the first few splits only.", rich_help_panel=PANEL),
-    ] = None,
-    clusters: Annotated[
-        int | None, typer.Option(help="For k-means: how many clusters.", rich_help_panel=PANEL)
-    ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(help="Name of the study; the same name goes on with it.", rich_help_panel=PANEL),
-    ] = None,
+    models: Annotated[int, _option("`n_models` of the preset.")] = 4,
+    splits: Annotated[int | None, _option("Score trials on the first few splits only.")] = None,
+    clusters: Annotated[int | None, _option("For k-means: how many clusters.")] = None,
+    study: Annotated[str | None, _option("Name of the study; the same name goes on with it.")] = None,
     storage: Annotated[
         str,
-        typer.Option(
-            help="Any Optuna storage address, so that many machines may share it; or a journal, FILE.log.",
-            rich_help_panel=PANEL,
-        ),
+        _option("Any Optuna storage address, so that many machines may share it; or a journal, FILE.log."),
     ] = STORAGE,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
@@ -125,7 +91,7 @@ def tune(
     from h3gnn.experiments.tune import open_study
     from h3gnn.experiments.tune import tune as run
     from h3gnn.experiments.tuning import Budget
-    from h3gnn.storage import write_atomically
+    from h3gnn.storage.files import write_atomically
     from h3gnn.training.resources import pick_device
 
     for path in (out, record):
@@ -136,7 +102,7 @@ def tune(
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     opened = open_study(loaded, name, storage, objective, seed)
-    with _progress(trials) as told:
+    with progress(counted=True) as add_bar:
         found = run(
             loaded,
             opened,
@@ -151,7 +117,7 @@ def tune(
             clusters=clusters,
             device=pick_device(device),
             seed=seed,
-            told=told,
+            told=_watching(add_bar("trials", trials)),
         )
     write_atomically(out, _text(found.preset()))
     if record is not None:
@@ -168,18 +134,14 @@ def tune(
 
 def parse_epochs(text: str) -> tuple[int, ...]:
     """Return `10,20,40` as numbers."""
-    try:
-        rungs = tuple(int(one) for one in text.split(","))
-    except ValueError:
-        rungs = ()
-    if not rungs or rungs[0] < 1 or sorted(set(rungs)) != list(rungs):
+    rungs = settings.parse_numbers("--epochs", text, "10,20,40")
+    if rungs[0] < 1 or sorted(set(rungs)) != rungs:
         raise InputError(f"--epochs {text}: write growing whole numbers with commas between, e.g. 10,20,40")
-    return rungs
+    return tuple(rungs)
 
 
 def build_space(name: str, choices: list[str] | None) -> Space:
     """Return the named space with `--choices` on top; every value is checked as `H3GNN` would."""
-    from h3gnn.arguments import check_arguments
     from h3gnn.estimator import H3GNN
     from h3gnn.experiments.spaces import SPACES
 
@@ -188,12 +150,8 @@ def build_space(name: str, choices: list[str] | None) -> Space:
     defaults = H3GNN().get_params()
     given: dict[str, list[Any]] = {}
     for text in choices or []:
-        argument, equals, listed = text.partition("=")
-        if not equals:
-            raise InputError(f"--choices {text}: write NAME=A,B,…")
-        if argument not in defaults:
-            raise InputError(f"--choices {argument}: H3GNN has no such argument; see docs/method.md")
-        given[argument] = [settings.parse_value(argument, one) for one in listed.split(",")]
+        argument, listed = settings.split_assignment("--choices", text, "NAME=A,B,…")
+        given[argument] = [parse_value(argument, one) for one in listed.split(",")]
         for value in given[argument]:
             check_arguments({**defaults, argument: value})
     return SPACES[name].restricted(given)
@@ -207,32 +165,13 @@ def _text(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-@contextmanager
-def _progress(trials: int) -> Iterator[Callable[[optuna.Study], None] | None]:
-    """Show trials done and the best score on standard error, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:
+    """Return what shows the trials done and the best score."""
     from h3gnn.experiments.tuning import finished
 
-    columns = (
-        TextColumn("trials"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("best {task.fields[best]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("trials", total=trials, best="–")
+    def told(study: optuna.Study) -> None:
+        kept = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
+        scores = [one["best"] for one in kept if "best" in one]
+        bar(completed=finished(study), note=f"best {max(scores):.4f}" if scores else "")
 
-        def told(study: optuna.Study) -> None:
-            scores = [
-                t.user_attrs["best"] for t in study.get_trials(deepcopy=False) if "best" in t.user_attrs
-            ]
-            best = f"{max(scores):.4f}" if scores else "–"
-            progress.update(task, completed=finished(study), best=best)
-
-        yield told
+    return told

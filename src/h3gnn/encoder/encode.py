@@ -62,30 +62,6 @@ def _no_rows(nodes: Tensor) -> Tensor:
     raise NotImplementedError("this graph is read as a whole")
 
 
-class EdgeReader:
-    """The edge weights `[models, entries]` of a range of entries: learned, or given.
-
-    Args:
-        encoder: whose learned weights to read.
-        support: their fixed factors.
-        given: weights to use in their place `[models, entries]`.
-    """
-
-    def __init__(self, encoder: EncoderStack, support: Support, given: Tensor | None = None) -> None:
-        self.encoder, self.support, self.given = encoder, support, given
-
-    def __call__(self, first: int, last: int) -> Tensor:
-        """Return the weights of the entries from `first` to before `last`."""
-        if self.given is not None:
-            return self.given[:, first:last]
-        logit = self.encoder.edges.logit.detach()[:, first:last]
-        if (first, last) == (0, self.support.entries):
-            factor = self.support.factor
-        else:
-            factor = self.support.factors(torch.arange(first, last, device=self.support.pattern.crow.device))
-        return torch.sigmoid(logit.to(factor.device)) * factor
-
-
 class LayerwiseEncoder:
     """Encodes all nodes of a graph, some at a time.
 
@@ -107,7 +83,8 @@ class LayerwiseEncoder:
     ) -> None:
         self.encoder, self.graph, self.support = encoder, graph, graph.support
         self.chunk = chunk or max(1, self.support.nodes)
-        self.weights = EdgeReader(encoder, self.support, edge_weights)
+        self.given = edge_weights
+        self.ends: Tensor | None = None
         self.beside = self.support.pattern.crow.device
         self.allocate = allocate or (
             lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=self.beside)
@@ -117,8 +94,11 @@ class LayerwiseEncoder:
     def tokens(self) -> Iterator[Tensor]:
         """Yield the tokens `[models, some nodes, 2 + hops, channels]`, in the nodes' order."""
         encoder = self.encoder
-        to_linear, to_mlp, *to_hops = encoder.input.widths
-        starts = [to_linear + to_mlp + sum(to_hops[:hop]) for hop in range(encoder.hops + 1)]
+        to_linear, to_mlp, *to_others = encoder.input.widths
+        starts = [to_linear + to_mlp + sum(to_others[:hop]) for hop in range(encoder.hops + 1)]
+        if encoder.computes_edges:
+            ends = slice(starts[-1], starts[-1] + to_others[-1])
+            self.ends = self._over_nodes("ends", lambda first, last: self._project(first, last, ends), 2)
         heard = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, encoder.hops + 1)]
         for first, last in self._spans(self.chunk):
             near = self._project(first, last, slice(0, starts[0]))
@@ -127,14 +107,19 @@ class LayerwiseEncoder:
             yield torch.stack([linear + encoder.linear_bias, encoder.mlp(hidden), *far], dim=2)
 
     @torch.no_grad()
-    def chunks(self) -> Iterator[Tensor]:
-        """Yield the models' embeddings `[models, some nodes, D]`, in the nodes' order, in full precision."""
+    def chunks(self, *, with_tokens: bool = False) -> Iterator[Tensor]:
+        """Yield the models' embeddings `[models, some nodes, D]`, in the nodes' order, in full precision.
+
+        Args:
+            with_tokens: put the tokens, as they are before they are fused, beside the embedding.
+        """
         encoder = self.encoder
         rough, encoder.fuse_in_bfloat16 = encoder.fuse_in_bfloat16, False
         try:
             for tokens in self.tokens():
                 pieces = torch.split(tokens, FUSED_AT_A_TIME, dim=1)
-                yield torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+                fused = torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+                yield torch.cat([fused, tokens.flatten(2)], dim=2) if with_tokens else fused
         finally:
             encoder.fuse_in_bfloat16 = rough
 
@@ -156,7 +141,7 @@ class LayerwiseEncoder:
                 hidden = torch.relu(self._receive(first, last, before)).to(self.encoder.device)
                 return token.pass_on(layer, hidden)
 
-            sent = self._over_nodes(f"sent-{hop}-{layer + 1}", pass_on, token.linears[layer].weight.shape[2])
+            sent = self._over_nodes(f"sent-{hop}-{layer + 1}", pass_on, token.width_after(layer))
             del pass_on, before  # they hold on to what the layer before has sent
         return self._over_nodes(
             f"token-{hop}", lambda first, last: torch.relu(self._receive(first, last, sent)), sent.shape[2]
@@ -180,31 +165,51 @@ class LayerwiseEncoder:
         """Return what a range of nodes hears, `[models, nodes, channels]`."""
         pattern = self.support.pattern
         if (first, last) == (0, self.support.nodes):
-            return Adjacency(pattern, self.weights(0, pattern.entries)) @ sent
+            return (
+                Adjacency(pattern, self._weights(0, pattern.entries), self._gates(pattern, self.ends)) @ sent
+            )
         crow = pattern.crow[first : last + 1].long()
         begin, end = int(crow[0]), int(crow[-1])
         each = torch.arange(end - begin, device=crow.device)
         block = Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes, each)
-        return Adjacency(block, self.weights(begin, end).to(sent.dtype)) @ sent
+        ends = self.ends
+        if ends is not None:  # a block numbers its receivers from 0
+            ends = torch.stack([ends[..., 0], torch.roll(ends[..., 1], -first, dims=1)], dim=2)
+        return Adjacency(block, self._weights(begin, end).to(sent.dtype), self._gates(block, ends)) @ sent
+
+    def _gates(self, pattern: Pattern, ends: Tensor | None) -> Tensor | None:
+        return None if ends is None else self.encoder.edges.gates(pattern, ends)
+
+    def _weights(self, first: int, last: int) -> Tensor:
+        """Return the edge weights of a range of entries, `[models, entries]`."""
+        if self.given is not None:
+            return self.given[:, first:last]
+        entries = None
+        if (first, last) != (0, self.support.entries):
+            entries = torch.arange(first, last, device=self.support.pattern.crow.device)
+        factor = self.support.factor if entries is None else self.support.factors(entries)
+        if self.encoder.edges.kind == "learned":
+            return torch.sigmoid(self.encoder.edges.logit.detach()[:, first:last].to(factor.device)) * factor
+        start = self.support.start if entries is None else self.support.starts(entries)
+        return (start * factor).expand(self.encoder.models, -1)
 
 
-def embed(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
-    """Return the embeddings of a stack of models side by side, `[nodes, models · D]`, in full precision.
+def embed_models(
+    encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None, *, with_tokens: bool = False
+) -> Tensor:
+    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision.
 
     Args:
         encoder: on the device of the graph; its mode is put back when it is done.
         graph: features and support, at hand.
-        edge_weights: `[models, entries]`; the learned ones by default.
+        edge_weights: `[models, entries]`; the encoder's own by default.
+        with_tokens: put the tokens beside the embedding.
     """
-    return joined(embed_models(encoder, graph, edge_weights))
-
-
-def embed_models(encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
-    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision."""
     training = encoder.training
     encoder.eval()
     try:
-        return torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).chunks()), dim=1)
+        layers = LayerwiseEncoder(encoder, graph, edge_weights)
+        return torch.cat(list(layers.chunks(with_tokens=with_tokens)), dim=1)
     finally:
         encoder.train(training)
 
@@ -223,6 +228,9 @@ def carry_weights(encoder: EncoderStack, fitted: Support, support: Support, node
         support: of the other graph.
         node_of: for each of its nodes, which fitted node that is, or -1.
     """
+    fixed = (support.start * support.factor).expand(encoder.models, -1)
+    if encoder.edges.kind != "learned":
+        return fixed
     position, found = find_entries(fitted.pattern, support.pattern, node_of)
     learned = torch.sigmoid(encoder.edges.logit.detach().cpu())[:, position]
-    return torch.where(found, learned, support.start) * support.factor
+    return torch.where(found, learned * support.factor, fixed)

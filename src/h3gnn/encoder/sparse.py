@@ -159,12 +159,15 @@ class Adjacency:
     Args:
         pattern: where the weights stand; row = receiving node, column = sending node.
         weights: edge weights `[models, weights]`, which the pattern numbers.
+        gates: what the weight of each entry is multiplied with, `[models, entries]`; None leaves them.
     """
 
-    def __init__(self, pattern: Pattern, weights: Tensor) -> None:
+    def __init__(self, pattern: Pattern, weights: Tensor, gates: Tensor | None = None) -> None:
         self.pattern = pattern
         lasting = pattern.weight_of is None
-        self.values = weights if pattern.weight_of is None else weights.index_select(1, pattern.weight_of)
+        weights = weights if pattern.weight_of is None else weights.index_select(1, pattern.weight_of)
+        weights = weights if gates is None else weights * gates
+        self.values = weights
         self.dense: Tensor | None = None
         if lasting and pattern.targets <= DENSE_NODES[weights.device.type]:
             empty = weights.new_zeros(weights.shape[0], pattern.targets * pattern.sources)

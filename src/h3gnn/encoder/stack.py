@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ NORMS = ("residual-post", "post", "pre")
 FUSIONS = ("attention", "mlp")
 OUTPUTS = ("flatten", "first")
 MASK_TOKENS = ("normal", "zero")
+EDGE_WEIGHTS = ("fixed", "learned", "computed")
 ATTENTION_PLACE, TOKEN_PLACE = 0, 1
 
 
@@ -44,6 +45,7 @@ class EncoderStack(nn.Module):
         fusion: `"attention"` (paper) or `"mlp"` (ablation).
         output: `"flatten"` gives D = S·C, `"first"` the first token alone.
         batch_norm: batch norm between the layers of a weighted GCN.
+        edge_weights: `"learned"` (paper), `"fixed"` or `"computed"`; see `EdgeWeights`.
         token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
         attention_dropout: rate on the attention weights, likewise.
         mask_token: the mask token starts `"normal"` or `"zero"`.
@@ -68,6 +70,7 @@ class EncoderStack(nn.Module):
         fusion: str = "attention",
         output: str = "flatten",
         batch_norm: bool = False,
+        edge_weights: str = "learned",
         token_dropout: float | Sequence[float] = 0.0,
         attention_dropout: float | Sequence[float] = 0.0,
         mask_token: str = "normal",
@@ -76,7 +79,7 @@ class EncoderStack(nn.Module):
         models: int = 1,
     ) -> None:
         super().__init__()
-        self._options = {
+        self._options: dict[str, Any] = {
             "hops": hops,
             "hidden_channels": hidden_channels,
             "heads": heads,
@@ -84,6 +87,7 @@ class EncoderStack(nn.Module):
             "fusion": fusion,
             "output": output,
             "batch_norm": batch_norm,
+            "edge_weights": edge_weights,
             "mask_token": mask_token,
             "fuse_in_bfloat16": fuse_in_bfloat16,
             "side_by_side": side_by_side,
@@ -93,6 +97,7 @@ class EncoderStack(nn.Module):
             ("fusion", fusion, FUSIONS),
             ("output", output, OUTPUTS),
             ("mask_token", mask_token, MASK_TOKENS),
+            ("edge_weights", edge_weights, EDGE_WEIGHTS),
         ):
             if given not in known:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {given!r}")
@@ -103,9 +108,10 @@ class EncoderStack(nn.Module):
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
         self.fuse_in_bfloat16 = fuse_in_bfloat16
         self.token_dropout = per_model(token_dropout, models)
-        widths = [channels, mlp_width, *hop_widths]
+        self.computes_edges = edge_weights == "computed"
+        widths = [channels, mlp_width, *hop_widths, *([2] if self.computes_edges else [])]
         self.input = InputProjection(models, in_channels, widths, mask_token, side_by_side=side_by_side)
-        self.edges = EdgeWeights(models, entries)
+        self.edges = EdgeWeights(models, entries, edge_weights)
         self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
         self.mlp = NodeMLP(models, mlp_width, channels)
         self.hop_tokens = nn.ModuleList(
@@ -183,16 +189,26 @@ class EncoderStack(nn.Module):
             noise: where keep-masks come from; None drops nothing.
         """
         seen = [run.masked(None if mask is None else mask[:, : run.nodes.shape[1]]) for run in projected]
-        to_linear, to_mlp, *to_hops = self.input.widths
+        to_linear, to_mlp, *to_others = self.input.widths
         if part.whole:
-            own, messages = torch.split(seen[0], [to_linear + to_mlp, sum(to_hops)], dim=-1)
-            adjacencies = [Adjacency(part.blocks[0], edge_weights)] * self.hops
-            first_layers = torch.split(torch.relu(adjacencies[0] @ messages), to_hops, dim=-1)
-        else:
-            own, *sent = seen
-            adjacencies = [Adjacency(block, edge_weights) for block in part.blocks]
-            heard = zip(adjacencies, sent, strict=True)
-            first_layers = tuple(torch.relu(adjacency @ messages) for adjacency, messages in heard)
+            seen = list(
+                torch.split(
+                    seen[0],
+                    [to_linear + to_mlp, sum(to_others[: self.hops]), *to_others[self.hops :]],
+                    dim=-1,
+                )
+            )
+        ends = seen.pop() if self.computes_edges else None
+        own, *sent = seen
+        blocks = list(part.blocks[:1]) if part.whole else part.blocks
+        adjacencies = [
+            Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
+            for block in blocks
+        ]
+        first_layers = [torch.relu(a @ messages) for a, messages in zip(adjacencies, sent, strict=True)]
+        if part.whole:
+            first_layers = list(torch.split(first_layers[0], to_others[: self.hops], dim=-1))
+            adjacencies *= self.hops
         linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
         hops = [
             token(first_layer, adjacencies, self.token_dropout, noise, part.nodes)

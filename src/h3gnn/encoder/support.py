@@ -159,10 +159,10 @@ def support_of_rows(
         sends += np.bincount(cols[span], weights=own, minlength=nodes)
         rows = np.searchsorted(crow, np.arange(span.start, span.stop), side="right") - 1
         receives += np.bincount(rows, weights=own, minlength=nodes)
-    degrees = (torch.from_numpy(degree.astype(np.float32)) for degree in (receives, sends))
+    heard, sent = (torch.from_numpy(degree.astype(np.float32)) for degree in (receives, sends))
     pattern = Pattern(_over(crow), _over(cols), nodes)
     own_weight = None if weight is None else _over(weight)
-    return Support(pattern, own_weight, *degrees, _start_at(start), normalize)
+    return Support(pattern, own_weight, heard, sent, _start_at(start), normalize)
 
 
 def attach_nodes(support: Support, neighbours: Tensor, *, self_loops: bool) -> Support:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -111,7 +111,7 @@ class InputProjection(nn.Module):
         """Multiply the features with every first-layer weight, for as many nodes as each needs.
 
         Nothing is masked yet. In the whole graph all maps see all nodes and one product serves them; else
-        there is one for the node's own tokens and one for each hop.
+        there is one for the node's own tokens, one for each hop, and one for what edges are computed from.
 
         Args:
             part: whose features to multiply.
@@ -120,34 +120,56 @@ class InputProjection(nn.Module):
         weight = self.weight if columns_kept is None else self.weight * columns_kept[:, :, None]
         if part.whole:
             return [Projected(*project(part.features, weight, self.mask_token))]
-        own = self.widths[0] + self.widths[1]
-        pieces = torch.split(weight, [own, *self.widths[2:]], dim=2)
+        own, others = self.widths[0] + self.widths[1], self.widths[2:]
+        pieces = torch.split(weight, [own, *others], dim=2)
+        counts = [*part.counts, part.counts[-1]][: len(pieces)]
         return [
             Projected(*project(part.features.first(count), piece, self.mask_token))
-            for count, piece in zip(part.counts, pieces, strict=True)
+            for count, piece in zip(counts, pieces, strict=True)
         ]
 
 
 class EdgeWeights(nn.Module):
-    r"""One learnable weight per entry of Ã, bounded by a sigmoid, shared by all layers and hops.
+    r"""How strongly each edge carries its messages, the same in all layers and hops.
+
+    `"learned"`, the paper's, has one number for each entry of Ã, bounded by a sigmoid:
 
     .. math:: \tilde{\mathbb A}_{uv} = \sigma(w_{uv}) \cdot c_{uv}, \qquad \tilde A_{uv} \neq 0
 
-    with :math:`c_{uv} = \tilde A_{uv}` under symmetric normalisation and 1 without it.
+    with :math:`c_{uv} = \tilde A_{uv}` under symmetric normalisation and 1 without it. `"fixed"` leaves every
+    weight where a learned one would start, and has no state. `"computed"` multiplies that with a signed gate,
+    a function of the features at both ends, which also serves edges that were not there in training:
+
+    .. math:: g_{uv} = \tanh(1 + a^\top x_u + b^\top x_v) \,/ \tanh(1)
     """
 
-    def __init__(self, models: int, entries: int) -> None:
+    def __init__(self, models: int, entries: int, kind: str) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.empty(models, entries))
+        self.kind = kind
+        self.logit = nn.Parameter(torch.empty(models, entries if kind == "learned" else 0))
 
     def reset_parameters(self, start: Tensor) -> None:
         """Start every model at the support's start values."""
-        with torch.no_grad():
-            self.logit.copy_(torch.logit(start).expand_as(self.logit))
+        if self.kind == "learned":
+            with torch.no_grad():
+                self.logit.copy_(torch.logit(start).expand_as(self.logit))
 
-    def forward(self, factor: Tensor) -> Tensor:
-        """Return the weights `[models, entries]`, given the fixed factor of each."""
-        return torch.sigmoid(self.logit) * factor
+    def forward(self, factor: Tensor, start: Tensor | None) -> Tensor:
+        """Return the weights `[models, entries]`, given the fixed factor and the start value of each."""
+        if self.kind == "learned":
+            return torch.sigmoid(self.logit) * factor
+        assert start is not None
+        return (start * factor).expand(len(self.logit), -1)
+
+    def gates(self, pattern: Pattern, ends: Tensor) -> Tensor:
+        """Return what each entry's weight is multiplied with, `[models, entries]`.
+
+        Args:
+            pattern: whose entries.
+            ends: what each node adds as a sender and as a receiver, `[models, nodes, 2]`.
+        """
+        sent, received = ends.unbind(dim=2)
+        return torch.tanh(1 + sent[:, pattern.cols] + received[:, pattern.rows]) / math.tanh(1)
 
 
 class NodeMLP(nn.Module):
@@ -191,6 +213,10 @@ class WeightedGCN(nn.Module):
         """Start all layers anew."""
         for layer in (*self.linears, *self.norms):
             layer.reset_parameters(generators)
+
+    def width_after(self, layer: int) -> int:
+        """Return how wide the messages after this layer are."""
+        return cast(Linear, self.linears[layer]).weight.shape[2]
 
     def pass_on(self, layer: int, hidden: Tensor) -> Tensor:
         """Return what nodes send after this layer, `[models, nodes, channels]`."""

@@ -15,7 +15,7 @@ from h3gnn.evaluation.results import Result
 from h3gnn.experiments.methods import METHODS, Method, Watch
 from h3gnn.experiments.run import method_params, run_method
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions, write_atomically
+from h3gnn.storage.files import versions, write_atomically
 
 FORMAT = "h3gnn comparison"
 

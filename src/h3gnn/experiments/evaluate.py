@@ -14,11 +14,12 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import spread
+from h3gnn.evaluation.judge import Judge, Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.evaluation.snapshots import Judge, Judgement
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import pick_device
 
@@ -48,7 +49,7 @@ def evaluate_embedding(
         seeds: with which it was made, where that is known.
         epoch: how long it was trained.
         name: of the graph, for the result; else what the graph says itself.
-        protocol, probe, cluster: as in `evaluation.snapshots.Judge`.
+        protocol, probe, cluster: as in `evaluation.judge.Judge`.
     """
     started = time.perf_counter()
     judge = build_judge(graph, protocol=protocol, probe=probe, cluster=cluster)
@@ -89,7 +90,7 @@ def evaluate_estimator(
         graph: with labels and splits.
         seeds: one training each, `random_state`.
         method, name: of the method and the graph, for the result.
-        protocol, epoch_rule, probe, cluster: as in `evaluation.snapshots.Judge`.
+        protocol, epoch_rule, probe, cluster: as in `evaluation.judge.Judge`.
         snapshots: at how many points the epoch may be chosen.
         done: called with each seed that is finished.
     """
@@ -110,7 +111,7 @@ def evaluate_estimator(
         device = one.history_.engine.get("device", device)
         if done is not None:
             done(seed)
-    params = {name: value for name, value in model.get_params().items() if name not in HOW_NOT_WHAT}
+    params = kept_for("result", model.get_params())
     chosen = {} if judge.epoch_rule == "last" else {"snapshots": snapshots}
     return to_result(
         judgements,
@@ -124,10 +125,6 @@ def evaluate_estimator(
         device=device,
         seconds=time.perf_counter() - started,
     )
-
-
-HOW_NOT_WHAT = ("verbose", "device", "random_state")
-"""Arguments that a result names elsewhere or does not depend on."""
 
 
 def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:

@@ -12,12 +12,13 @@ from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, part_of, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
+from h3gnn.evaluation.judge import Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
 from h3gnn.evaluation.results import Result
-from h3gnn.evaluation.snapshots import Judgement
-from h3gnn.experiments.evaluate import HOW_NOT_WHAT, build_judge, evaluate_estimator, to_result
+from h3gnn.experiments.evaluate import build_judge, evaluate_estimator, to_result
 from h3gnn.experiments.methods import Method, Watch, find_methods
 from h3gnn.graphs.graph import Graph
+from h3gnn.settings import kept_for
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
 STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
@@ -87,8 +88,7 @@ def method_params(
     """Return a method's configuration as results record it."""
     if method.takes_settings:
         given = {**(model or H3GNN()).get_params(), **(method.overrides or {})}
-        plain = {key: value for key, value in given.items() if key not in HOW_NOT_WHAT}
-        return {**plain, "probe": method.probe}
+        return {**kept_for("result", given), "probe": method.probe}
     if method.classifier:
         if grid not in GRIDS:
             raise InputError(f"there is no grid {grid!r}; the grids are {', '.join(GRIDS)}")

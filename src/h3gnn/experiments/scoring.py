@@ -1,35 +1,31 @@
-"""Scores of a representation beside others: probe and k-means, by class and by local homophily."""
+"""How representations stand beside one another: probe and k-means, by class and by local homophily."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.clustering import compare_clusters, kmeans_clusters
+from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
-from h3gnn.findings import TRAINED, Floats, Score, Scores, Whole
+from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
 """Borders of the bins, from nodes whose neighbours are all of other classes to those all of their own."""
 
-SEEDS = 3
-"""k-means is run from so many seeds."""
+SEEDS = range(3)
+"""k-means is scored from these seeds."""
 
-MOST_CLUSTERS = 10
+MOST_CLUSTERS = 12
 """Without classes, the number of clusters is the one up to this with the best silhouette."""
 
-SAMPLE = 2_000
-"""The silhouette is measured on at most this many nodes."""
-
 FEW = 5_000
-"""Up to so many nodes, k-means takes the best of ten starts, beyond it the best of two."""
+"""Up to so many nodes, a score of k-means takes the best of ten starts, beyond it the best of two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,41 +44,50 @@ class Splits:
         return known
 
 
+def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
+    """Return each node's cluster `[nodes]`: as many as known classes, else what the silhouette picks.
+
+    This is what `h3gnn cluster` finds too. One or two nodes without classes are one cluster.
+    """
+    classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
+    if classes:
+        return kmeans_clusters(embedding, classes)
+    counts = range(2, min(MOST_CLUSTERS, len(embedding) - 1) + 1)
+    return pick_clusters(embedding, counts)[0] if counts else np.zeros(len(embedding), dtype=np.int64)
+
+
 def score_with_labels(
     embeddings: Mapping[str, Floats], splits: Splits, class_names: tuple[str, ...], homophily: Floats
-) -> tuple[Scores, Whole]:
+) -> tuple[Scoreboard, Whole]:
     """Score every representation, and return the classes that the trained one predicts `[nodes]`.
 
     Each split's probe is fitted on its training nodes, its strength chosen on its validation nodes, and it is
     scored on its test nodes alone. The predicted classes that are returned are those of the first split.
     """
-    labels, tested = splits.labels.numpy(), splits.tested
+    labels, tested, classes = splits.labels.numpy(), splits.tested, len(class_names)
+    bins, of_bins = len(HOMOPHILY_BINS) - 1, homophily_bin(homophily)
     rows, predicted_by = [], {}
     for name, embedding in embeddings.items():
         accuracy, predicted = probe_predictions(embedding, splits)
         predicted_by[name] = predicted
         right = (predicted == labels) & tested
-        rows.append(
-            Score(
-                name,
-                accuracy,
-                _agreement(embedding, labels, len(class_names)),
-                _shares(right, tested, labels, len(class_names)),
-                _shares(right, tested, homophily_bin(homophily), len(HOMOPHILY_BINS) - 1),
-            )
+        by_class, by_homophily = (
+            _shares(right, tested, labels, classes),
+            _shares(right, tested, of_bins, bins),
         )
+        rows.append(Standing(name, accuracy, _agreement(embedding, splits.labels), by_class, by_homophily))
     chosen = predicted_by.get(TRAINED, predicted)
     count = np.broadcast_to(labels, tested.shape)[tested]
-    confusion = np.zeros((len(class_names), len(class_names)), dtype=np.int64)
+    confusion = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(confusion, (count, chosen[tested]), 1)
-    scores = Scores(
+    scores = Scoreboard(
         tuple(rows),
         _protocol(tested.shape[0]),
         confusion,
         class_names,
-        np.bincount(count, minlength=len(class_names)),
+        np.bincount(count, minlength=classes),
         HOMOPHILY_BINS,
-        _counts(tested, homophily_bin(homophily), len(HOMOPHILY_BINS) - 1),
+        _counts(tested, of_bins, bins),
     )
     return scores, chosen[0]
 
@@ -100,34 +105,21 @@ def probe_predictions(embedding: Floats, splits: Splits) -> tuple[Floats, npt.ND
     return np.where(asked > 0, right / np.maximum(asked, 1), np.nan), predicted
 
 
-def score_without_labels(embeddings: Mapping[str, Floats]) -> tuple[Scores, Whole]:
-    """Score clusters by their silhouette, and return the trained representation's clusters `[nodes]`.
-
-    The number of clusters is the one with the best silhouette in the trained representation.
-    """
-    trained = embeddings[TRAINED]
-    most = min(MOST_CLUSTERS, len(trained) - 1)
-    if most < 2:
-        return Scores((), "too few nodes to cluster"), np.zeros(len(trained), dtype=np.int64)
-    found = {count: kmeans_clusters(trained, count, starts=2) for count in range(2, most + 1)}
-    best = max(found, key=lambda count: silhouette(trained, found[count]))
-    rows = [Score(name, None, _separation(embedding, best)) for name, embedding in embeddings.items()]
+def score_without_labels(embeddings: Mapping[str, Floats], clusters: Whole) -> Scoreboard:
+    """Score every representation by the silhouette of as many clusters as the trained one has."""
+    count = len(np.unique(clusters))
+    if count < 2:
+        return Scoreboard((), "too few different nodes to cluster")
+    rows = []
+    for name, embedding in embeddings.items():
+        found = [kmeans_clusters(embedding, count, starts=_starts(embedding), seed=seed) for seed in SEEDS]
+        clearness = np.array([silhouette(embedding, one) for one in found])
+        rows.append(Standing(name, None, {"silhouette": clearness}))
     protocol = (
-        f"No labels: {best} clusters, the number with the best silhouette in the H3GNN embedding. "
-        f"Mean ± standard deviation over {SEEDS} seeds of k-means."
+        f"No labels: {count} clusters, the number with the best silhouette in the H3GNN embedding. "
+        f"Mean ± standard deviation over {len(SEEDS)} seeds of k-means."
     )
-    return Scores(tuple(rows), protocol), kmeans_clusters(trained, best, starts=_starts(trained))
-
-
-def silhouette(embedding: Floats, clusters: Whole) -> float:
-    """Return the mean silhouette of at most `SAMPLE` evenly spaced nodes, NaN where it has no meaning."""
-    from sklearn.metrics import silhouette_score
-
-    chosen = np.unique(np.linspace(0, len(clusters) - 1, min(len(clusters), SAMPLE)).round().astype(int))
-    kinds = len(np.unique(clusters[chosen]))
-    if not 2 <= kinds < len(chosen):
-        return float("nan")
-    return float(silhouette_score(embedding[chosen], clusters[chosen]))
+    return Scoreboard(tuple(rows), protocol)
 
 
 def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
@@ -136,21 +128,14 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
     return np.where(np.isnan(homophily), -1, inside)
 
 
-def _agreement(embedding: Floats, labels: Whole, classes: int) -> dict[str, Floats]:
+def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
     """Return how well k-means agrees with the classes of the labelled nodes, from each seed."""
-    count, classed = min(classes, len(labels)), np.asarray(labels, dtype=np.int64)
-    found = [kmeans_clusters(embedding, count, starts=_starts(embedding), seed=seed) for seed in range(SEEDS)]
-    each = [compare_clusters(clusters, classed) for clusters in found]
+    each = cluster_scores(embedding, labels, seeds=SEEDS, starts=_starts(embedding))
     named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
-    return {name: np.array([one[measure] for one in each]) for name, measure in named.items()}
+    return {name: np.array(each[measure]) for name, measure in named.items()}
 
 
-def _separation(embedding: Floats, count: int) -> dict[str, Floats]:
-    found = [kmeans_clusters(embedding, count, starts=_starts(embedding), seed=seed) for seed in range(SEEDS)]
-    return {"silhouette": np.array([silhouette(embedding, clusters) for clusters in found])}
-
-
-def _starts(embedding: Any) -> int:
+def _starts(embedding: Floats) -> int:
     return 10 if len(embedding) <= FEW else 2
 
 
@@ -170,5 +155,5 @@ def _protocol(splits: int) -> str:
     return (
         f"Linear probe: mean ± standard deviation of the test accuracy over {over}; fitted on training "
         "nodes, its strength chosen on validation nodes, the last epoch's embedding. "
-        f"k-means: as many clusters as classes, mean ± standard deviation over {SEEDS} seeds."
+        f"k-means: as many clusters as classes, mean ± standard deviation over {len(SEEDS)} seeds."
     )

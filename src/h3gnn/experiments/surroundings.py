@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from h3gnn.findings import EdgeChange, Floats, Heard, Whole
+from h3gnn.report.findings import EdgeChange, Floats, Heard, Whole
 
 NEAREST, FEWER_NEAREST = 10, 6
 """How many nearest nodes are looked up, and how many where there are many nodes."""
@@ -64,8 +65,8 @@ def heard_by(
     inside = (place[receivers] >= 0) & (place[sources] >= 0)
     to, who, now, before = place[receivers[inside]], place[sources[inside]], weight[inside], start[inside]
     if len(to) > most:
-        among = _rank_within(to, -np.abs(np.log(now / before)))
-        fits = among < _largest_share(np.bincount(to, minlength=len(kept)), most)
+        changed = pd.Series(np.abs(np.log(now / before))).groupby(to).rank(method="first", ascending=False)
+        fits = changed.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
         to, who, now, before = to[fits], who[fits], now[fits], before[fits]
     crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])
     return Heard(crow, who, now, before, total)
@@ -87,16 +88,6 @@ def edge_changes(
         for kind, chosen in kinds.items()
         if chosen.any()
     )
-
-
-def _rank_within(group: Whole, key: Floats) -> Whole:
-    """Return each entry's position among the entries of its group, by key; groups are in order."""
-    order = np.lexsort((key, group))
-    counts = np.bincount(group)
-    first = np.repeat(np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-    rank = np.empty(len(group), dtype=np.int64)
-    rank[order] = np.arange(len(group)) - first
-    return rank
 
 
 def _largest_share(counts: Whole, most: int) -> int:

@@ -16,8 +16,8 @@ from h3gnn.experiments.objectives import ClusterAccuracy, ClusterAgreement, Prob
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.tuning import FIXED, Budget, Objective, Searcher, Tried, best_trials, finished
 from h3gnn.graphs.graph import Graph
-from h3gnn.presets import PASSING
-from h3gnn.storage import versions
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
 
 if TYPE_CHECKING:
     import optuna
@@ -167,8 +167,7 @@ def _preset_params(best: Tried, base: dict[str, Any], models: int) -> dict[str, 
     """Return all arguments that shape a result; those of one machine or one run are left out."""
     epochs, smoothing = best.best
     chosen = {"epochs": epochs, "smoothing": smoothing, "n_models": models}
-    found = {**base, **best.params, **FIXED, **chosen}
-    return {name: value for name, value in found.items() if name not in PASSING}
+    return kept_for("preset", {**base, **best.params, **FIXED, **chosen})
 
 
 def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[str, Any]:

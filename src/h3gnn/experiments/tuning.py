@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
-from h3gnn.encoder.readout import Smoother, walk_matrix, walk_support
+from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
 from h3gnn.graphs.graph import Graph
@@ -112,7 +112,8 @@ class Searcher:
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
         self.objective, self.budget, self.device = objective, budget, device
-        walk = walk_matrix(walk_support(graph.edge_index, graph.num_nodes, graph.edge_weight)).to(device)
+        support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+        walk = StepMatrix(support, "walks", device)
         self.smoothers = [Smoother(walk, strength) for strength in smoothings]
         self._scaled: dict[str, FeatureMatrix] = {}
 

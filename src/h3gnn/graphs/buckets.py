@@ -6,7 +6,10 @@ is then read, sorted, freed of duplicates and appended to the compressed sparse 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -110,3 +113,15 @@ class EdgeBuckets:
 def index_type(nodes: int) -> npt.DTypeLike:
     """Return the smallest type that numbers all nodes."""
     return np.int32 if nodes <= np.iinfo(np.int32).max else np.int64
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder of another name, which takes the name of `folder` when the block has ended well."""
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield made
+        made.chmod(0o755)
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.featurechecks import Locate, as_numpy, check_features, check_numbers
-from h3gnn.graphs.graph import Graph, Provenance, content_hash
+from h3gnn.graphs.graph import Graph, Provenance, content_hash, csr_features
+
+Locate = Callable[[str, int], str]
+"""Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
+
+SPARSE_BELOW = 0.1
+"""Sparse input stays sparse under this share of non-zero values; above it, dense is smaller and faster."""
 
 
 def check_graph(
@@ -46,7 +52,7 @@ def check_graph(
         GraphError: in one sentence that names the place.
     """
     where = locate or _position
-    checked_features = check_features(features, where)
+    checked_features = _check_features(features, where)
     nodes = checked_features.shape[0]
     mended = list(notes)
     edges, weights = _check_edges(edge_index, edge_weight, nodes, where, mended)
@@ -71,6 +77,100 @@ def check_graph(
 
 def _position(part: str, index: int) -> str:
     return f"{part}, position {index}"
+
+
+def _check_features(features: Any, where: Locate) -> Tensor:
+    """Return float32 features `[nodes, features]`, dense, or CSR where sparse ones came in."""
+    if isinstance(features, Tensor) and features.layout != torch.strided:
+        features = _scipy_matrix(features)
+    if is_sparse(features):
+        matrix = sp.csr_matrix(features)
+        matrix.sum_duplicates()
+        check_numbers(matrix.data, "features")
+        if 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
+            values = _finite(matrix.data, lambda at: _cell(matrix, at), where)
+            parts = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), values)
+            crow, cols, stored = (torch.from_numpy(part) for part in parts)
+            return csr_features(crow, cols, stored, (int(matrix.shape[0]), int(matrix.shape[1])))
+        features = matrix.toarray()
+    array = as_numpy(features, "the features")
+    _check_table(array.shape)
+    check_numbers(array, "features")
+    return torch.from_numpy(_finite(array, lambda at: divmod(at, array.shape[1]), where))
+
+
+def _finite(
+    array: npt.NDArray[Any], cell: Callable[[int], tuple[int, int]], where: Locate
+) -> npt.NDArray[np.float32]:
+    """Return values as float32, which all must fit; `cell` tells row and column of one of them."""
+    with np.errstate(over="ignore"):
+        values = np.array(array, dtype=np.float32, order="C")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        row, column = cell(int(bad[0]))
+        number = float(array.flat[bad[0]])
+        name = (
+            "NaN" if np.isnan(number) else "infinity" if np.isinf(number) else f"{number:g}, beyond float32,"
+        )
+        raise GraphError(
+            f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
+            "fill the gap or drop the column first"
+        )
+    return values
+
+
+def _cell(matrix: Any, at: int) -> tuple[int, int]:
+    return int(np.searchsorted(matrix.indptr, at, side="right")) - 1, int(matrix.indices[at])
+
+
+def _scipy_matrix(features: Tensor) -> Any:
+    """Return a sparse tensor as a scipy matrix, so that it is never made dense on its way in."""
+    _check_table(features.shape)
+    entries = torch.Tensor.to_sparse(features.detach().cpu()).coalesce()
+    rows, columns = entries.indices().numpy()
+    values = as_numpy(entries.values(), "the features")
+    return sp.csr_matrix((values, (rows, columns)), shape=(features.shape[0], features.shape[1]))
+
+
+def _check_table(shape: Sequence[int]) -> None:
+    if len(shape) != 2:
+        raise GraphError(
+            f"the features must be a table with one row per node, but have {len(shape)} dimension(s)"
+        )
+    if shape[0] == 0:
+        raise GraphError("the graph is empty: the features have no row, so there is no node")
+    if shape[1] == 0:
+        raise GraphError("the features have no column; leave them out to have structural features built")
+
+
+def check_numbers(array: npt.NDArray[Any], part: str) -> None:
+    """Raise where an array holds something that cannot be read as real numbers."""
+    if np.iscomplexobj(array):
+        raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
+    if array.dtype.kind not in "biufOUS":
+        raise GraphError(f"the {part} hold something that is not a number: {array.dtype}")
+    if array.dtype.kind in "OUS":
+        try:
+            array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"the {part} hold something that is not a number: {error}") from None
+
+
+def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
+    """Return values as an array; what cannot become one is named."""
+    try:
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            plain: npt.NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+            return plain
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise GraphError(f"{part} are not an array; do all rows have the same length?") from None
+
+
+def is_sparse(values: Any) -> bool:
+    """Tell whether this is a scipy sparse matrix or array."""
+    return bool(sp.issparse(values))
 
 
 def _check_edges(

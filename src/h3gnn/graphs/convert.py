@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.featurechecks import is_sparse
+from h3gnn.graphs.checks import check_graph, is_sparse
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import as_ids, find_ids
-from h3gnn.graphs.structural import structural_features
-
-NO_FEATURES = "no features in the data: structural features were built from the edges"
+from h3gnn.graphs.names import as_ids, find_ids
+from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.structural import build_graph
 
 READABLE = (
     "give a PyG Data, a networkx graph, a scipy sparse adjacency, a DGL graph, "
@@ -40,39 +37,47 @@ def as_graph(data: Any, edge_index: Any = None, *, source: str | None = None) ->
     """
     if edge_index is not None:
         return _from_arrays(data, edge_index, source or "arrays")
-    if isinstance(data, Graph):
-        return data
-    if _comes_from(data, "torch_geometric"):
-        return _from_pyg(data, source or "PyG Data")
-    if _comes_from(data, "networkx"):
-        from h3gnn.graphs.networks import from_networkx
-
+    kind = _kind_of(data)
+    if kind == "graph":
+        return data  # type: ignore[no-any-return]
+    if kind == "pyg":
+        return from_pyg(data, source=source or "PyG Data")
+    if kind == "networkx":
         return from_networkx(data, source=source or "networkx graph")
-    if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
-        from h3gnn.graphs.networks import from_dgl
-
+    if kind == "dgl":
         return from_dgl(data, source=source or "DGL graph")
     if is_sparse(data):
-        edges, weights = edges_of_adjacency(data)
+        edges, weights = _edges_of_adjacency(data)
         return build_graph(
             None, edges, nodes=data.shape[0], edge_weight=weights, source=source or "adjacency"
         )
     raise GraphError(f"a {type(data).__name__} without edge_index is not a graph: {READABLE}")
 
 
-def build_graph(
-    features: Any, edge_index: Any, *, nodes: int, notes: tuple[str, ...] = (), **known: Any
-) -> Graph:
-    """Check the parts of a graph; where there are no features, build structural ones and say so."""
-    if features is None:
-        placeholder = np.zeros((nodes, 1), dtype=np.float32)
-        edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
-        features = structural_features(edges, nodes)
-        notes = (*notes, NO_FEATURES)
-    return check_graph(features, edge_index, notes=notes, **known)
+def is_graph(data: Any) -> bool:
+    """Tell an object that is a graph on its own from a table of features, which needs edges beside it."""
+    return _kind_of(data) is not None
 
 
-def edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
+def _kind_of(data: Any) -> str | None:
+    """Say what an object is, by its class and those that it inherits from; no library is imported for it."""
+    if isinstance(data, Graph):
+        return "graph"
+    if _comes_from(data, "torch_geometric"):
+        return "pyg"
+    if _comes_from(data, "networkx"):
+        return "networkx"
+    if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
+        return "dgl"
+    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
+
+
+def _comes_from(data: Any, library: str) -> bool:
+    """Tell by its class where an object comes from, without importing the library."""
+    return any(cls.__module__.partition(".")[0] == library for cls in type(data).__mro__)
+
+
+def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
     """Return `[2, edges]` and the weights of a square sparse matrix; all ones are no weights."""
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise GraphError(f"an adjacency matrix must be square, not {list(matrix.shape)}: {READABLE}")
@@ -83,86 +88,14 @@ def edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return edges, None if (weights == 1).all() else weights
 
 
-def as_labels(values: Any) -> npt.NDArray[np.int64]:
-    """Return one whole number per node; `[nodes, 1]` and whole floats are accepted, NaN is unknown."""
-    labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels)
-        if not (np.isfinite(labels) & (labels == np.floor(labels))).all():
-            raise GraphError("the labels are not whole numbers; h3gnn carries classes, not measured values")
-    elif labels.dtype.kind not in "iub":
-        raise GraphError(f"the labels must be whole numbers, not {labels.dtype}")
-    return labels.astype(np.int64)
-
-
-def as_masks(train: Any, val: Any, test: Any) -> tuple[Any, Any, Any] | None:
-    """Return three masks `[nodes, splits]`; a missing one is empty, a single column serves every split."""
-    given = [None if mask is None else torch.as_tensor(mask).bool() for mask in (train, val, test)]
-    if given[0] is None:
-        return None
-    shaped = [None if mask is None else mask.reshape(mask.shape[0], -1) for mask in given]
-    splits = max(mask.shape[1] for mask in shaped if mask is not None)
-    empty = torch.zeros(given[0].shape[0], splits, dtype=torch.bool)
-    full = [
-        empty if mask is None else mask.expand(-1, splits) if mask.shape[1] == 1 else mask for mask in shaped
-    ]
-    return full[0], full[1], full[2]
-
-
-def _comes_from(data: Any, library: str) -> bool:
-    """Tell by its class where an object comes from, without importing the library."""
-    return any(cls.__module__.partition(".")[0] == library for cls in type(data).__mro__)
-
-
-def _from_pyg(data: Any, source: str) -> Graph:
-    get = getattr(data, "get", None)
-    if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
-        raise GraphError(f"a PyG {type(data).__name__} is not a graph with one kind of node; give a Data")
-    edges, features = get("edge_index"), get("x")
-    if edges is None:
-        raise GraphError("the PyG Data has no edge_index")
-    labels, notes = get("y"), []
-    weights = get("edge_weight")
-    if weights is None and (attributes := get("edge_attr")) is not None:
-        if attributes.numel() == attributes.shape[0]:
-            weights = attributes.reshape(-1)
-        else:
-            notes.append("edge_attr has more than one column and was left out")
-    return build_graph(
-        features,
-        edges,
-        nodes=_pyg_nodes(data, edges),
-        edge_weight=weights,
-        labels=None if labels is None else as_labels(labels),
-        masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
-        source=source,
-        notes=tuple(notes),
-    )
-
-
-def _pyg_nodes(data: Any, edges: Any) -> int:
-    """Count the nodes of a Data that may hold nothing but edges, without PyG's warning about it."""
-    if "num_nodes" in data:
-        return int(data.num_nodes)
-    for name in ("x", "y", "train_mask"):
-        if (values := data.get(name)) is not None:
-            return int(values.shape[0])
-    return int(edges.max()) + 1 if edges.numel() else 0
-
-
 def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
-    if (
-        isinstance(features, Graph)
-        or _comes_from(features, "torch_geometric")
-        or _comes_from(features, "networkx")
-    ):
+    if _kind_of(features) in ("graph", "pyg", "networkx"):
         raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
     table, ids, named = _features_and_ids(features)
     nodes = int(table.shape[0])
     weights: Any = None
     if is_sparse(edge_index):
-        edge_index, weights = edges_of_adjacency(edge_index)
+        edge_index, weights = _edges_of_adjacency(edge_index)
         if nodes == 0:
             raise GraphError("the graph is empty: the features have no row, so there is no node")
     elif _comes_from(edge_index, "pandas"):
@@ -228,3 +161,33 @@ def _edges_of_frame(
                 f"the weight column {frame.columns[2]!r} holds something that is not a number"
             ) from None
     return np.stack(ends), weights
+
+
+def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> Graph:
+    """Return the graph of a table: edges run from each row's nearest rows to it.
+
+    Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its
+    own neighbour.
+
+    Args:
+        table: the rows as the user gave them; they become the features.
+        scaled: the same rows, scaled.
+        neighbours: how many for each row; fewer where the table has fewer other rows.
+    """
+    rows = scaled.shape[0]
+    count = min(neighbours, rows - 1)
+    found = find_nearest(scaled, scaled, count + 1) if count else np.empty((rows, 0), dtype=np.int64)
+    target, source = np.repeat(np.arange(rows), found.shape[1]), found.ravel()
+    others = target != source
+    edge_index = np.stack([source[others], target[others]])
+    note = f"no edges were given: each row is joined to its {count} nearest rows"
+    return check_graph(table, edge_index, source="table", notes=[note])
+
+
+def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:
+    """Return, for each of `rows`, the positions of its nearest rows in `known`, `[rows, neighbours]`."""
+    from sklearn.neighbors import NearestNeighbors
+
+    search = NearestNeighbors(n_neighbors=min(neighbours, known.shape[0])).fit(known.to_dense().numpy())
+    found: npt.NDArray[np.int64] = search.kneighbors(rows.to_dense().numpy(), return_distance=False)
+    return found.astype(np.int64)

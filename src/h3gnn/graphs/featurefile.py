@@ -1,8 +1,8 @@
-"""Features in a table with an id column, or in an array whose row numbers are the ids."""
+"""Features in a file: a table with an id column, or an array whose row numbers are the ids."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.arrayfiles import ARRAY_SUFFIXES, read_array_features
-from h3gnn.graphs.headers import ID_NAMES, pick_column
-from h3gnn.graphs.tables import Column, Table, check_once, open_table, read_ids
+from h3gnn.graphs.columns import ID_NAMES, Column, pick_column
+from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.tables import Progress, Table, TableBlock, check_once, joined, open_table
+
+ARRAY_SUFFIXES = (".npy", ".npz")
+FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
 
 
 @dataclass(frozen=True)
@@ -35,46 +38,125 @@ class FeatureFile:
     path: Path
 
 
+@dataclass(frozen=True)
+class FeatureTable:
+    """A table of features and its columns that are meant: the ids, and the numbers."""
+
+    table: Table
+    key: int
+    chosen: list[int]
+
+    def blocks(self, progress: Progress = lambda share: None) -> Iterator[TableBlock]:
+        """Yield the ids and the numbers, which have no gaps, a block of rows at a time."""
+        for block in self.table.blocks([self.key], self.chosen, progress=progress):
+            self._check(block)
+            yield block
+
+    def _check(self, block: TableBlock) -> None:
+        """Name the cell of a gap here, where its column in the file is still known."""
+        bad = np.argwhere(~np.isfinite(block.numbers))
+        if bad.size:
+            row, position = (int(one) for one in bad[0])
+            column = self.chosen[position] if block.numbers.shape[1] == len(self.chosen) else None
+            word = "empty or NaN" if np.isnan(block.numbers[row, position]) else "infinity"
+            place = self.table.place(block.first + row, column)
+            raise GraphError(f"{place}: the value is {word}; fill the gap or leave the column out")
+
+
 def read_features(
     path: str | Path, id_column: Column | None, columns: Sequence[Column] | None, style: dict[str, Any]
 ) -> FeatureFile:
     """Read the features and the ids of their rows."""
     if Path(path).suffix.lower() in ARRAY_SUFFIXES:
-        return _from_array(Path(path))
+        values = read_array(path)
+        ids = np.arange(values.shape[0], dtype=np.int64)
+        return FeatureFile(values, ids, False, array_place(path), Path(path))
+    features = open_features(path, id_column, columns, style)
+    table = features.table
+    block = joined(features.blocks())
+    check_once(block.ids[0], table.place)
+    return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path)
+
+
+def open_features(
+    path: str | Path, id_column: Column | None, columns: Sequence[Column] | None, style: dict[str, Any]
+) -> FeatureTable:
+    """Find the columns that are meant: the usual id, else the first; the given features, else all others."""
     table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
-    file, names = table.path, table.names
-    key = pick_column(names, id_column, known=ID_NAMES, default=0, path=file, what="node ids") or 0
+    key = pick_column(table, id_column, "node ids", known=ID_NAMES, default=0)
     if columns is None:
-        chosen = [column for column in range(len(names)) if column != key]
+        chosen = [column for column in range(len(table.names)) if column != key]
     else:
-        picked = [pick_column(names, one, known=(), default=0, path=file, what="features") for one in columns]
-        chosen = [column for column in picked if column is not None]
+        chosen = [pick_column(table, one, "features", default=0) for one in columns]
     if not chosen:
-        raise GraphError(f"{file} has no column of features beside the node ids")
-    ids = read_ids(table, (key,))[0]
-    check_once(ids, table)
-    values = table.numbers(chosen)
-    _check_cells(values, table, chosen)
-    return FeatureFile(values, ids, True, table.place, file)
+        raise GraphError(f"{table.path} has no column of features beside the node ids")
+    return FeatureTable(table, key, chosen)
 
 
-def _from_array(path: Path) -> FeatureFile:
-    values = read_array_features(path)
+def array_place(path: str | Path) -> Callable[[int], str]:
+    """Return words for the rows of an array."""
+    return lambda row: f"{path}, row {row} (counted from 0)"
+
+
+def read_array(path: str | Path, *, mapped: bool = False) -> Any:
+    """Read features without ids `[nodes, features]`: row 0 is node 0.
+
+    Args:
+        path: an NPY file; an NPZ file with one array, or with one called features, x, X or node_features;
+            or an NPZ file that `scipy.sparse.save_npz` wrote.
+        mapped: leave an NPY file where it is, to be read where it is touched.
+    """
+    file = check_file(path, ARRAY_SUFFIXES, role="file of features")
+    if file.suffix.lower() == ".npz":
+        values = _features_of_npz(file)
+    elif mapped:
+        with reading(file, "NPY"):
+            values = real_numbers(np.load(file, mmap_mode="r", allow_pickle=False), file)
+    else:
+        with reading(file, "NPY"), file.open("rb") as stream:
+            values = real_numbers(np.load(stream, allow_pickle=False), file)
     if len(values.shape) != 2:
         raise GraphError(f"{path}: features need the shape [nodes, features], not {list(values.shape)}")
     if 0 in values.shape:
         raise GraphError(f"{path} holds no features: its shape is {list(values.shape)}")
-    ids = np.arange(values.shape[0], dtype=np.int64)
-    return FeatureFile(values, ids, False, lambda row: f"{path}, row {row} (counted from 0)", path)
+    return values
 
 
-def _check_cells(values: npt.NDArray[np.float64], table: Table, columns: Sequence[int]) -> None:
-    """Name the cell of a gap here, where its column in the file is still known."""
-    bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
-        row, position = (int(one) for one in bad[0])
-        column = columns[position] if values.shape[1] == len(columns) else None
-        word = "empty or NaN" if np.isnan(values[row, position]) else "infinity"
-        raise GraphError(
-            f"{table.place(row, column)}: the value is {word}; fill the gap or leave the column out"
-        )
+def _features_of_npz(file: Path) -> Any:
+    arrays = read_npz(file)
+    if {"indices", "indptr", "shape"} <= arrays.keys():
+        return _sparse_matrix(file)
+    name = next((key for key in FEATURE_KEYS if key in arrays), None)
+    if name is None and len(arrays) == 1:
+        name = next(iter(arrays))
+    if name is None:
+        raise GraphError(f"{file}: none of its arrays ({', '.join(arrays)}) is called features")
+    return real_numbers(arrays[name], file)
+
+
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return every array of an NPZ file; objects, which could execute code, are refused by NumPy."""
+    with reading(path, "NPZ"), path.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
+        if not hasattr(archive, "files"):
+            raise GraphError(f"{path} is not an NPZ file but a single array; call it .npy")
+        return {name: np.asarray(archive[name]) for name in archive.files}
+
+
+def real_numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+    """Return an array of numbers as it is, and refuse any other."""
+    if array.dtype.kind not in "biuf":
+        raise GraphError(f"{path}: the features hold {array.dtype}, not numbers")
+    return array
+
+
+def _sparse_matrix(path: Path) -> Any:
+    import scipy.sparse as sp
+
+    with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
+        stored = sp.load_npz(stream)
+        if hasattr(stored, "check_format"):
+            stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
+        matrix = sp.csr_matrix(stored)
+    real_numbers(matrix.data, path)
+    return matrix

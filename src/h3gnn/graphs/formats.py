@@ -7,11 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.arrayfiles import graph_from_npz
-from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.featurefile import read_npz, real_numbers
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.names import as_labels
+from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.structural import build_graph
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 
@@ -60,8 +66,6 @@ def _networkx(path: Path) -> Any:
 
 def _from_network(network: Any, path: Path) -> Graph:
     """Gather `x0`, `x1`, … or a text of numbers into `x`, since these formats store single values."""
-    from h3gnn.graphs.networks import from_networkx
-
     if network.number_of_nodes() == 0:
         raise GraphError(f"{path} holds no node")
     numbered = re.compile(r"x_?(\d+)")
@@ -69,7 +73,7 @@ def _from_network(network: Any, path: Path) -> Graph:
     for name, attributes in network.nodes(data=True):
         parts = {int(found[1]): key for key in attributes if (found := numbered.fullmatch(str(key)))}
         if isinstance(attributes.get("x"), str):
-            attributes["x"] = _numbers(attributes["x"], name, path)
+            attributes["x"] = _numbers_of(attributes["x"], name, path)
         elif parts and "x" not in attributes:
             attributes["x"] = [attributes[parts[number]] for number in sorted(parts)]
         unused |= {str(key) for key in attributes} - {"x", "y", "split", "label", *parts.values()}
@@ -78,7 +82,7 @@ def _from_network(network: Any, path: Path) -> Graph:
         return from_networkx(network, source=path.name, notes=notes)
 
 
-def _numbers(text: str, name: Any, path: Path) -> list[float]:
+def _numbers_of(text: str, name: Any, path: Path) -> list[float]:
     try:
         return [float(part) for part in re.split(r"[,;\s]+", text.strip(" []()\t\n"))]
     except ValueError:
@@ -90,22 +94,18 @@ def _read_pt(path: Path) -> Graph:
 
     There is no second way for a file that needs more: it could execute code.
     """
-    import torch
-
     with reading(path, "a PyG Data without other objects"):
         with torch.serialization.safe_globals(_pyg_containers()):
             stored = torch.load(path, map_location="cpu", weights_only=True)
         parts = _tensors_of(stored)
     if "edge_index" not in parts:
         raise GraphError(f"{path} holds no tensor called edge_index, so it is not a graph")
-    data = _plain_data(parts)
+    data = import_pyg().data.Data(**parts)
     with reading(path, "a graph"):
-        return as_graph(data, source=path.name)
+        return from_pyg(data, source=path.name)
 
 
 def _pyg_containers() -> list[Any]:
-    from h3gnn.graphs.pyg import import_pyg
-
     pyg = import_pyg()
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
@@ -115,8 +115,6 @@ def _pyg_containers() -> list[Any]:
 
 def _tensors_of(stored: Any) -> dict[str, Any]:
     """Take the known parts out of what was read, so that nothing else of the object is used."""
-    import torch
-
     if isinstance(stored, tuple | list) and stored and isinstance(stored[0], dict):
         stored = stored[0]  # as PyG's InMemoryDataset saves one graph
     get: Callable[[str], Any]
@@ -132,16 +130,47 @@ def _tensors_of(stored: Any) -> dict[str, Any]:
     return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
 
 
-def _plain_data(parts: dict[str, Any]) -> Any:
-    from h3gnn.graphs.pyg import import_pyg
+def read_npz_graph(path: str | Path, *, source: str | None = None) -> Graph:
+    """Read a graph in the layout of the heterophilous benchmark (Platonov et al., 2023).
 
-    return import_pyg().data.Data(**parts)
+    Arrays: `edges [pairs, 2]`, each undirected edge in any direction; `node_features`, `node_labels`,
+    `train_masks`, `val_masks`, `test_masks [splits, nodes]` where there are any.
+    """
+    file = check_file(path, (".npz",), role="graph file")
+    with reading(file, "a graph"):
+        return _graph_of(read_npz(file), file, source or file.name)
+
+
+def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> Graph:
+    if "edges" not in arrays:
+        raise GraphError(f"a graph needs an array called edges; there are {', '.join(arrays)}")
+    edges = arrays["edges"]
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        raise GraphError("edges must be whole numbers of the shape [pairs, 2]")
+    features, labels = arrays.get("node_features"), arrays.get("node_labels")
+    masks = [arrays.get(f"{name}_masks") for name in ("train", "val", "test")]
+    if any(mask is not None and mask.ndim != 2 for mask in masks):
+        raise GraphError("train_masks, val_masks and test_masks must have the shape [splits, nodes]")
+    nodes = next(
+        (len(one) for one in (features, labels) if one is not None and one.ndim),
+        int(edges.max(initial=-1)) + 1,
+    )
+    pairs = edges.T.astype(np.int64)
+    complete = [mask.T for mask in masks if mask is not None]
+    return build_graph(
+        None if features is None else real_numbers(features, file),
+        np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both ways; a self-loop once
+        nodes=nodes,
+        labels=None if labels is None else as_labels(labels),
+        masks=(complete[0], complete[1], complete[2]) if len(complete) == 3 else None,
+        source=source,
+    )
 
 
 READERS: dict[str, Callable[[Path], Graph]] = {
     ".graphml": _read_graphml,
     ".gml": _read_gml,
     ".pt": _read_pt,
-    ".npz": graph_from_npz,
+    ".npz": read_npz_graph,
 }
 """The reader for each suffix of a graph file."""

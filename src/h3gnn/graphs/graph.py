@@ -1,8 +1,13 @@
-"""The graph that everything else trusts: checked once, in `checks.py`, then never again."""
+"""The graph that everything else trusts: checked once, in `checks.py`, then never again.
+
+Beside it stands what is asked of a graph as a whole: its content hash, splits where it has none, and which of
+its nodes are those of another.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+SPLITS = 10
+TRAIN_SHARE = 0.48
+VAL_SHARE = 0.32
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -109,3 +119,89 @@ def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return sparse features; torch checks the indices, and is not heard saying that the layout is young."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)
+
+
+def random_splits(
+    labels: Tensor,
+    *,
+    generator: torch.Generator,
+    splits: int = SPLITS,
+    train_share: float = TRAIN_SHARE,
+    val_share: float = VAL_SHARE,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw train, validation and test nodes at random within each class, as Geom-GCN did: 48, 32, 20 %.
+
+    The shares are rounded class by class; a class that is too small for them has its first node in train.
+    Nodes without label (negative) are in none.
+
+    Args:
+        labels: int64 `[nodes]`.
+        generator: the source of chance; the same state gives the same splits.
+        splits: how many to draw.
+        train_share, val_share: shares of each class; what is left is test.
+
+    Returns:
+        Three bool masks `[nodes, splits]`.
+    """
+    codes = torch.full((labels.numel(), splits), -1, dtype=torch.int8)  # 0 train, 1 validation, 2 test
+    for split in range(splits):
+        for one in torch.unique(labels[labels >= 0]).tolist():
+            members = torch.nonzero(labels == one).flatten()
+            shuffled = members[torch.randperm(members.numel(), generator=generator)]
+            train = max(1, round(train_share * members.numel()))
+            val = round(val_share * members.numel())
+            codes[shuffled[:train], split] = 0
+            codes[shuffled[train : train + val], split] = 1
+            codes[shuffled[train + val :], split] = 2
+    return codes == 0, codes == 1, codes == 2
+
+
+def with_splits(graph: Graph, seed: int = SEED) -> Graph:
+    """Return the graph with ten random splits where it has labels and no splits; otherwise as it is."""
+    if graph.labels is None or graph.train_mask is not None or not bool((graph.labels >= 0).any()):
+        return graph
+    masks = random_splits(graph.labels, generator=torch.Generator().manual_seed(seed))
+    digest = content_hash(graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks)
+    train, val, test = masks
+    provenance = replace(graph.provenance, sha256=digest)
+    split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)
+    return split.with_notes(
+        f"no splits in the data: {SPLITS} were drawn, stratified 48/32/20 % with seed {seed}"
+    )
+
+
+def match_nodes(known: Graph, other: Graph) -> Tensor:
+    """Return, for each node of `other`, which node of `known` it is, or -1.
+
+    With ids on both sides, equal ids are equal nodes. Where the user named none, a node is known when
+    position and features are both the same: position alone could join strangers.
+    """
+    if known.has_ids and other.has_ids:
+        where = {name: position for position, name in enumerate(known.node_ids.tolist())}
+        return torch.tensor([where.get(name, -1) for name in other.node_ids.tolist()])
+    nodes = torch.arange(other.num_nodes)
+    shared = min(known.num_nodes, other.num_nodes)
+    same = (known.dense_features()[:shared] == other.dense_features()[:shared]).all(dim=1)
+    alike = torch.zeros(other.num_nodes, dtype=torch.bool)
+    alike[:shared] = same
+    return torch.where(alike, nodes, -1)
+
+
+def match_rows(known: Tensor, rows: Tensor) -> npt.NDArray[Any]:
+    """Return, for each row, the position of the same row in `known`, or -1; itself where the place agrees."""
+    stored, asked = known.to_dense().numpy(), rows.to_dense().numpy()
+    where: dict[bytes, int] = {}
+    for position, row in enumerate(stored):
+        where.setdefault(row.tobytes(), position)
+    found = np.array([where.get(row.tobytes(), -1) for row in asked], dtype=np.int64)
+    shared = min(len(stored), len(asked))
+    in_place = np.flatnonzero((stored[:shared] == asked[:shared]).all(axis=1))
+    found[in_place] = in_place
+    return found

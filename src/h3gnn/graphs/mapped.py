@@ -7,9 +7,6 @@ compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`),
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +17,9 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.buckets import EdgeBuckets, index_type
+from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
 from h3gnn.graphs.graph import Provenance
-from h3gnn.graphs.moments import Moments, scaler_from_moments
-from h3gnn.graphs.scaling import FeatureScaler
+from h3gnn.graphs.scaling import FeatureScaler, Moments
 
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
 ROWS_AT_A_TIME = 1 << 16
@@ -73,7 +69,7 @@ class MappedGraph:
 
     def scaler(self, kind: str) -> FeatureScaler:
         """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
-        return scaler_from_moments(self.moments, kind)
+        return self.moments.scaler(kind)
 
     def node_ids(self) -> Iterator[Any]:
         """Yield the ids, some at a time, as Arrow arrays."""
@@ -134,20 +130,16 @@ def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray
 def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> MappedRows:
     """Return the rows that `build_support` would build, from a folder beside the edges that is made once.
 
-    It is written under another name and renamed when it is whole, so that several processes may make it.
+    It appears when it is whole, so that several processes may make it.
     """
-    name = f"support{'-undirected' * undirected}{'-loops' * self_loops}"
-    folder = graph.folder / name
+    folder = graph.folder / f"support{'-undirected' * undirected}{'-loops' * self_loops}"
     if not (folder / "done").is_file():
-        made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=graph.folder))
         try:
-            _build_support(graph, made, undirected=undirected, self_loops=self_loops)
-            os.replace(made, folder)  # noqa: PTH105
+            with whole_folder(folder) as made:
+                _build_support(graph, made, undirected=undirected, self_loops=self_loops)
         except OSError:
             if not (folder / "done").is_file():
                 raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
     edges = int((folder / "done").read_text())
     return _open_rows(folder, graph.num_nodes, edges, weighted=graph.rows.weight is not None)
 

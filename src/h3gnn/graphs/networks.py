@@ -1,21 +1,76 @@
-"""Graphs of other libraries: networkx, and anything shaped like a DGL graph."""
+"""Graphs of other libraries: PyG's `Data` and its dataset classes, networkx, anything shaped like DGL's."""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import shutil
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_labels, as_masks, build_graph
+from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import as_ids
-from h3gnn.graphs.labels import as_classes, masks_of_split
+from h3gnn.graphs.names import as_classes, as_ids, as_labels, as_masks, split_masks
+from h3gnn.graphs.structural import build_graph
 
 DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
 DGL_LABELS = ("label", "y", "labels")
 DGL_WEIGHTS = ("weight", "w", "edge_weight")
+
+
+def import_pyg() -> Any:
+    """Return `torch_geometric`, without the deprecation notes that its own import gives out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch_geometric
+        import torch_geometric.data
+        import torch_geometric.datasets
+        import torch_geometric.utils
+    return torch_geometric
+
+
+def from_pyg(data: Any, *, source: str) -> Graph:
+    """Read a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
+    get = getattr(data, "get", None)
+    if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
+        raise GraphError(f"a PyG {type(data).__name__} is not a graph with one kind of node; give a Data")
+    edges, features = get("edge_index"), get("x")
+    if edges is None:
+        raise GraphError("the PyG Data has no edge_index")
+    labels, notes = get("y"), []
+    weights = get("edge_weight")
+    if weights is None and (attributes := get("edge_attr")) is not None:
+        if attributes.numel() == attributes.shape[0]:
+            weights = attributes.reshape(-1)
+        else:
+            notes.append("edge_attr has more than one column and was left out")
+    return build_graph(
+        features,
+        edges,
+        nodes=_pyg_nodes(data, edges),
+        edge_weight=weights,
+        labels=None if labels is None else as_labels(labels),
+        masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
+        source=source,
+        notes=tuple(notes),
+    )
+
+
+def _pyg_nodes(data: Any, edges: Any) -> int:
+    """Count the nodes of a Data that may hold nothing but edges, without PyG's warning about it."""
+    if "num_nodes" in data:
+        return int(data.num_nodes)
+    for name in ("x", "y", "train_mask"):
+        if (values := data.get(name)) is not None:
+            return int(values.shape[0])
+    return int(edges.max()) + 1 if edges.numel() else 0
 
 
 def from_networkx(network: Any, *, source: str, notes: tuple[str, ...] = ()) -> Graph:
@@ -41,7 +96,8 @@ def from_networkx(network: Any, *, source: str, notes: tuple[str, ...] = ()) -> 
     if any("y" in one for one in attributes):
         labels, class_names = as_classes([one.get("y") for one in attributes])
     if any("split" in one for one in attributes):
-        masks = masks_of_split([one.get("split") for one in attributes], "the node attribute 'split'")
+        words = [one.get("split") for one in attributes]
+        masks = split_masks(words, lambda row: f"the node attribute 'split', row {row}")
     counted = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
     return build_graph(
         _networkx_features(names, attributes),
@@ -120,3 +176,70 @@ def from_dgl(network: Any, *, source: str) -> Graph:
 
 def _first_of(values: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((values[name] for name in names if name in values), None)
+
+
+def load_pyg(name: str, folders: Sequence[Path]) -> Graph:
+    """Load `pyg:Class/Name` or `pyg:Class` through PyG, which downloads it where it is not cached.
+
+    PyG's processed pickle is made anew each time in a folder of its own, for a pickle that lies in a cache
+    could have come from anywhere.
+
+    Args:
+        name: the name with its prefix.
+        folders: data folders, in which raw files lie under `pyg/Class/Name`; what is downloaded is kept in
+            the last of them, and the others are never written.
+
+    Raises:
+        InputError: when there is no such class or graph, or it cannot be fetched.
+    """
+    class_name, _, graph_name = name.removeprefix("pyg:").partition("/")
+    if not all(part.replace("-", "").replace("_", "").isalnum() for part in (class_name, graph_name or "x")):
+        raise InputError(f"{name!r} is not the name of a graph")
+    arguments = _arguments(name, class_name, graph_name)
+    places = [folder / "pyg" / class_name / (graph_name or class_name) for folder in folders]
+    raw_only = shutil.ignore_patterns("processed")
+    found = next((place for place in places if place.is_dir()), None)
+    with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:
+        if found is not None:
+            shutil.copytree(found, root, dirs_exist_ok=True, ignore=raw_only)
+        given = {**arguments, "root": root} if "root" in arguments else arguments
+        data = _single_graph(name, class_name, given, places[-1])
+        if found is None and any(Path(root).rglob("raw")):
+            shutil.copytree(root, places[-1], dirs_exist_ok=True, ignore=raw_only)
+    return from_pyg(data, source=name).with_notes("the raw files of this graph are not pinned by a sum")
+
+
+def _arguments(name: str, class_name: str, graph_name: str) -> dict[str, str]:
+    pyg = import_pyg()
+    dataset_class = getattr(pyg.datasets, class_name, None)
+    if not (isinstance(dataset_class, type) and issubclass(dataset_class, pyg.data.Dataset)):
+        raise InputError(
+            f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo"
+        )
+    parameters = inspect.signature(dataset_class).parameters
+    if "name" in parameters and not graph_name:
+        raise InputError(f"{name} needs the name of a graph as well, as in pyg:Amazon/Photo")
+    if graph_name and "name" not in parameters:
+        raise InputError(f"PyG's {class_name} holds one graph without a name; write pyg:{class_name}")
+    return {
+        **({"root": ""} if "root" in parameters else {}),
+        **({"name": graph_name} if graph_name else {}),
+    }
+
+
+def _single_graph(name: str, class_name: str, arguments: dict[str, str], kept: Path) -> Any:
+    pyg = import_pyg()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            dataset = getattr(pyg.datasets, class_name)(**arguments)
+            count = len(dataset)
+            data = dataset[0] if count else None
+    except Exception as error:  # a dataset class may fail in any way: wrong name, no network, damaged file
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            f"PyG could not load {name} ({detail}); check the name, or put its raw files under {kept}"
+        ) from None
+    if count != 1 or not isinstance(data, pyg.data.Data):
+        raise InputError(f"{name} is not one graph with one kind of node: it holds {count} graph(s)")
+    return data

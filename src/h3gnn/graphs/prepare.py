@@ -9,21 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import torch
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.edgestream import edge_columns, write_edges
-from h3gnn.graphs.featurestream import write_features
+from h3gnn.graphs import tables
+from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
+from h3gnn.graphs.columns import Column
+from h3gnn.graphs.featurefile import array_place, open_features, read_array
+from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
-from h3gnn.graphs.streams import BLOCK_ROWS, Progress, open_stream
-from h3gnn.graphs.tables import Column
+from h3gnn.graphs.names import NodeIndex, one_kind
+from h3gnn.graphs.scaling import MomentSums
+from h3gnn.graphs.tables import Progress, TableBlock, check_once
 
 
 def prepare_graph(
@@ -59,21 +63,23 @@ def prepare_graph(
         raise GraphError(f"{out} exists and is no prepared graph; choose another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-    with _whole_folder(out) as folder:
-        ids, sums = write_features(
-            folder, Path(features), node_column, feature_columns, style, features_progress
-        )
-        named = (source_column, target_column, weight_column)
-        stream = open_stream(edges, role="edges", expected=named, **style)
-        columns = edge_columns(stream, *named)
-        count, notes = write_edges(folder, stream, columns, sums.rows, ids, Path(features), edges_progress)
+    with whole_folder(out) as folder:
+        if Path(features).suffix.lower() == ".npy":
+            rows, place = _array_blocks(Path(features), features_progress), array_place(features)
+        else:
+            named = open_features(features, node_column, feature_columns, style)
+            rows, place = named.blocks(features_progress), named.table.place
+        ids, sums = _write_features(folder, rows, place)
+        table = open_edges(edges, source_column, target_column, weight_column, style)
+        nodes = NodeIndex(sums.rows if ids is None else ids)
+        count, notes = _write_edges(folder, table, nodes, sums.rows, Path(features), edges_progress)
         about = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "nodes": sums.rows,
             "edges": count,
             "features": len(sums.mean),
-            "weighted": columns[2] is not None,
+            "weighted": bool(table.weight),
             "ids": _write_ids(folder, ids),
             "source": f"{Path(edges).name}, {Path(features).name}",
             "sha256": _hash(folder),
@@ -81,21 +87,58 @@ def prepare_graph(
             "moments": asdict(sums.moments()),
         }
         (folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
+        if out.exists():
+            shutil.rmtree(out)
     return open_mapped(out)
 
 
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder of another name that takes the place of `out` when the block has ended well."""
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        yield made
-        if out.exists():
-            shutil.rmtree(out)
-        made.chmod(0o755)
-        made.replace(out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+def _array_blocks(path: Path, progress: Progress) -> Iterator[TableBlock]:
+    array = read_array(path, mapped=True)
+    for start in range(0, len(array), tables.BLOCK_ROWS):
+        yield TableBlock(start, [], array[start : start + tables.BLOCK_ROWS], [])
+        progress(min(1.0, (start + tables.BLOCK_ROWS) / len(array)))
+
+
+def _write_features(
+    folder: Path, blocks: Iterator[TableBlock], place: Callable[[int], str]
+) -> tuple[npt.NDArray[Any] | None, MomentSums]:
+    """Write the rows as they come and return their ids (None: their position) and moments."""
+    sums: MomentSums | None = None
+    ids: list[npt.NDArray[Any]] = []
+    with (folder / "features.bin").open("wb") as file:
+        for block in blocks:
+            with np.errstate(over="ignore"):
+                values = np.array(block.numbers, dtype=np.float32, order="C")  # a copy: files are read-only
+            bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+            if bad.size:
+                where = place(block.first + int(bad[0]))
+                raise GraphError(f"{where}: a feature is NaN, infinite or beyond float32")
+            sums = MomentSums(values.shape[1]) if sums is None else sums
+            sums.add(torch.from_numpy(values))
+            file.write(values.tobytes())
+            ids += block.ids
+    assert sums is not None  # a file without rows was refused
+    if not ids:
+        return None, sums
+    check_once(one_kind(ids), place)
+    return one_kind(ids), sums
+
+
+def _write_edges(
+    folder: Path, edges: EdgeTable, nodes: NodeIndex, count: int, known_by: Path, progress: Progress
+) -> tuple[int, list[str]]:
+    """Write the edges as compressed sparse rows; return how many there are, and what was mended."""
+    table = edges.table
+    with EdgeBuckets(folder, count, weighted=bool(edges.weight)) as buckets:
+        for block in table.blocks(edges.ends, edges.weight, progress=progress):
+            source, target = (find_nodes(end, nodes, known_by, table, block.first) for end in block.ids)
+            weight = block.numbers[:, 0] if edges.weight else None
+            if weight is not None and (bad := np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))).size:
+                place = table.place(block.first + int(bad[0]))
+                raise GraphError(f"{place}: the edge weight {weight[bad[0]]:g} is not a positive number")
+            buckets.add(source, target, weight)
+        written = buckets.write_rows()
+    return written, [f"{buckets.merged:,} duplicate edge(s) merged"] if buckets.merged else []
 
 
 def _write_ids(folder: Path, ids: npt.NDArray[Any] | None) -> str:
@@ -105,7 +148,7 @@ def _write_ids(folder: Path, ids: npt.NDArray[Any] | None) -> str:
 
     column = pa.table({"node": pa.array(ids if ids.dtype.kind == "i" else ids.tolist())})
     with pa.OSFile(str(folder / "ids.arrow"), "wb") as file, pa.ipc.new_file(file, column.schema) as writer:
-        writer.write_table(column, max_chunksize=BLOCK_ROWS)
+        writer.write_table(column, max_chunksize=tables.BLOCK_ROWS)
     return "named"
 
 

@@ -11,10 +11,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.featurechecks import is_sparse
+from h3gnn.graphs.checks import is_sparse
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import Homophily, measure_homophily
-from h3gnn.graphs.verdict import verdict
+from h3gnn.graphs.homophily import Homophily, measure_homophily, verdict
+from h3gnn.graphs.structural import simple_adjacency
 
 BINS = 10
 """Bars of the histogram of homophily over nodes."""
@@ -95,7 +95,7 @@ class GraphProfile:
 def profile(graph: Graph) -> GraphProfile:
     """Measure a graph."""
     edges, nodes = graph.edge_index, graph.num_nodes
-    adjacency = _simple_adjacency(edges, nodes)
+    directed, adjacency = simple_adjacency(edges, nodes)
     components, member = sp.csgraph.connected_components(adjacency, directed=False)
     degree = np.diff(adjacency.indptr)
     smooth, centred = _smoothness(graph.features, adjacency)
@@ -111,7 +111,7 @@ def profile(graph: Graph) -> GraphProfile:
         edges=graph.num_edges,
         features=graph.num_features,
         classes=graph.num_classes,
-        directed=_is_directed(edges, nodes),
+        directed=directed.nnz < adjacency.nnz,
         weighted=graph.edge_weight is not None,
         self_loops=int((edges[0] == edges[1]).sum()),
         components=int(components),
@@ -157,21 +157,6 @@ def _label_figures(measured: Homophily | None, class_names: tuple[str, ...]) -> 
 def _known(value: float) -> float | None:
     """JSON has no NaN."""
     return None if math.isnan(value) else value
-
-
-def _simple_adjacency(edge_index: Tensor, nodes: int) -> Any:
-    """Return the adjacency without direction, weights and self-loops."""
-    source, target = edge_index.numpy()
-    between = source != target
-    ends = (source[between], target[between])
-    directed = sp.csr_array((np.ones(ends[0].size), ends), shape=(nodes, nodes))
-    return directed.maximum(directed.T).tocsr()
-
-
-def _is_directed(edge_index: Tensor, nodes: int) -> bool:
-    forward = edge_index[0] * nodes + edge_index[1]
-    backward = edge_index[1] * nodes + edge_index[0]
-    return not bool(torch.equal(forward.sort().values, backward.sort().values))
 
 
 def _density(features: Tensor) -> float:

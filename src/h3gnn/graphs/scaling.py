@@ -1,4 +1,8 @@
-"""Bringing features to a common scale before the encoder sees them."""
+"""Bringing features to a common scale before the encoder sees them.
+
+What a scaling asks of all rows at once is gathered a block of rows at a time: a graph in memory is one that
+comes in few blocks, so it and the same graph in files are scaled by one rule.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.sparse import csr_tensor
+from h3gnn.graphs.graph import csr_features
 
 SCALINGS = ("auto", "none", "rows", "columns")
+BLOCK_ROWS = 1 << 16
+"""Rows that are looked at in double precision at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,66 @@ class FeatureScaler:
         return features
 
 
+@dataclass(frozen=True)
+class Moments:
+    """What a scaling asks of all features at once.
+
+    Attributes:
+        rows: how many there are.
+        filled: number of values that are not 0.
+        zeros_and_ones: whether there is nothing else.
+        negative: whether some value is.
+        mean, variance: of each column.
+    """
+
+    rows: int
+    filled: int
+    zeros_and_ones: bool
+    negative: bool
+    mean: list[float]
+    variance: list[float]
+
+    def scaler(self, kind: str = "auto") -> FeatureScaler:
+        """Choose and learn a scaling, as `fit_scaler` describes it."""
+        if kind == "auto":
+            sparse = self.filled <= 0.5 * self.rows * len(self.mean) and not self.negative
+            kind = "none" if self.zeros_and_ones else "rows" if sparse else "columns"
+        if kind == "none":
+            return FeatureScaler(kind)
+        if kind == "rows":
+            length = (max(1, self.filled) / self.rows) ** 0.5
+            return FeatureScaler(kind, torch.zeros(1), torch.tensor([length]))
+        spread = torch.tensor(self.variance).sqrt()
+        return FeatureScaler(kind, torch.tensor(self.mean), torch.where(spread > 1e-12, spread, 1.0))
+
+
+class MomentSums:
+    """Sums up `Moments`; the variance is taken around the mean so far: large means cost no digits."""
+
+    def __init__(self, columns: int) -> None:
+        self.rows, self.filled, self.zeros_and_ones, self.negative = 0, 0, True, False
+        self.mean, self.squares = torch.zeros(columns).double(), torch.zeros(columns).double()
+
+    def add(self, block: Tensor) -> None:
+        """Take a block of rows, dense or CSR (Chan, Golub and LeVeque's pairwise update)."""
+        values = block.values() if block.layout == torch.sparse_csr else block
+        rows, total = block.shape[0], self.rows + block.shape[0]
+        mean, squares = _column_moments(block)
+        apart = mean - self.mean
+        self.squares += squares + apart.square() * self.rows * rows / total
+        self.mean += apart * rows / total
+        self.rows, self.filled = total, self.filled + int(torch.count_nonzero(values))
+        self.zeros_and_ones &= bool(((values == 0) | (values == 1)).all())
+        self.negative |= bool((values < 0).any())
+
+    def moments(self) -> Moments:
+        """Return what was summed up."""
+        variance = (self.squares / max(1, self.rows)).tolist()
+        return Moments(
+            self.rows, self.filled, self.zeros_and_ones, self.negative, self.mean.tolist(), variance
+        )
+
+
 def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     """Choose and learn a scaling.
 
@@ -45,24 +111,27 @@ def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     is negative and more than half are zero (counts, TF-IDF), else columns (measurements in units of their
     own).
     """
-    values = features.values() if features.layout == torch.sparse_csr else features
-    filled = int(torch.count_nonzero(values))
-    if kind == "auto":
-        kind = _kind_for(values, sparse=filled <= 0.5 * features.numel())
     if kind == "none":
         return FeatureScaler(kind)
-    if kind == "rows":
-        length = (max(1, filled) / features.shape[0]) ** 0.5
-        return FeatureScaler(kind, torch.zeros(1), torch.tensor([length]))
-    dense = features.to_dense()
-    spread = dense.std(dim=0, correction=0)
-    return FeatureScaler(kind, dense.mean(dim=0), torch.where(spread > 1e-12, spread, 1.0))
+    sums = MomentSums(features.shape[1])
+    sparse = features.layout == torch.sparse_csr
+    for block in (features,) if sparse else torch.split(features, BLOCK_ROWS):
+        sums.add(block)
+    return sums.moments().scaler(kind)
 
 
-def _kind_for(values: Tensor, *, sparse: bool) -> str:
-    if bool(((values == 0) | (values == 1)).all()):
-        return "none"
-    return "rows" if sparse and bool((values >= 0).all()) else "columns"
+def _column_moments(block: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of each column and its squared distances from that mean, summed, in float64."""
+    if block.layout != torch.sparse_csr:
+        values = block.double()
+        mean = values.mean(dim=0)
+        return mean, (values - mean).square().sum(dim=0)
+    rows, columns = block.shape
+    cols, values = block.col_indices(), block.values().double()
+    stored = torch.bincount(cols, minlength=columns)
+    mean = torch.bincount(cols, weights=values, minlength=columns) / rows
+    around = torch.bincount(cols, weights=(values - mean[cols]).square(), minlength=columns)
+    return mean, around + (rows - stored) * mean.square()
 
 
 def _equal_rows(features: Tensor, length: float) -> Tensor:
@@ -72,4 +141,4 @@ def _equal_rows(features: Tensor, length: float) -> Tensor:
     row = torch.repeat_interleave(torch.arange(features.shape[0]), crow.diff())
     norm = torch.zeros(features.shape[0]).index_add_(0, row, values.square()).sqrt().clamp_min(1e-12)
     size = (features.shape[0], features.shape[1])
-    return csr_tensor(crow, features.col_indices(), length * values / norm[row], size)
+    return csr_features(crow, features.col_indices(), length * values / norm[row], size)

@@ -11,6 +11,11 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+
+NO_FEATURES = "no features in the data: structural features were built from the edges"
+
 EIGENVECTORS = 32
 """At most this many spectral columns."""
 
@@ -24,6 +29,18 @@ BLOCK_ROWS = 16_384
 """Triangles are counted for this many rows at a time, which bounds the memory."""
 
 Array = npt.NDArray[np.float64]
+
+
+def build_graph(
+    features: Any, edge_index: Any, *, nodes: int, notes: tuple[str, ...] = (), **known: Any
+) -> Graph:
+    """Check the parts of a graph; where there are no features, build structural ones and say so."""
+    if features is None:
+        placeholder = np.zeros((nodes, 1), dtype=np.float32)
+        edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
+        features = structural_features(edges, nodes)
+        notes = (*notes, NO_FEATURES)
+    return check_graph(features, edge_index, notes=notes, **known)
 
 
 def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
@@ -49,14 +66,7 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     Returns:
         float32 `[nodes, 8 + spectral]`.
     """
-    source, target = edge_index.cpu().numpy()
-    off_diagonal = source != target
-    source, target = source[off_diagonal], target[off_diagonal]
-    ones = np.ones(source.size)
-    directed = sp.csr_array((ones, (source, target)), shape=(nodes, nodes))
-    directed.data[:] = 1.0
-    adjacency = directed.maximum(directed.T).tocsr()
-    adjacency.sort_indices()
+    directed, adjacency = simple_adjacency(edge_index, nodes)
     profile = np.column_stack(
         [
             np.log1p(directed.sum(axis=0)),
@@ -70,6 +80,18 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     with threadpool_limits(1):  # sums in another order on other machines would give other eigenvectors
         columns = np.column_stack([profile, _spectral_profile(adjacency)])
     return torch.from_numpy(columns.astype(np.float32))
+
+
+def simple_adjacency(edge_index: Tensor, nodes: int) -> tuple[Any, Any]:
+    """Return the 0/1 adjacency without self-loops and weights, as it is and without direction."""
+    source, target = edge_index.cpu().numpy()
+    between = source != target
+    ends = (source[between], target[between])
+    directed = sp.csr_array((np.ones(ends[0].size), ends), shape=(nodes, nodes))
+    directed.data[:] = 1.0
+    adjacency = directed.maximum(directed.T).tocsr()
+    adjacency.sort_indices()
+    return directed, adjacency
 
 
 def _neighbour_profile(adjacency: Any) -> tuple[Array, Array, Array, Array]:

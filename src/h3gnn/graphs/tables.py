@@ -1,50 +1,225 @@
-"""One way to open a table, whatever the file, and the questions that the reader asks it."""
+"""Tables of any size in CSV, TSV and Parquet files, read a block of rows at a time.
+
+A table in memory is all its blocks together, so what is read and what is said about a bad file is the same
+for `read_graph` and for `h3gnn prepare`. pyarrow is fast but says little about a bad file. So the good case
+runs through it, and when it fails, the block is walked line by line to name the place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import as_text, quoted, whole_numbers
-from h3gnn.graphs.parquet import PARQUET_SUFFIXES, open_parquet_table
-from h3gnn.graphs.textfile import TEXT_SUFFIXES, open_text_table
+from h3gnn.graphs.columns import is_number, numbers_of, odd_list, row_is_header, words_of
+from h3gnn.graphs.names import as_text, one_kind, quoted
+from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
 
-Column = str | int
-"""A column by name, or by position counted from 1."""
+TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+BLOCK_ROWS = 1 << 16
+"""Rows of a Parquet file or an array that are read at a time."""
+
+SAMPLE_ROWS = 1000
+"""The header is told from the rows by looking at this many of them."""
+
+Progress = Callable[[float], None]
+"""Called with the share that has been read, 0 to 1."""
 
 
-class Table(Protocol):
-    """Columns of a file, and the words for a place in it."""
+@dataclass(frozen=True)
+class TableBlock:
+    """Some rows of a table.
 
-    @property
-    def path(self) -> Path:
-        """The file."""
+    Attributes:
+        first: how many rows stand before them.
+        ids: columns of node ids, int64 or text in object arrays, without gaps.
+        numbers: columns of numbers side by side `[rows, values]`, NaN where a value is missing; a column of
+            lists gives several.
+        words: columns like ids, "" where a value is missing.
+    """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name per column."""
+    first: int
+    ids: list[npt.NDArray[Any]]
+    numbers: npt.NDArray[np.float64]
+    words: list[npt.NDArray[Any]]
 
-    @property
-    def header(self) -> bool:
-        """Whether the file itself names its columns."""
 
-    @property
-    def guessed(self) -> bool:
-        """Whether `header` was found out, not told."""
+@dataclass(frozen=True)
+class Table:
+    """A file whose columns are known; its rows are read when they are asked for.
 
-    def texts(self, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
-        """Columns of ids or words: int64, or text in object arrays, "" where a value is missing."""
+    Attributes:
+        path: the file.
+        names: one name per column; `column 1`, `column 2`, … without header.
+        header: whether the file itself names its columns.
+        guessed: whether that was found out, not told.
+        delimiter: the character between the cells of a text file; None for Parquet.
+        start, line: the byte at which the rows of a text file begin, and how many lines stand before.
+    """
 
-    def numbers(self, columns: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Columns of numbers side by side, NaN where a value is missing."""
+    path: Path
+    names: tuple[str, ...]
+    header: bool = True
+    guessed: bool = False
+    delimiter: str | None = None
+    start: int = 0
+    line: int = 0
+
+    def blocks(
+        self,
+        ids: Sequence[int],
+        numbers: Sequence[int] = (),
+        words: Sequence[int] = (),
+        progress: Progress = lambda share: None,
+    ) -> Iterator[TableBlock]:
+        """Yield the rows of some columns, a block at a time."""
+        done, widths = 0, dict[int, int]()
+        read = self._parquet_columns if self.delimiter is None else self._text_columns
+        for columns, share in read((*ids, *words), numbers):
+            yield self._block(done, columns, ids, words, numbers, widths)
+            done += len(columns[0])
+            progress(share)
+        if not done:
+            raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
+        progress(1.0)
+
+    def _block(
+        self,
+        first: int,
+        columns: list[Any],
+        ids: Sequence[int],
+        words: Sequence[int],
+        numbers: Sequence[int],
+        widths: dict[int, int],
+    ) -> TableBlock:
+        """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
+        texts = (*ids, *words)
+        listed = [
+            words_of(column, f"{self.path}{self._title(at)}")
+            for column, at in zip(columns, texts, strict=False)
+        ]
+        for at, (_, gap) in zip(ids, listed, strict=False):
+            if gap >= 0:
+                raise GraphError(f"{self.place(first + gap, at)}: the node id is missing")
+        arrays = [array for array, _ in listed]
+        values = [np.empty((len(columns[0]), 0))]
+        for column, at in zip(columns[len(texts) :], numbers, strict=True):
+            if (odd := odd_list(column, widths.get(at))) is not None:
+                place = self.place(first + odd, at)
+                raise GraphError(f"{place}: the list has another length than the first")
+            values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
+            widths[at] = values[-1].shape[1]
+        return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
+
+    def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> TableBlock:
+        """Return all rows of some columns."""
+        return joined(self.blocks(ids, numbers, words))
 
     def place(self, row: int, column: int | None = None) -> str:
-        """Words for a row and a column."""
+        """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
+        if self.delimiter is None:
+            return f"{self.path}, row {row + 1}{self._title(column)}"
+        blocks = text_blocks(self.path, self.start, self.line)
+        lines = (line for before, content in blocks for line, _ in _rows(before, content))
+        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{self._title(column)}"
+
+    def _title(self, column: int | None) -> str:
+        if column is None:
+            return ""
+        return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
+
+    def _text_columns(
+        self, texts: Sequence[int], numbers: Sequence[int]
+    ) -> Iterator[tuple[list[Any], float]]:
+        done, size = self.start, self.path.stat().st_size
+        apart = set(texts) & set(numbers)  # a column that is asked for as both is read twice
+        for before, content in text_blocks(self.path, self.start, self.line):
+            done += len(content)
+            if not content.strip(b"\r\n"):
+                continue
+            columns = self._parse(before, content, texts, () if apart else numbers)
+            columns += self._parse(before, content, (), numbers) if apart else []
+            yield columns, done / size
+
+    def _parse(self, before: int, content: bytes, texts: Sequence[int], numbers: Sequence[int]) -> list[Any]:
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        labels = [str(position) for position in range(len(self.names))]
+        wanted = [labels[column] for column in (*texts, *numbers)]
+        kinds = [pa.string()] * len(texts) + [pa.float64()] * len(numbers)
+        at_once = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
+        try:
+            table = arrow.read_csv(
+                pa.BufferReader(content),
+                arrow.ReadOptions(column_names=labels, block_size=at_once),
+                arrow.ParseOptions(delimiter=self.delimiter),
+                arrow.ConvertOptions(
+                    include_columns=wanted, column_types=dict(zip(wanted, kinds, strict=True))
+                ),
+            )
+        except pa.ArrowException as error:
+            self._name_the_fault(before, content, numbers, str(error))
+        return [column.combine_chunks() for column in table.columns]
+
+    def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
+        assert self.delimiter is not None
+        rows = [(line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)]
+        for line, cells in rows:
+            if len(cells) != len(self.names):
+                raise GraphError(
+                    f"{self.path}, line {line}: {len(cells)} cell(s), the first row has {len(self.names)}"
+                )
+        for line, cells in rows:
+            for column in numbers:
+                if cells[column].strip() and not is_number(cells[column]):
+                    place = f"{self.path}, line {line}{self._title(column)}"
+                    raise GraphError(f"{place}: {cells[column]!r} is not a number")
+        raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
+
+    def _parquet_columns(
+        self, texts: Sequence[int], numbers: Sequence[int]
+    ) -> Iterator[tuple[list[Any], float]]:
+        import pyarrow.parquet as pq
+
+        wanted, done = (*texts, *numbers), 0
+        unique = len(set(self.names)) == len(self.names)
+        names = [self.names[column] for column in wanted] if unique else None
+        with reading(self.path, "Parquet"):
+            file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            batches = file.iter_batches(batch_size=BLOCK_ROWS, columns=names)
+        with file:
+            while True:
+                with reading(self.path, "Parquet"):
+                    batch = next(batches, None)
+                    if batch is None:
+                        return
+                    batch.validate(full=True)
+                done += batch.num_rows
+                if batch.num_rows:
+                    yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
+
+
+def joined(blocks: Iterable[TableBlock]) -> TableBlock:
+    """Return all blocks of a table as one; the ids of several columns share one kind."""
+    every = list(blocks)
+    ids = [one_kind(parts) for parts in zip(*(block.ids for block in every), strict=True)]
+    if len({one.dtype.kind for one in ids}) > 1:
+        ids = [as_text(one) for one in ids]
+    words = [one_kind(parts) for parts in zip(*(block.words for block in every), strict=True)]
+    return TableBlock(0, ids, np.concatenate([block.numbers for block in every]), words)
+
+
+def _rows(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line) of every row; blank lines are no rows."""
+    return ((number, line) for number, line in enumerate(content.splitlines(), before + 1) if line)
 
 
 def open_table(
@@ -55,57 +230,42 @@ def open_table(
     delimiter: str | None = None,
     expected: Sequence[Any] = (),
 ) -> Table:
-    """Open a CSV, TSV or Parquet file.
+    """Open a CSV, TSV or Parquet file and find out how it is written from its first rows.
 
     Args:
         path: the file; its suffix says what it is.
-        role: "edges", "features" or "labels".
-        header: whether text files start with a row of names; None to find out.
-        delimiter: the character between the cells of text files; None to find out.
-        expected: column names that the caller will ask for.
+        role: "edges", "features" or "labels", which decides by what a header is known.
+        header: whether text files start with a row of names; None to find out, by `row_is_header`.
+        delimiter: the character between the cells of text files; None to find out, by `find_delimiter`.
+        expected: names that the caller asks for; a row that holds one of them is a header.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix in PARQUET_SUFFIXES:
-        need_pyarrow(path)
-        return open_parquet_table(path, role=role)
-    if suffix not in TEXT_SUFFIXES and not Path(path).is_dir():
-        known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
-        raise GraphError(f"{path}: a table of {role} ends in one of {known}")
-    need_pyarrow(path)
-    names = [name for name in expected if isinstance(name, str)]
-    return open_text_table(path, header=header, delimiter=delimiter, role=role, expected=names)
-
-
-def need_pyarrow(path: str | Path) -> None:
-    """Say what to install where pyarrow is missing."""
+    file = check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow.parquet as pq
     except ImportError:
         raise InputError(
             f"{path}: reading tables needs pyarrow; install it with `pip install pyarrow`"
         ) from None
+    if file.suffix.lower() in PARQUET_SUFFIXES:
+        with reading(file, "Parquet"):
+            return Table(file, tuple(pq.read_schema(file).names))
+    rows, line, begin, after = first_rows(file, SAMPLE_ROWS)
+    chosen = delimiter or find_delimiter(file, rows[0])
+    if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
+        raise GraphError(f"the delimiter {chosen!r} is not one character")
+    cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
+    names = [name for name in expected if isinstance(name, str)]
+    known = row_is_header(cells, role, names, file) if header is None else header
+    columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
+    return Table(file, tuple(columns), known, header is None, chosen, after if known else begin, line + known)
 
 
-def read_ids(table: Table, columns: Sequence[int]) -> list[npt.NDArray[Any]]:
-    """Read columns of node ids, which share one kind: whole numbers if all are, text otherwise."""
-    arrays = table.texts(columns)
-    for column, array in zip(columns, arrays, strict=True):
-        if array.dtype.kind == "O" and (gaps := np.flatnonzero(array == "")).size:
-            raise GraphError(f"{table.place(int(gaps[0]), column)}: the node id is missing")
-    numbers = [array if array.dtype.kind == "i" else whole_numbers(array) for array in arrays]
-    if all(array is not None for array in numbers):
-        return [array for array in numbers if array is not None]
-    return [as_text(array) for array in arrays]
-
-
-def check_once(ids: npt.NDArray[Any], table: Table) -> None:
-    """Raise where a table speaks of a node twice."""
+def check_once(ids: npt.NDArray[Any], place: Callable[[int], str]) -> None:
+    """Raise where a table speaks of a node twice; `place` names its rows."""
     import pandas as pd
 
     again = np.flatnonzero(pd.Index(ids).duplicated())
     if again.size:
         row = int(again[0])
         first = int(np.flatnonzero(ids == ids[row])[0])
-        raise GraphError(
-            f"{table.place(row)}: node {quoted(ids[row])} stands already in {table.place(first)}"
-        )
+        raise GraphError(f"{place(row)}: node {quoted(ids[row])} stands already in {place(first)}")

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.report.pictures import COLOURS, LINE, new_figure, plain, save_figure
+from h3gnn.report.findings import Category
+from h3gnn.report.graphics import draw_nodes
+from h3gnn.report.pictures import COLOURS, LINE, frame, new_figure, plain, save_figure
 
 Rows = Sequence[Mapping[str, Any]]
+SIDES = {"before": "features", "after": "embedding"}
 
 
 def draw_maps_before_and_after(rows: Rows) -> Any:
@@ -18,22 +21,10 @@ def draw_maps_before_and_after(rows: Rows) -> Any:
     figure = new_figure(2.3 * len(rows), 4.9)
     axes = figure.subplots(2, len(rows), squeeze=False)
     for column, row in enumerate(rows):
-        labels = np.array(row["labels"])
-        for axis, which in zip(axes[:, column], ("before", "after"), strict=True):
-            x, y = (np.array(side) for side in row[which])
-            size = 8 if labels.size < 1000 else 2
-            for label in range(len(row["classes"])):
-                chosen = labels == label
-                colour = COLOURS[label % len(COLOURS)]
-                axis.scatter(
-                    x[chosen], y[chosen], s=size, color=colour, linewidths=0, alpha=0.8, rasterized=True
-                )
-            axis.set_title(f"{row['graph']}: {'features' if which == 'before' else 'embedding'}", fontsize=9)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.set_box_aspect(1)
-            for side in axis.spines.values():
-                side.set_color(LINE)
+        classes = Category("class", "class", tuple(row["classes"]), np.array(row["labels"]))
+        for axis, (which, title) in zip(axes[:, column], SIDES.items(), strict=True):
+            draw_nodes(axis, np.array(row[which]).T, classes, ink=3_000)
+            frame(axis, f"{row['graph']}: {title}", fontsize=9)
     return figure
 
 

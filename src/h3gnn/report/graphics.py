@@ -1,4 +1,4 @@
-"""Static pictures of a run: its training, its attention, its accuracy."""
+"""Static pictures of a run: its maps, its training, its attention, its accuracy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,76 @@ from typing import Any
 import numpy as np
 
 from h3gnn.errors import InputError
-from h3gnn.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Scores
-from h3gnn.report.pictures import COLOURS, new_figure, plain, save_figure, shorten
+from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Measure, Scoreboard
+from h3gnn.report.pictures import COLOURS, frame, known_range, new_figure, plain, save_figure, shorten
 
 REPRESENTATION_COLOURS = {RAW: "#999999", UNTRAINED: COLOURS[1], TRAINED: COLOURS[0]}
 TOKEN_COLOURS = tuple(COLOURS[i] for i in (0, 5, 1, 4, 3, 2, 6, 7))
+
+UNKNOWN = "#d0d0d0"
+INK_OF_A_MAP = 15_000.0
+
+
+def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure | None) -> None:
+    """Draw maps side by side in a PNG, PDF or SVG.
+
+    Args:
+        path: the file.
+        maps: places of the nodes by title, each `[nodes, 2]`.
+        colour: what the nodes are coloured by.
+    """
+    figure = new_figure(5.2 * len(maps), 5.6)
+    axes = figure.subplots(1, len(maps), squeeze=False)[0]
+    for axis, (title, places) in zip(axes, maps.items(), strict=True):
+        drawn = draw_nodes(axis, np.asarray(places), colour)
+        frame(axis, title)
+        axis.set_aspect("equal", adjustable="datalim")
+    if isinstance(colour, Measure):
+        bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.04, aspect=50, pad=0.02)
+        bar.set_label(colour.title, fontsize=9)
+        bar.ax.tick_params(labelsize=8)
+        bar.outline.set_visible(False)
+    elif isinstance(colour, Category):
+        handles, names = axes[0].get_legend_handles_labels()
+        key = figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        for handle in key.legend_handles:
+            handle.set_sizes([36])
+    save_figure(figure, path)
+
+
+def draw_nodes(
+    axis: Any, places: Floats, colour: Category | Measure | None, ink: float = INK_OF_A_MAP
+) -> Any:
+    """Draw one map, and return what a colour bar needs where it is coloured by a measure.
+
+    Args:
+        axis: where to draw.
+        places: `[nodes, 2]`.
+        colour: what the nodes are coloured by.
+        ink: what all points cover together, so that few are large and many are small.
+    """
+    look = {
+        "s": float(np.clip(ink / len(places), 1.0, ink / 500)),
+        "linewidths": 0,
+        "rasterized": len(places) > 5_000,
+    }
+    if colour is None:
+        return axis.scatter(*places.T, color=COLOURS[0], **look)
+    if isinstance(colour, Measure):
+        low, high = known_range(colour.values)
+        known = np.isfinite(colour.values)
+        axis.scatter(*places[~known].T, color=UNKNOWN, **look)
+        values = colour.values[known]
+        return axis.scatter(*places[known].T, c=values, vmin=low, vmax=high, cmap="viridis", **look)
+    unknown = colour.values < 0
+    if unknown.any():
+        axis.scatter(*places[unknown].T, color=UNKNOWN, label="unknown", **look)
+    for value, name in enumerate(colour.names):
+        chosen = colour.values == value
+        if chosen.any():
+            shade = COLOURS[value % len(COLOURS)]
+            axis.scatter(*places[chosen].T, color=shade, label=shorten(name, 40), alpha=0.85, **look)
+    return None
 
 
 def draw_history(path: Path, columns: Mapping[str, Floats]) -> None:
@@ -87,7 +152,7 @@ def draw_attention(path: Path, attention: Floats, tokens: Sequence[str], groups:
     save_figure(figure, path)
 
 
-def draw_accuracy(path: Path, scores: Scores) -> None:
+def draw_accuracy(path: Path, scores: Scoreboard) -> None:
     """Draw test accuracy by local homophily and by class, for each representation."""
     if scores.homophily_bins is None or scores.homophily_counts is None or scores.class_counts is None:
         raise InputError("accuracy needs labels, and this run has none")

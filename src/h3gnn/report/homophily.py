@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from h3gnn.errors import InputError
-from h3gnn.graphs.profile import GraphProfile
+from h3gnn.report.pictures import INK, SOFT, new_figure, plain, save_figure, shorten
 
-LOW, HIGH, GREY, INK = "#c8553d", "#2a7f9e", "#d9d9d9", "#333333"
-"""Neighbours of other classes, neighbours of the own class, the rest, and writing."""
+if TYPE_CHECKING:
+    from h3gnn.graphs.profile import GraphProfile
+
+LOW, HIGH, GREY = "#c8553d", "#2a7f9e", "#d9d9d9"
+"""Neighbours of other classes, neighbours of the own class, and the rest."""
 
 MOST_CLASSES = 20
 """With more classes, bars are drawn for the largest departures from the mean only."""
@@ -28,15 +30,8 @@ def plot_profile(measured: GraphProfile, path: str | Path) -> None:
     Raises:
         InputError: when the file cannot be written or its suffix is not known.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    path = Path(path)
     labelled = measured.node_homophily_histogram is not None and measured.class_homophily is not None
-    figure = Figure(figsize=(11, 4.2) if labelled else (5.5, 4.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    if path.suffix.lower().lstrip(".") not in figure.canvas.get_supported_filetypes():
-        raise InputError(f"{path}: a picture ends in .png, .svg or .pdf")
+    figure = new_figure(11 if labelled else 5.5, 4.2)
     figure.suptitle(measured.source, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
     if labelled:
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 1.15, 0.9))
@@ -45,11 +40,7 @@ def plot_profile(measured: GraphProfile, path: str | Path) -> None:
     else:
         right = figure.subplots()
     _draw_figures(right, measured)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    save_figure(figure, Path(path))
 
 
 def _draw_nodes(axes: Any, measured: GraphProfile) -> None:
@@ -58,11 +49,9 @@ def _draw_nodes(axes: Any, measured: GraphProfile) -> None:
     centres = [(position + 0.5) / len(counts) for position in range(len(counts))]
     shares = [100 * count / total for count in counts]
     axes.bar(centres, shares, width=0.92 / len(counts), color=[_colour(centre) for centre in centres])
-    axes.set_title("Nodes by share of neighbours in their class", fontsize=10, loc="left", color=INK)
-    axes.set_xlabel("share of neighbours in the own class")
-    axes.set_ylabel("% of nodes with neighbours")
     axes.set_xlim(0, 1)
-    _plain(axes)
+    words = ("share of neighbours in the own class", "% of nodes with neighbours")
+    plain(axes, "Nodes by share of neighbours in their class", *words)
 
 
 def _draw_classes(axes: Any, measured: GraphProfile) -> None:
@@ -70,7 +59,7 @@ def _draw_classes(axes: Any, measured: GraphProfile) -> None:
     overall = measured.edge_homophily or 0.0
     if len(known) > MOST_CLASSES:
         known = sorted(known, key=lambda one: -abs(one[1] - overall))[:MOST_CLASSES]
-    names = [name if len(name) <= 24 else f"{name[:23]}…" for name, _ in known]
+    names = [shorten(name) for name, _ in known]
     shares = [share for _, share in known]
     places = range(len(known))
     axes.barh(places, [1] * len(known), color=GREY, height=0.7, alpha=0.5)
@@ -81,10 +70,8 @@ def _draw_classes(axes: Any, measured: GraphProfile) -> None:
     axes.set_yticks(list(places), names, fontsize=8)
     axes.set_xlim(0, 1)
     axes.set_ylim(len(known) - 0.5, -1.0)
-    axes.set_title("Homophily by class", fontsize=10, loc="left", color=INK)
-    axes.set_xlabel("share of edges from the own class")
     axes.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1, 1.02))
-    _plain(axes)
+    plain(axes, "Homophily by class", "share of edges from the own class")
 
 
 def _draw_figures(axes: Any, measured: GraphProfile) -> None:
@@ -104,7 +91,7 @@ def _draw_figures(axes: Any, measured: GraphProfile) -> None:
     ]
     for row, (name, value) in enumerate(lines):
         height = 0.97 - row / len(lines)
-        axes.text(0.0, height, name, transform=axes.transAxes, fontsize=9, color="#666666", va="top")
+        axes.text(0.0, height, name, transform=axes.transAxes, fontsize=9, color=SOFT, va="top")
         axes.text(1.0, height, value, transform=axes.transAxes, fontsize=9, color=INK, va="top", ha="right")
 
 
@@ -116,8 +103,3 @@ def _colour(share: float) -> tuple[float, float, float, float]:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8, colors=INK)

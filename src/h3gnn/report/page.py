@@ -1,26 +1,57 @@
-"""The report page: one HTML file that holds its data, its drawing and nothing from elsewhere."""
+"""The report page: one HTML file that holds its data, its drawing and nothing from elsewhere.
+
+The data is one gzip stream: a length, a JSON description, and the arrays one after another, each at a
+multiple of eight bytes. As base64 it contains no character that HTML reads, so nothing in it can be mistaken
+for markup.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
+import json
 import math
 import re
+import struct
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.findings import Findings, Heard, Scores
-from h3gnn.report.packing import COARSE, Packer
+from h3gnn.evaluation.places import LANDMARKS, MAPS, place
+from h3gnn.report.findings import RAW, TRAINED, Findings, Heard, Scoreboard
+from h3gnn.storage.files import write_atomically
 
 SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
 """In the order in which they are read; together they are one script."""
 
-QUIET_SETTINGS = ("device", "verbose")
+FINE, COARSE = "uint16", "uint8"
+"""How finely numbers are kept: in 65,535 steps or in 255; the step after the last one means "not known"."""
+
+WORD = 8
+
+
+def page_maps(
+    findings: Findings, *, method: str = "tsne", seed: int = 0
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the two maps of a page: the embedding, and the raw features beside it."""
+    kind = MAPS[method]
+    if method == "tsne" and findings.nodes > LANDMARKS:
+        kind += f" by {LANDMARKS:,} landmarks"
+    return {
+        f"{title}, {kind}": place(findings.embeddings[name], method=method, seed=seed)
+        for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
+    }
+
+
+def write_page(path: Path, findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> None:
+    """Write the page, whole or not at all."""
+    write_atomically(path, render_page(findings, maps).encode())
 
 
 def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> str:
@@ -81,7 +112,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "history": {name: _plain(values) for name, values in run.columns.items()},
         "collapsed": run.collapsed,
         "facts": {name: _plain(value) for name, value in run.facts.items()},
-        "settings": {k: _plain(v) for k, v in run.settings.items() if k not in QUIET_SETTINGS},
+        "settings": {k: _plain(v) for k, v in run.settings.items()},
         "provenance": run.provenance,
     }
     return packer.pack(description)
@@ -109,7 +140,7 @@ def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
     }
 
 
-def _scores(scores: Scores | None) -> dict[str, Any] | None:
+def _scores(scores: Scoreboard | None) -> dict[str, Any] | None:
     if scores is None:
         return None
     return {
@@ -151,3 +182,42 @@ def _asset(name: str) -> str:
 
 def _fingerprint(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+class Packer:
+    """Collects arrays and returns, for each, what the page needs to find it again."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    def whole(self, values: npt.NDArray[Any]) -> dict[str, Any]:
+        """Keep non-negative whole numbers in as few bytes as their largest needs."""
+        largest = int(values.max(initial=0))
+        kind = "uint8" if largest < 2**8 else "uint16" if largest < 2**16 else "uint32"
+        return self._keep(np.asarray(values).astype(kind), kind)
+
+    def scaled(self, values: npt.NDArray[Any], low: float | None = None, kind: str = FINE) -> dict[str, Any]:
+        """Keep numbers as steps between their smallest (or `low`) and largest; NaN stays unknown."""
+        unknown = int(np.iinfo(kind).max)
+        numbers = np.asarray(values, dtype=np.float64)
+        known = np.isfinite(numbers)
+        smallest = (float(numbers[known].min()) if known.any() else 0.0) if low is None else low
+        largest = float(numbers[known].max()) if known.any() else smallest
+        step = (largest - smallest) / (unknown - 1) or 1.0
+        steps = np.where(known, np.round((np.where(known, numbers, smallest) - smallest) / step), unknown)
+        return self._keep(steps.astype(kind), kind) | {"low": smallest, "step": step}
+
+    def _keep(self, values: npt.NDArray[Any], kind: str) -> dict[str, Any]:
+        content = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
+        told = {"at": self._length, "length": int(values.size), "kind": kind}
+        self._parts += [content, bytes(-len(content) % WORD)]
+        self._length += len(content) + (-len(content) % WORD)
+        return told
+
+    def pack(self, description: dict[str, Any]) -> str:
+        """Return the description and all arrays as base64."""
+        text = json.dumps(description, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + WORD) % WORD)
+        content = struct.pack("<II", len(text), 0) + text + b"".join(self._parts)
+        return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.errors import InputError
-from h3gnn.storage import write_atomically
+from h3gnn.storage.files import write_atomically
 
 ENDINGS = (".png", ".pdf", ".svg")
 
@@ -37,11 +37,15 @@ def save_figure(figure: Any, path: Path) -> None:
     import matplotlib as mpl
 
     if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"{path}: a picture ends in {', '.join(ENDINGS)}")
+        raise InputError(f"{path}: a picture ends in .png, .svg or .pdf")
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "h3gnn"}):
         figure.savefig(buffer, format=path.suffix.lower().lstrip("."), dpi=300, bbox_inches="tight")
-    write_atomically(path, buffer.getvalue())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, buffer.getvalue())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def plain(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
@@ -52,6 +56,16 @@ def plain(axes: Any, title: str = "", x: str = "", y: str = "") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(SOFT)
     axes.tick_params(labelsize=8, colors=INK)
+
+
+def frame(axes: Any, title: str, **font: Any) -> None:
+    """Give a map its title and its square, without numbers: places mean nothing by themselves."""
+    axes.set_title(title, color=INK, **font)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_box_aspect(1)
+    for side in axes.spines.values():
+        side.set_color(LINE)
 
 
 def shorten(name: str, most: int = 24) -> str:

@@ -41,6 +41,7 @@ class Batch:
     Attributes:
         part: this process's seeds and what they hear.
         factor: the fixed factor of each of the batch's edge weights.
+        start: where each of them starts.
         pair_of: for each edge weight the pair of neighbours that it joins, one number for both directions and
             -1 for a loop; of the whole graph a position in `pairs`, of a part of it any number.
         pairs: positions of the two ends of pairs of neighbours among the seeds, `[2, pairs]`.
@@ -52,6 +53,7 @@ class Batch:
 
     part: Part
     factor: Tensor
+    start: Tensor
     pair_of: Tensor
     pairs: Tensor
     pair_keys: Tensor
@@ -145,7 +147,7 @@ class WholeGraph:
         pairs = torch.stack([every // max(1, self.nodes), every % max(1, self.nodes)])
         part = whole_graph(features, support, hops)
         each = torch.arange(len(every), device=self.device)
-        self._batch = Batch(part, support.factor, pair_of - loops, pairs, each, own=self.nodes)
+        self._batch = Batch(part, support.factor, support.start, pair_of - loops, pairs, each, own=self.nodes)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield the one batch."""
@@ -250,7 +252,8 @@ class SampledBatches:
         first, last = nodes[at].sort(dim=0).values
         keys = (first * self.nodes + last).to(self.device)
         shared = torch.from_numpy(batch).to(self.device)
-        return Batch(part, factor, pair_of, at.to(self.device), keys, touched, shared, len(mine))
+        start = self.support.starts(touched).to(self.device, features.dtype)
+        return Batch(part, factor, start, pair_of, at.to(self.device), keys, touched, shared, len(mine))
 
     def _partners(self, seeds: Whole, seed: int) -> tuple[Whole, Whole]:
         """Return the seeds, followed by a random neighbour of each that is not among them, and the pairs."""

@@ -11,18 +11,15 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 
-from h3gnn.arguments import check_number, check_whole
-from h3gnn.errors import CheckpointError, InputError
-from h3gnn.storage import versions
-from h3gnn.tensorfiles import remove_parts
-from h3gnn.training.checkpointfiles import LOCK, CheckpointFolder, one_process_only
+from h3gnn.errors import CheckpointError
+from h3gnn.storage.checkpoints import CheckpointFolder, Checkpoints, make_folder, one_process_only
+from h3gnn.storage.files import remove_parts, versions
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import AfterEpoch
 from h3gnn.training.state import State, put_back, take
@@ -31,38 +28,6 @@ from h3gnn.training.step import Step
 
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be written or read; the training goes on without it."""
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """Where and how often a training writes down its state.
-
-    Besides these times, one is written when the last epoch is done, and one when Ctrl-C or SIGTERM ends the
-    training.
-
-    Attributes:
-        folder: where they lie; a fit with the same settings, graph and folder goes on from the newest.
-        every: write one after every so many epochs; None does not count epochs.
-        minutes: write one when so many minutes have passed; None does not look at the clock.
-        keep: how many of the newest to keep.
-        keep_finished: leave them when the fit ends, for a caller who has yet to save the model.
-    """
-
-    folder: str | Path
-    every: int | None = None
-    minutes: float | None = 10.0
-    keep: int = 2
-    keep_finished: bool = False
-
-    def check(self) -> None:
-        """Refuse values that mean nothing."""
-        if self.every is not None:
-            check_whole("every", self.every, 1)
-        if self.minutes is not None:
-            check_number("minutes", self.minutes, 0, 1e6)
-        check_whole("keep", self.keep, 1)
-        if Path(self.folder).exists() and not Path(self.folder).is_dir():
-            raise InputError(f"{self.folder} is a file; checkpoints lie in a folder")
 
 
 @contextmanager
@@ -88,16 +53,6 @@ def checkpointing(
         remove_parts(folder, "epoch-")
         writer = CheckpointWriter(policy, step, CheckpointFolder(folder, fingerprint, policy.keep), epochs)
         yield writer.resume(), lambda _, recorder: writer.after_epoch(recorder, request)
-
-
-def make_folder(folder: Path) -> Path:
-    """Return a folder that can be written to, or say before the work that there is none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK).touch()
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from None
-    return folder
 
 
 class CheckpointWriter:

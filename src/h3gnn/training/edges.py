@@ -51,20 +51,22 @@ class Edges(Protocol):
 
 
 class ParameterEdges:
-    """The edge weights of the whole graph: the optimiser steps them, the teacher follows, like all others."""
+    """Edge weights with no state of their own here: the optimiser steps those of the whole graph and the teacher
+    follows, as with all other parameters; fixed ones stay, and computed ones are the encoders' own business.
+    """
 
     def __init__(self, student: EncoderStack, teacher: EncoderStack | None) -> None:
         self._student, self._teacher = student, teacher
 
     def student(self, batch: Batch) -> Tensor:
         """Return the students' weights."""
-        weights: Tensor = self._student.edges(batch.factor)
+        weights: Tensor = self._student.edges(batch.factor, batch.start)
         return weights
 
     def teacher(self, batch: Batch) -> Tensor:
         """Return the teachers' weights."""
         assert self._teacher is not None
-        weights: Tensor = self._teacher.edges(batch.factor)
+        weights: Tensor = self._teacher.edges(batch.factor, batch.start)
         return weights
 
     def step(self, batch: Batch, ranks: Ranks) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import embed
+from h3gnn.encoder.encode import embed_models, joined
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.capture import CapturedStep
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
@@ -101,14 +101,18 @@ class Snapshots:
             `[nodes, len(models) · D]` on the device of the training. Models that do not fit into memory
             together are trained in groups one after another, and each group hands over its own: join them by
             `models`.
+        with_tokens: put the tokens beside the embedding.
     """
 
     epochs: Collection[int]
     callback: Callable[[int, range, Tensor], None]
+    with_tokens: bool = False
 
-    def through(self, change: Callable[[Tensor], Tensor]) -> Snapshots:
-        """Return the same, with every embedding changed before it is handed over."""
-        return Snapshots(self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)))
+    def through(self, change: Callable[[Tensor], Tensor], *, with_tokens: bool) -> Snapshots:
+        """Return the same, with every embedding read out as a fitted one is before it is handed over."""
+        return Snapshots(
+            self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)), with_tokens
+        )
 
     def begin(self, step: Step, models: range) -> None:
         """Hand over the untrained embedding, if it is wanted."""
@@ -126,7 +130,8 @@ class Snapshots:
 
     def _hand_over(self, step: Step, models: range, epochs: int) -> None:
         assert isinstance(step.source, WholeGraph)
-        self.callback(epochs, models, embed(step.student, step.source.rows()))
+        found = embed_models(step.student, step.source.rows(), with_tokens=self.with_tokens)
+        self.callback(epochs, models, joined(found))
 
 
 def each(*watchers: AfterEpoch | None) -> AfterEpoch | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -20,14 +20,14 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
+from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
-from h3gnn.training.checkpointfiles import group_folder, known_group_size
-from h3gnn.training.checkpoints import Checkpoints, checkpointing
+from h3gnn.training.checkpoints import checkpointing
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History, Recorder
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
-from h3gnn.training.objectives import Committee
+from h3gnn.training.objectives import OBJECTIVES, Committee, deal
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
@@ -68,6 +68,7 @@ class Shape(_FromSettings):
     fusion: str
     output: str
     batch_norm: bool
+    edge_weights: str
     token_dropout: PerModel
     attention_dropout: PerModel
     mask_token: str
@@ -102,7 +103,7 @@ class Training(_FromSettings):
     A field that may be a sequence has one value for all models, or one for each.
     """
 
-    objective: str | Sequence[str]
+    objective: Sequence[str]
     targets: str
     feature_drop: PerModel
     edge_drop: PerModel
@@ -117,16 +118,24 @@ class Training(_FromSettings):
     weight_decay: PerModel
     schedule: str
     lr_warmup: int
+    edge_rate: float
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Take the fields from arguments by name; what is left to the objectives becomes theirs, model by model."""
+        names = deal(params["objective"], params["n_models"])
+        own = {
+            name: [OBJECTIVES[one].views[name] for one in names]
+            for name in ("feature_drop", "edge_drop", "mask_ratio")
+            if params[name] == "auto"
+        }
+        return super().of({**params, **own, "objective": names})
 
     def of_models(self, models: Sequence[int]) -> Training:
         """Return the training of some of the models."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         mine = {n: [v[m] for m in models] for n, v in given.items() if isinstance(v, list | tuple)}
-        return replace(self, **mine)
-
-    def objectives(self, models: int) -> list[str]:
-        """Return the objective of each model."""
-        return [self.objective] * models if isinstance(self.objective, str) else list(self.objective)
+        return replace(self, **cast(Any, mine))
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
         """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
@@ -247,25 +256,27 @@ def stack_step(
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    committee = Committee(training.objectives(models), student, training.targets)
+    committee = Committee(training.objective, student, training.targets)
     committee.reset_parameters(drawing)
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
     momentum = per_model(training.momentum, models)[: committee.teachers]
+    sparse = not source.whole and student.edges.kind == "learned"
     teacher = None
     if momentum:
-        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=not source.whole)
+        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=sparse)
     taught = None if teacher is None else teacher.encoder
     edges: Edges
-    if source.whole:
-        edges, parameters = ParameterEdges(student, taught), list(student.parameters())
+    stepped = [Stepped(student.dense_parameters(), range(models))]
+    if not sparse:
+        edges = ParameterEdges(student, taught)
+        stepped.append(Stepped([student.edges.logit], range(models), training.edge_rate))
     else:
         make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
         logit = _place_edges(student, source.support, make, "logit")
         followed = None if taught is None else _place_edges(taught, source.support, make, "teacher-logit")
-        edges = SparseEdges(logit, followed, EdgeSteps(rates, decays, momentum), allocate)
-        parameters = student.dense_parameters()
-    stepped = [Stepped(parameters, range(models))]
+        of_edges = [training.edge_rate * rate for rate in rates]
+        edges = SparseEdges(logit, followed, EdgeSteps(of_edges, decays, momentum), allocate)
     stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
     return Step(
         student,
@@ -316,8 +327,8 @@ def agree(step: Step, recorder: Recorder, ranks: Ranks) -> Recorder:
     ranks.copy_first([*step.committee.state_dict().values(), *step.edges.state().values(), *drawn])
     for generator, state in zip(generators, drawn, strict=True):
         generator.set_state(state)
-    for state in step.optimizer.begun():
-        ranks.copy_first([state["step"], state["exp_avg"], state["exp_avg_sq"]])
+    for moments in step.optimizer.begun():
+        ranks.copy_first([moments["step"], moments["exp_avg"], moments["exp_avg_sq"]])
     while len(recorder) < int(done):
         recorder.add()
     return recorder

@@ -288,6 +288,16 @@ OBJECTIVES: dict[str, type[Objective]] = {
 """By the name that the user gives; those with a teacher first, since these models stand first in a stack."""
 
 
+def deal(objectives: str | Sequence[str], models: int) -> list[str]:
+    """Return the objective of each model: they are dealt out in turn, and those with a teacher stand first.
+
+    With fewer models than objectives, the first ones take part.
+    """
+    every = [objectives] if isinstance(objectives, str) else list(objectives)
+    dealt = [every[model % len(every)] for model in range(models)]
+    return sorted(dealt, key=lambda name: (not OBJECTIVES[name].needs_teacher, every.index(name)))
+
+
 class Committee(nn.Module):
     """The objectives of a stack of models: neighbouring models with the same one are asked together.
 

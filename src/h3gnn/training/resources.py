@@ -17,7 +17,6 @@ of what autograd keeps; tests compare them with the measured peak.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,8 +28,6 @@ from h3gnn.errors import InputError
 
 SHARE = 0.6
 """Share of the free memory that training may plan with; the rest is for what an estimate forgets."""
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 LIBRARIES = 400 * 10**6
 """What Python and torch take before the first tensor, on a CPU."""
 SMALLEST_CHUNK = 64
@@ -144,14 +141,6 @@ class Size:
     def outside_chunk(self) -> int:
         """Bytes of a full-graph training before the first chunk."""
         return self.nodes * self.per_node() + self.entries * self.per_entry()
-
-
-def parse_memory(given: int | str) -> int:
-    """Return bytes for a number of bytes or words such as "8GB", "512 MiB"."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(given))
-    if isinstance(given, bool) or not match or match[2].upper() not in UNITS or not float(match[1]):
-        raise InputError(f"memory must be a size such as '8GB' or '512MiB', not {given!r}")
-    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 def pick_chunk(budget: int, size: Size, largest: int) -> int:

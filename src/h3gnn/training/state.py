@@ -67,8 +67,8 @@ def put_back(step: Step, state: State, columns: Sequence[str]) -> Recorder:
     for part, tensors in places.items():
         for name, place in tensors.items():
             place.copy_(state[part][name])
-    for place, generator in enumerate(_generators(step)):
-        generator.set_state(state["generators"][str(place)].cpu().clone())
+    for number, generator in enumerate(_generators(step)):
+        generator.set_state(state["generators"][str(number)].cpu().clone())
     if step.teacher is not None:
         step.teacher.products = products
     return recorder

@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.evaluation.protocols import PROTOCOLS
-from h3gnn.experiments.tables.classification import OURS, PROB
-from h3gnn.experiments.tables.experiment import figures_of
-from h3gnn.experiments.tables.markdown import graph_title, of_probe, percent, table
-from h3gnn.experiments.tables.paper import PAPER, printed
-from h3gnn.experiments.tables.registry import EXPERIMENTS
-from h3gnn.experiments.tables.reproduce import markdown_of, read_result
-from h3gnn.presets import tuned_presets
+from h3gnn.experiments.store import read_json
+from h3gnn.experiments.tables.markdown import figure_of, figures_of, graph_title, grid, markdown_of, percent
+from h3gnn.experiments.tables.specifications import DIFFI, PAPER_TITLE, PROB, TABLES, printed
+from h3gnn.settings import tuned_presets
 
 HEAD = f"""# The paper's tables and figures, made again
 
 This page is written by `h3gnn reproduce --document` from the files in `results/`; a test checks that it is
-what they give. The paper is *{PAPER}*; its figures stand here as it prints them.
+what they give. The paper is *{PAPER_TITLE}*; its figures stand here as it prints them.
 
 ```
 h3gnn reproduce all                      # everything, on the GPU if there is one; goes on where it stopped
@@ -45,36 +42,35 @@ Cora, CiteSeer and PubMed."""
 def document(results: Path) -> str:
     """Return the page for the results in a folder; figures are linked as `../results/NAME.png`."""
     stored = {
-        name: read_result(results / f"{name}.json")
-        for name in EXPERIMENTS
-        if (results / f"{name}.json").is_file()
+        name: read_json(results / f"{name}.json") for name in TABLES if (results / f"{name}.json").is_file()
     }
     words = {name: protocol.words for name, protocol in PROTOCOLS.items()}
     parts = [HEAD, PROTOCOL_WORDS.format(**words), _presets(stored), _in_short(stored), _origin(stored)]
     for name, content in stored.items():
         parts.append(markdown_of(content))
-        if EXPERIMENTS[name].figure is not None:
-            parts.append(f"![{EXPERIMENTS[name].title}](../results/{name}.png)")
+        if TABLES[name].picture:
+            parts.append(f"![{TABLES[name].title}](../results/{name}.png)")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _presets(stored: dict[str, dict[str, Any]]) -> str:
     """Return the shipped presets with what each scores: the row whose mask is the preset's own."""
+    masks = {entry.title: entry.changes["mask"] for entry in (DIFFI, PROB)}
     tables = [stored[name] for name in ("classification", "filtered") if name in stored]
     lines = []
     for row in (row for one in tables for row in one["rows"]):
         mask = tuned_presets().get(row["graph"], {"params": {"mask": None}})["params"]["mask"]
-        if OURS.get(row["method"]) == mask is not None and row["protocol"] == "validation":
+        if masks.get(row["method"]) == mask is not None and row["protocol"] == "validation":
             settings = [str(row["params"][one]) for one in ("mask", "epochs", "n_models", "smoothing")]
             runs = f"{len(row['seeds'])} × {len(row['probe']['per_split'][0])}"
-            lines.append([graph_title(row["graph"]), *settings, percent(of_probe(row)), runs])
+            lines.append([graph_title(row["graph"]), *settings, percent(figure_of(row)), runs])
     if not lines:
         return ""
     headings = ["graph", "mask", "epochs", "models joined", "smoothing", "test accuracy", "seeds × splits"]
     return (
         "## The shipped presets, `validation`\n\nOne preset for each graph, with its own kind of mask "
         "(`h3gnn evaluate GRAPH --preset GRAPH`); what the tables below call Diffi and Prob is the preset "
-        "with either mask.\n\n" + table(headings, lines)
+        "with either mask.\n\n" + grid(headings, lines)
     )
 
 
@@ -84,9 +80,9 @@ def _in_short(stored: dict[str, dict[str, Any]]) -> str:
     for name in ("classification", "filtered"):
         if name not in stored:
             continue
-        figures, paper = figures_of(stored[name]["rows"]), printed(name)[PROB]
+        figures, paper = figures_of(stored[name]["rows"]), printed(name)[PROB.title]
         for graph, theirs in paper.items():
-            chosen, honest = (figures.get((PROB, graph, one)) for one in ("published", "validation"))
+            chosen, honest = (figures.get((PROB.title, graph, one)) for one in ("published", "validation"))
             if theirs is None or chosen is None or honest is None:
                 continue
             sentences.append(

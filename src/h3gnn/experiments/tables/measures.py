@@ -13,17 +13,30 @@ from torch import Tensor
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.ridge import RidgeValidation
 from h3gnn.experiments.tables.cells import Cell
-from h3gnn.experiments.tables.fits import known
-from h3gnn.experiments.tables.scope import look_epochs
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.training.loop import Snapshots
 
-LOOKS = 20
-"""A curve has so many points."""
+LOOKS, CURVE_POINTS = 10, 20
+"""At so many epochs a run is probed, for the protocol that picks the best on test nodes; and of a curve."""
 FEW, TIMED = 5, 40
 """Epochs for the peak of memory, and for the seconds of an epoch beside a curve."""
+
+
+def known(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return labels and masks of a graph that has them."""
+    found = (graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    if any(one is None for one in found):
+        raise ValueError("a benchmark has labels and splits")
+    return found  # type: ignore[return-value]
+
+
+def look_epochs(epochs: int, count: int = LOOKS) -> list[int]:
+    """Return growing epochs, close together at the start, the last included: `epochs · (i / count)²`."""
+    if epochs == 0:
+        return [0]
+    return sorted({max(1, round(epochs * (i / count) ** 2)) for i in range(1, count + 1)})
 
 
 def run_efficiency(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
@@ -56,7 +69,7 @@ def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str,
     """
     labels, train, val, _ = known(graph)
     ridge = RidgeValidation(labels, train, val, device)
-    looked_at = [0, *look_epochs(cell.params["epochs"], LOOKS)]
+    looked_at = [0, *look_epochs(cell.params["epochs"], CURVE_POINTS)]
     curves = []
     for seed in cell.seeds:
         curve: list[float] = []

@@ -1,24 +1,24 @@
-"""Running experiments: what is missing is run, and each table is written from what is kept."""
+"""Running tables: what is missing is run, and each table is written from what is kept."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.protocols import PROTOCOLS
-from h3gnn.experiments.tables.cells import Cell
-from h3gnn.experiments.tables.experiment import Experiment
-from h3gnn.experiments.tables.lines import Line, Row
-from h3gnn.experiments.tables.registry import EXPERIMENTS
-from h3gnn.experiments.tables.running import graph_of
-from h3gnn.experiments.tables.scope import Scope
-from h3gnn.experiments.tables.store import CellStore, lines_of
+from h3gnn.evaluation.clustering import spread
+from h3gnn.evaluation.protocols import PROTOCOLS, TEST_EPOCH, SplitScores
+from h3gnn.evaluation.results import Result, join_seeds
+from h3gnn.experiments.store import Record, ResultStore, write_json
+from h3gnn.experiments.tables.cells import Cell, Scope
+from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
+from h3gnn.experiments.tables.planning import Line, lines_of
+from h3gnn.experiments.tables.running import graph_of, pack
+from h3gnn.experiments.tables.specifications import TABLES, Table, printed
 from h3gnn.experiments.tables.workers import Finished, run_cells
-from h3gnn.storage import versions, write_atomically
+from h3gnn.storage.files import versions, write_atomically
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""
@@ -41,36 +41,30 @@ class Outcome:
     written: list[Path] = field(default_factory=list)
 
 
-def find_experiments(name: str) -> list[Experiment]:
-    """Return one experiment by name, or all of them."""
+def find_tables(name: str) -> list[Table]:
+    """Return one table by name, or all of them."""
     if name == "all":
-        return list(EXPERIMENTS.values())
-    if name not in EXPERIMENTS:
-        raise InputError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)} and all")
-    return [EXPERIMENTS[name]]
+        return list(TABLES.values())
+    if name not in TABLES:
+        raise InputError(f"there is no experiment {name!r}; there are {', '.join(TABLES)} and all")
+    return [TABLES[name]]
 
 
 def reproduce(
-    experiments: Sequence[Experiment],
-    scope: Scope,
-    out: Path,
-    *,
-    jobs: int = 1,
-    told: Told | None = None,
+    tables: Sequence[Table], scope: Scope, out: Path, *, jobs: int = 1, told: Told | None = None
 ) -> Outcome:
-    """Run what is missing of some experiments, and write their results.
+    """Run what is missing of some tables, and write their results.
 
     Args:
-        experiments: from `find_experiments`.
+        tables: from `find_tables`.
         scope: how much of them.
         out: folder; finished cells are kept in `cells/`, results in `NAME.json` and `NAME.md`.
         jobs: processes at once.
         told: called after each cell.
     """
-    store, outcome = CellStore(out / "cells"), Outcome()
-    lines = {experiment.name: experiment.lines(scope) for experiment in experiments}
-    planned = plan([line for some in lines.values() for line in some], scope)
-    missing = {key: cell for key, cell in planned.items() if key not in store}
+    store, outcome = ResultStore(out / "cells"), Outcome()
+    planned = plan([line for table in tables for line in lines_of(table, scope)], scope)
+    missing = {key: cell for key, cell in planned.items() if store.get(key) is None}
     outcome.kept = len(planned) - len(missing)
     begin = sorted(missing.values(), key=lambda cell: -cell.size(graph_of(cell.graph).num_nodes))
     for finished in run_cells(begin, scope.device, jobs):
@@ -81,16 +75,14 @@ def reproduce(
             store.add(finished.cell.graph, key_of(finished.cell), finished.record)
         if told is not None:
             told(outcome.run + len(outcome.failed), len(missing), finished)
-    for experiment in experiments:
-        outcome.written += write_results(experiment, lines[experiment.name], store, scope, out)
+    for table in tables:
+        outcome.written += write_results(table, store, scope, out)
     return outcome
 
 
 def plan(lines: Sequence[Line], scope: Scope) -> dict[str, Cell]:
     """Return the cells to run by key, each once; what is measured on another device is left out."""
-    cells = [cell for line in lines for cell in line.cells]
-    here = [cell for cell in cells if cell.params.get("device", scope.device) == scope.device]
-    return {key_of(cell): cell for cell in here}
+    return {key_of(cell): cell for line in lines for cell in line.cells if _is_here(cell, scope)}
 
 
 def key_of(cell: Cell) -> str:
@@ -98,23 +90,22 @@ def key_of(cell: Cell) -> str:
     return cell.key(graph_of(cell.graph).provenance.sha256)
 
 
-def write_results(
-    experiment: Experiment, lines: Sequence[Line], store: CellStore, scope: Scope, out: Path
-) -> list[Path]:
-    """Write an experiment's rows and its Markdown from the cells that are there."""
+def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> list[Path]:
+    """Write a table's rows and its Markdown from the cells that are there."""
     rows: list[Row] = []
     missing = []
-    for line in lines:
-        keys = [key_of(cell) for cell in line.cells]
-        if all(key in store for key in keys):
-            rows += experiment.rows(line, [store[key] for key in keys])
-        elif line.cells[0].params.get("device", scope.device) == scope.device:
+    for line in lines_of(table, scope):
+        found = [store.get(key_of(cell)) for cell in line.cells]
+        records = [record for record in found if record is not None]
+        if len(records) == len(found):
+            rows += ROWS[table.rows](line, records)
+        elif _is_here(line.cells[0], scope):
             missing.append(f"{line.method} on {line.graph}")
     if not rows:
         return []
     content: dict[str, Any] = {
-        "experiment": experiment.name,
-        "title": experiment.title,
+        "experiment": table.name,
+        "title": table.title,
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
         "protocols": {name: protocol.words for name, protocol in PROTOCOLS.items()},
@@ -122,39 +113,98 @@ def write_results(
         "missing": missing,
         "rows": rows,
     }
-    table = out / f"{experiment.name}.md"
-    stored = out / f"{experiment.name}.json"
-    write_atomically(stored, lines_of(content).encode())
-    write_atomically(table, markdown_of(content).encode())
-    return [stored, table]
+    stored, text = (out / f"{table.name}.{ending}" for ending in ("json", "md"))
+    write_json(stored, content)
+    write_atomically(text, markdown_of(content).encode())
+    return [stored, text]
 
 
-def markdown_of(content: dict[str, Any]) -> str:
-    """Return the Markdown of a stored result."""
-    experiment = EXPERIMENTS[content["experiment"]]
-    parts = [f"## {experiment.title}"]
-    if content["quick"] and any(row.get("seeds") for row in content["rows"]):
-        parts.append(
-            "A quick look with tiny settings: it shows that everything runs; its figures mean nothing."
-        )
-    if content["missing"]:
-        parts.append(f"Not run yet: {_grouped(content['missing'])}.")
-    return "\n\n".join([*parts, experiment.text(content["rows"])]) + "\n"
+def _is_here(cell: Cell, scope: Scope) -> bool:
+    return bool(cell.params.get("device", scope.device) == scope.device)
 
 
-def _grouped(missing: Sequence[str]) -> str:
-    """Return `a on x`, `b on x`, `a on y`, `b on y` as "a, b on x, y"."""
-    graphs: dict[str, list[str]] = {}
-    for line in missing:
-        method, _, graph = line.rpartition(" on ")
-        graphs.setdefault(method, []).append(graph)
-    methods: dict[tuple[str, ...], list[str]] = {}
-    for method, found in graphs.items():
-        methods.setdefault(tuple(found), []).append(method)
-    return "; ".join(f"{', '.join(some)} on {', '.join(found)}" for found, some in methods.items())
+def shown_rows(table: Table, rows: Sequence[Row]) -> list[Row]:
+    """Return what a table's picture shows: its rows, and some of the paper's beside them."""
+    paper = printed("classification")
+    return list(rows) + [
+        {"method": f"{method} (paper)", "graph": graph, "protocol": "paper", "percent": value[0]}
+        for method in table.beside
+        for graph, value in paper[method].items()
+        if value is not None
+    ]
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """Read a stored result."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+def scored_rows(line: Line, records: Sequence[Record]) -> list[Row]:
+    """Return one row for each protocol under which the line was scored."""
+    if line.cells[0].kind == "method":
+        about = {"method": line.method, "device": records[0]["device"]}
+        return [{**row, **about} for record in records for row in record["out"]["rows"]]
+    return [pack(_joined(line, records, protocol)) for protocol in PROTOCOLS]
+
+
+def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
+    """Return the test accuracy under `validation` alone, in percent."""
+    return [
+        {
+            "method": line.method,
+            "graph": line.graph,
+            "protocol": row["protocol"],
+            "percent": round((figure_of(row) or (0.0, 0.0))[0], 2),
+            "sha256": row["sha256"],
+        }
+        for row in scored_rows(line, records)
+        if row["protocol"] == "validation"
+    ]
+
+
+def measured_rows(line: Line, records: Sequence[Record]) -> list[Row]:
+    """Return what was measured, with its origin."""
+    return [
+        {
+            "method": line.method,
+            "graph": line.graph,
+            **record["out"],
+            **{name: record[name] for name in ("sha256", "device", "versions", "seconds")},
+            "params": record["cell"]["params"],
+            "seeds": record["cell"]["seeds"],
+        }
+        for record in records
+    ]
+
+
+def map_rows(line: Line, records: Sequence[Record]) -> list[Row]:
+    """Return the map of each record, with its origin."""
+    return measured_rows(line, [{**record, "out": record["out"]["map"]} for record in records])
+
+
+ROWS: dict[str, Callable[[Line, Sequence[Record]], list[Row]]] = {
+    "scored": scored_rows,
+    "percent": percent_rows,
+    "measured": measured_rows,
+    "maps": map_rows,
+}
+"""How the records of a line become stored rows."""
+
+
+def _joined(line: Line, records: Sequence[Record], protocol: str) -> Result:
+    first = records[0]
+    scores = [SplitScores(**record["out"][protocol]) for record in records]
+    clustering = [record["out"]["clustering"] for record in records]
+    found = None
+    if all(clustering):
+        each = [one[protocol] for one in clustering]
+        found = spread({name: [value for one in each for value in one[name]] for name in each[0]})
+    return Result(
+        method=line.method,
+        graph=line.graph,
+        sha256=first["sha256"],
+        protocol=protocol,
+        epoch_rule=TEST_EPOCH if PROTOCOLS[protocol].sees_test else "last",
+        params=first["cell"]["params"],
+        seeds=[seed for record in records for seed in record["cell"]["seeds"]],
+        versions=first["versions"],
+        device=first["device"],
+        seconds=sum(record["seconds"] for record in records),
+        clustering=found,
+        **join_seeds(scores),
+    )

@@ -6,30 +6,37 @@ import gc
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.judge import Judge
+from h3gnn.evaluation.places import place
+from h3gnn.evaluation.protocols import PUBLISHED
+from h3gnn.evaluation.results import Result
+from h3gnn.experiments.run import run_method
+from h3gnn.experiments.store import Record, rounded
 from h3gnn.experiments.tables.cells import Cell
-from h3gnn.experiments.tables.fits import run_fit
-from h3gnn.experiments.tables.measures import run_convergence, run_efficiency, run_statistics
-from h3gnn.experiments.tables.methods import run_baseline
-from h3gnn.experiments.tables.store import Record, rounded
+from h3gnn.experiments.tables.measures import (
+    known,
+    look_epochs,
+    run_convergence,
+    run_efficiency,
+    run_statistics,
+)
+from h3gnn.experiments.tables.planning import QUICK_EPOCHS, baseline
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage import versions
+from h3gnn.storage.files import versions
+from h3gnn.training.loop import Snapshots
 
-Runner = Callable[[Cell, Graph, torch.device], dict[str, Any]]
-
-RUNNERS: dict[str, Runner] = {
-    "fit": run_fit,
-    "method": run_baseline,
-    "efficiency": run_efficiency,
-    "convergence": run_convergence,
-    "statistics": run_statistics,
-}
+MAP_NODES, MAP_SIDE = 1500, 999
+"""A map shows no more nodes than this, drawn at random, on a grid from 0 to this along each side."""
 
 
 def run_cell(cell: Cell, device: torch.device) -> Record:
@@ -75,3 +82,91 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type}, {torch.get_num_threads()} thread(s)"
+
+
+def run_fit(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Train one configuration from one seed, and return its scores under each protocol.
+
+    The run is probed at a few epochs. `validation` has the last one, whatever the others say; `published`
+    has each split's best on test nodes. Where k-means is wanted, the last epoch alone is probed.
+    """
+    seed, looked_at = cell.seeds[0], look_epochs(cell.params["epochs"])
+    judge = judge_of(graph, cell.params["n_models"], seed, clusters="clusters" in cell.wants)
+    model = H3GNN(**cell.params, random_state=seed, device=str(device))
+    model.fit(graph, snapshots=Snapshots(looked_at, judge.take))
+    drawn = draw_map(graph, model.embedding_, seed) if "map" in cell.wants else None
+    engine = {"precision": model.history_.engine["precision"]}
+    return {"epochs": looked_at, **both_scores(judge), "map": drawn, **engine}
+
+
+def judge_of(graph: Graph, models: int, seed: int, *, clusters: bool = False) -> Judge:
+    """Return a judge that keeps what both protocols need."""
+    return Judge(
+        *known(graph),
+        protocol=PUBLISHED,
+        parts=models,
+        cluster=clusters,
+        cluster_options={"seeds": (seed,)},
+        probe_last=clusters,
+    )
+
+
+def both_scores(judge: Judge) -> dict[str, Any]:
+    """Return what each protocol makes of the same run: its scores, and k-means where it was asked for."""
+    found = {"published": judge.result(), "validation": judge.result_at_end()}
+    clusters = {name: one.clustering for name, one in found.items()}
+    scores: dict[str, Any] = {name: asdict(one.scores) for name, one in found.items()}
+    return {**scores, "clustering": clusters if judge.cluster else None}
+
+
+def draw_map(graph: Graph, embedding: npt.NDArray[np.float32], seed: int) -> dict[str, Any]:
+    """Return the maps of features and embedding, with the classes to colour them by."""
+    shown = np.sort(np.random.default_rng(seed).permutation(graph.num_nodes)[:MAP_NODES])
+
+    def on_grid(rows: npt.NDArray[np.float32]) -> list[list[int]]:  # x of all, then y of all
+        places = place(rows[shown], seed=seed)
+        found: list[list[int]] = np.rint(MAP_SIDE * (places + 1) / 2).astype(int).T.tolist()
+        return found
+
+    return {
+        "before": on_grid(graph.dense_features().numpy()),
+        "after": on_grid(embedding),
+        "labels": known(graph)[0].numpy()[shown].tolist(),
+        "classes": list(graph.class_names),
+    }
+
+
+def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Run a baseline under `validation`."""
+    quick = cell.params["quick"]
+    method = baseline(cell.params["method"], quick=quick)
+    settings = {name: value for name, value in cell.params.items() if name in H3GNN().get_params()}
+    result = run_method(
+        method,
+        graph,
+        seeds=cell.seeds,
+        model=H3GNN(**settings) if method.takes_settings else None,
+        device=str(device),
+        grid=cell.params.get("grid_name", "small"),
+        epochs=QUICK_EPOCHS if quick else None,
+        name=cell.graph,
+    )
+    return {"rows": [pack(replace(result, params=cell.params))]}
+
+
+def pack(result: Result) -> dict[str, Any]:
+    """Return a result as plain values, small: five digits, and what was chosen in columns."""
+    row: dict[str, Any] = rounded(result.as_dict())
+    del row["protocol_in_words"]  # said once for the whole file
+    names = list(dict.fromkeys(name for run in result.chosen for split in run for name in split))
+    row["chosen"] = {name: [[split.get(name) for split in run] for run in result.chosen] for name in names}
+    return row
+
+
+RUNNERS: dict[str, Callable[[Cell, Graph, torch.device], dict[str, Any]]] = {
+    "fit": run_fit,
+    "method": run_baseline,
+    "efficiency": run_efficiency,
+    "convergence": run_convergence,
+    "statistics": run_statistics,
+}

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
+from h3gnn.experiments.store import Record
 from h3gnn.experiments.tables.cells import Cell
-from h3gnn.experiments.tables.store import Record
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -29,13 +28,6 @@ class Finished:
     def out_of_memory(self) -> bool:
         """Whether it may go better with nothing beside it."""
         return "OutOfMemory" in self.failure
-
-
-@dataclass
-class _Worker:
-    process: BaseProcess
-    connection: Connection
-    cell: Cell
 
 
 def run_cells(cells: Sequence[Cell], device: str, jobs: int = 1) -> Iterator[Finished]:
@@ -76,72 +68,60 @@ def attempt(cell: Cell, device: str) -> Finished:
 def _in_processes(cells: Sequence[Cell], device: str, jobs: int, threads: int | None) -> Iterator[Finished]:
     waiting, workers = list(cells), list[_Worker]()
     try:
-        with _threads(threads):
-            while waiting and len(workers) < jobs:
-                workers.append(_begin(waiting.pop(0), device))
-        while workers:
+        while waiting or workers:
+            with _threads(threads):
+                while waiting and len(workers) < jobs:
+                    workers.append(_Worker(waiting.pop(0), device))
             ready = wait([worker.connection for worker in workers])
             for worker in [one for one in workers if one.connection in ready]:
-                yield _receive(worker)
-                workers.remove(worker)
-                if waiting:
-                    with _threads(threads):
-                        workers.append(_hand_over(worker, waiting.pop(0), device))
-                else:
-                    _dismiss(worker)
+                yield worker.finish()
+                if waiting and worker.process.is_alive():
+                    worker.begin(waiting.pop(0))
+                else:  # one that died is replaced above
+                    workers.remove(worker)
+                    worker.dismiss()
     finally:
         for worker in workers:
             worker.process.terminate()
             worker.process.join()
 
 
-def _begin(cell: Cell, device: str) -> _Worker:
-    context = mp.get_context("spawn")  # CUDA does not survive a fork
-    here, there = context.Pipe()
-    process = context.Process(target=_work, args=(there, device), daemon=True)
-    process.start()
-    there.close()
-    here.send(cell)
-    return _Worker(process, here, cell)
+class _Worker:
+    """A process that runs one cell after another."""
 
+    def __init__(self, cell: Cell, device: str) -> None:
+        context = mp.get_context("spawn")  # CUDA does not survive a fork
+        self.connection, there = context.Pipe()
+        self.process = context.Process(target=_work, args=(there, device), daemon=True)
+        self.process.start()
+        there.close()
+        self.begin(cell)
 
-def _hand_over(worker: _Worker, cell: Cell, device: str) -> _Worker:
-    """Give a worker its next cell; one that died is replaced."""
-    if not worker.process.is_alive():
-        return _begin(cell, device)
-    try:
-        worker.connection.send(cell)
-    except OSError:
-        return _begin(cell, device)
-    return _Worker(worker.process, worker.connection, cell)
+    def begin(self, cell: Cell) -> None:
+        self.cell = cell
+        with suppress(OSError):  # it has just died: `finish` says so
+            self.connection.send(cell)
 
+    def finish(self) -> Finished:
+        try:
+            finished: Finished = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return Finished(self.cell, None, f"its process ended with code {self.process.exitcode}")
+        return finished
 
-def _receive(worker: _Worker) -> Finished:
-    try:
-        finished: Finished = worker.connection.recv()
-    except (EOFError, OSError):
-        worker.process.join()
-        return Finished(worker.cell, None, f"its process ended with code {worker.process.exitcode}")
-    return finished
-
-
-def _dismiss(worker: _Worker) -> None:
-    with suppress(OSError):
-        worker.connection.send(None)
-    worker.process.join()
+    def dismiss(self) -> None:
+        with suppress(OSError):
+            self.connection.send(None)
+        self.process.join()
 
 
 def _work(connection: Connection, device: str) -> None:
     """Run cells as they come, until there are none; Ctrl-C is the first process's affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            cell = connection.recv()
-        except EOFError:
-            return
-        if cell is None:
-            return
-        connection.send(attempt(cell, device))
+    with suppress(EOFError):
+        while (cell := connection.recv()) is not None:
+            connection.send(attempt(cell, device))
 
 
 @contextmanager

@@ -1,0 +1,235 @@
+"""Everything a report shows about a fitted model, collected in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
+from h3gnn.experiments.surroundings import edge_changes, heard_by, nearest_nodes
+from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.report.findings import (
+    RAW,
+    TRAINED,
+    UNTRAINED,
+    Category,
+    EdgeChange,
+    Findings,
+    Floats,
+    Heard,
+    Measure,
+    RunLog,
+    Scoreboard,
+    Whole,
+)
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
+from h3gnn.training.history import collapse_epochs
+
+MOST_NODES = 50_000
+"""A page shows at most so many nodes; of a larger graph, so many evenly spaced ones."""
+
+MOST_RAW_VALUES = 200_000_000
+"""Larger feature matrices are compared in their first 128 principal directions."""
+
+SPLIT_NAMES = ("train", "validation", "test")
+
+OWN = 2
+"""The first so many tokens see a node's own features, the others its neighbours."""
+
+
+def collect_findings(model: H3GNN, *, most_nodes: int = MOST_NODES) -> Findings:
+    """Return what is known about a fitted model.
+
+    Args:
+        model: fitted in memory.
+        most_nodes: how many nodes to show; scores are always those of all nodes.
+    """
+    refuse_files(model)
+    graph = with_splits(model.graph_)
+    untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False})
+    embeddings = {
+        RAW: raw_features(graph),
+        UNTRAINED: untrained.fit_transform(graph),
+        TRAINED: model.embedding_,
+    }
+    kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
+    attention = token_attention(model)
+    measures = node_measures(model, graph, attention)
+    scores, categories = _judge(embeddings, graph, measures)
+    nearest, similarity = nearest_nodes(embeddings[TRAINED][kept])
+    heard, changes = _edges(model, graph, kept)
+    left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
+    return Findings(
+        title=graph.provenance.source,
+        figures=_figures(graph, embeddings[TRAINED].shape[1]),
+        ids=tuple(str(one) for one in graph.node_ids[kept]),
+        embeddings={name: values[kept] for name, values in embeddings.items()},
+        categories=tuple(Category(c.key, c.title, c.names, c.values[kept]) for c in categories),
+        measures=tuple(Measure(m.key, m.title, m.values[kept]) for m in measures),
+        tokens=token_names(model.hops),
+        attention=None if attention is None else attention[kept],
+        nearest=nearest,
+        similarity=similarity,
+        heard=heard,
+        edge_changes=changes,
+        scores=scores,
+        run=run_log(model),
+        shown="" if len(kept) == graph.num_nodes else left_out,
+    )
+
+
+def refuse_files(model: H3GNN) -> None:
+    """Say why a graph in files has no page."""
+    if isinstance(model.graph_, MappedGraph):
+        raise InputError(
+            "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
+            "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
+        )
+
+
+def token_names(hops: int) -> tuple[str, ...]:
+    """Return what each token of the encoder sees."""
+    return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))
+
+
+def token_attention(model: H3GNN) -> Floats | None:
+    """Return the share of attention that each token of a node gets, `[nodes, tokens]`; rows sum to 1.
+
+    The mean over models, heads and listening tokens. None for an encoder without attention.
+    """
+    if model.fusion != "attention":
+        return None
+    shares: npt.NDArray[np.float32] = model.attention().mean(axis=(0, 2))
+    return shares
+
+
+def raw_features(graph: Graph) -> Floats:
+    """Return the features as the data has them, dense; a very large matrix in 128 principal directions."""
+    if graph.num_nodes * graph.num_features <= MOST_RAW_VALUES:
+        dense: npt.NDArray[np.float32] = graph.dense_features().numpy()
+        return dense
+    import scipy.sparse as sp
+    from sklearn.decomposition import TruncatedSVD
+
+    rows: Any = graph.features
+    if rows.layout == torch.sparse_csr:
+        parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
+        rows = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))
+    reduced: npt.NDArray[np.float32] = TruncatedSVD(128, random_state=0).fit_transform(rows)
+    return reduced.astype(np.float32)
+
+
+def run_log(model: H3GNN) -> RunLog:
+    """Return what happened in training and what it came from."""
+    history = model.history_
+    sentences = []
+    for which, epoch in collapse_epochs(history).items():
+        at, ranks = history.measured("effective_rank")
+        now = ranks[list(at).index(epoch), which]
+        who = f"Model {which}: the" if model.n_models > 1 else "The"
+        sentences.append(
+            f"{who} representation collapsed: at epoch {epoch} its effective rank fell to {now:.1f} from "
+            f"{ranks[0, which]:.1f}. Try fewer epochs, a smaller learning rate or a larger momentum."
+        )
+    return RunLog(
+        columns=dict(history.columns),
+        collapsed=" ".join(sentences),
+        facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **versions()},
+        settings=kept_for("run", model.get_params()),
+        provenance=model.graph_.provenance.as_dict(),
+    )
+
+
+def _judge(
+    embeddings: Mapping[str, Floats], graph: Graph, measures: tuple[Measure, ...]
+) -> tuple[Scoreboard, tuple[Category, ...]]:
+    """Return the scores, and what they say about each node."""
+    clusters = find_clusters(embeddings[TRAINED], graph.labels)
+    classes = node_classes(graph)
+    if classes is None:
+        return score_without_labels(embeddings, clusters), (as_category(clusters),)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    assert graph.test_mask is not None
+    homophily = next(one.values for one in measures if one.key == "homophily")
+    splits = Splits(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    scores, predicted = score_with_labels(embeddings, splits, classes.names, homophily)
+    first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
+    right = np.where(classes.values >= 0, predicted != classes.values, -1)
+    categories = (
+        classes,
+        Category("predicted", "predicted class", classes.names, predicted),
+        Category("wrong", "right or wrong", ("right", "wrong"), right),
+        as_category(clusters),
+        Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
+    )
+    return scores, categories
+
+
+def node_classes(graph: Graph) -> Category | None:
+    """Return the class of each node, None without labels; a class that is only called 3 is "class 3"."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        return None
+    names = (f"class {name}" if name.isdecimal() else name for name in graph.class_names)
+    return Category("class", "class", tuple(names), graph.labels.numpy())
+
+
+def node_clusters(model: H3GNN) -> Category:
+    """Return the cluster of each node, found by k-means."""
+    return as_category(find_clusters(model.embedding_, model.graph_.labels))
+
+
+def as_category(clusters: Whole) -> Category:
+    """Return clusters named by size, the largest first."""
+    sizes = np.bincount(clusters)
+    place = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), place[clusters])
+
+
+def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
+    """Return what is measured at each node: homophily, degree, difficulty, attention of its tokens."""
+    ends = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]].numpy()
+    pairs = np.unique(np.sort(ends, axis=0), axis=1)
+    degree = np.bincount(pairs.ravel(), minlength=graph.num_nodes).astype(np.float64)
+    measures = [Measure("degree", "degree", degree)]
+    if graph.labels is not None and node_classes(graph) is not None:
+        homophily = measure_homophily(graph.edge_index, graph.labels, graph.num_classes).of_nodes.numpy()
+        measures.insert(0, Measure("homophily", "local homophily", homophily))
+    if model.history_.difficulty is not None:
+        difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
+        measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
+    if attention is not None:
+        names = token_names(model.hops)
+        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
+        measures.append(Measure("attention", "attention to neighbours", attention[:, OWN:].sum(axis=1)))
+        measures += [
+            Measure(f"attention_{key}", f"attention: {name}", attention[:, token])
+            for token, (key, name) in enumerate(zip(keys, names, strict=True))
+        ]
+    return tuple(measures)
+
+
+def _edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard, tuple[EdgeChange, ...]]:
+    pattern, start = model.support_.pattern, model.support_.start.cpu().numpy()
+    learned = torch.sigmoid(model.encoder_.edges.logit.detach().cpu()).mean(dim=0).numpy()
+    receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
+    labels = None if graph.labels is None else graph.labels.numpy()
+    heard = heard_by(receivers, sources, learned, start, kept)
+    return heard, edge_changes(receivers, sources, learned, start, labels)
+
+
+def _figures(graph: Graph, dimensions: int) -> dict[str, int]:
+    figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
+    if graph.num_classes:
+        figures["classes"] = graph.num_classes
+    return figures | {"dimensions": dimensions}

@@ -1,0 +1,179 @@
+"""What is known about a fitted run, as plain arrays: experiments collect it, reports show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+Whole = npt.NDArray[np.integer]
+
+RAW, UNTRAINED, TRAINED = "raw features", "untrained encoder", "H3GNN"
+"""The representations that are compared, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Category:
+    """A property with few values: the class of a node, its cluster, its split.
+
+    Attributes:
+        key: short name, unique on a page.
+        title: what a person reads.
+        names: what each value stands for.
+        values: `[nodes]`, positions in `names`, -1 where unknown.
+    """
+
+    key: str
+    title: str
+    names: tuple[str, ...]
+    values: Whole
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A property with a number: degree, difficulty; `values` is `[nodes]`, NaN where unknown."""
+
+    key: str
+    title: str
+    values: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """Who each node hears in the graph, in compressed rows, and how strongly.
+
+    Attributes:
+        crow: where each node's entries begin `[nodes + 1]`.
+        sources: the nodes heard `[entries]`.
+        weight: the learned weight of each, mean over models.
+        start: the weight before training.
+        total: how many each node hears `[nodes]`; more than its entries where some were left out.
+    """
+
+    crow: Whole
+    sources: Whole
+    weight: Floats
+    start: Floats
+    total: Whole
+
+
+@dataclass(frozen=True)
+class EdgeChange:
+    """How training changed the weights of one kind of edge, relative to their start."""
+
+    kind: str
+    edges: int
+    mean_change: float
+    turned_down: float
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """One representation's scores; each array has one value per split (probe) or seed (k-means).
+
+    Attributes:
+        probe: test accuracy of the linear probe, None without labels.
+        clustering: by name of the measure.
+        by_class: test accuracy `[classes]`, NaN where no test node has the class.
+        by_homophily: test accuracy `[bins]`.
+    """
+
+    representation: str
+    probe: Floats | None
+    clustering: dict[str, Floats]
+    by_class: Floats | None = None
+    by_homophily: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scoreboard:
+    """All representations' scores and what the trained one confuses.
+
+    Attributes:
+        rows: one for each representation.
+        protocol: how the numbers came about, in a sentence.
+        confusion: test nodes by class (row) and predicted class (column), over all splits.
+        class_names: of the rows and columns.
+        class_counts: test nodes of each class, over all splits.
+        homophily_bins: borders of the bins of local homophily.
+        homophily_counts: test nodes in each bin, over all splits.
+    """
+
+    rows: tuple[Standing, ...]
+    protocol: str
+    confusion: Whole | None = None
+    class_names: tuple[str, ...] = ()
+    class_counts: Whole | None = None
+    homophily_bins: Floats | None = None
+    homophily_counts: Whole | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RunLog:
+    """What happened in training, and what the run came from.
+
+    Attributes:
+        columns: of the history, each `[epochs, models]`, NaN where not measured.
+        collapsed: a sentence if the representation collapsed, else "".
+        facts: seconds, memory, device, versions, by name.
+        settings: the estimator's arguments.
+        provenance: source, hash and notes of the graph.
+    """
+
+    columns: dict[str, Floats] = field(default_factory=dict)
+    collapsed: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Everything a report shows; what a run does not have is empty or None.
+
+    Attributes:
+        title: of the graph.
+        figures: counts of the graph, by name.
+        ids: of the nodes, as text.
+        embeddings: by name of the representation, `[nodes, dimensions]`.
+        categories, measures: what nodes can be coloured by.
+        tokens: names of the encoder's tokens.
+        attention: `[nodes, tokens]`, rows sum to 1; None without attention.
+        nearest: `[nodes, k]`, the nearest nodes in the embedding, the nearest first.
+        similarity: their cosine similarity.
+        heard: the graph's neighbours.
+        edge_changes: what training did to edges of each kind.
+        shown: "" or a sentence saying which nodes were left out.
+    """
+
+    title: str
+    figures: dict[str, int]
+    ids: tuple[str, ...]
+    embeddings: dict[str, Floats]
+    categories: tuple[Category, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    tokens: tuple[str, ...] = ()
+    attention: Floats | None = None
+    nearest: Whole | None = None
+    similarity: Floats | None = None
+    heard: Heard | None = None
+    edge_changes: tuple[EdgeChange, ...] = ()
+    scores: Scoreboard | None = None
+    run: RunLog = field(default_factory=RunLog)
+    shown: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are shown."""
+        return len(self.ids)
+
+    def category(self, key: str) -> Category | None:
+        """Return the category with this key, if the run has it."""
+        return next((one for one in self.categories if one.key == key), None)
+
+    def measure(self, key: str) -> Measure | None:
+        """Return the measure with this key, if the run has it."""
+        return next((one for one in self.measures if one.key == key), None)

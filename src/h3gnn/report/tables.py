@@ -1,0 +1,110 @@
+"""Results as tables in the terminal, and all that is known about each node as a Parquet table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from h3gnn.evaluation.results import Result, Scores
+from h3gnn.report.findings import TRAINED, Findings, Floats
+from h3gnn.storage.files import write_atomically
+
+MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
+
+
+def print_results(results: Sequence[Result]) -> None:
+    """Print one row per result, probe and k-means apart, and what the protocol says about the numbers."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console()
+    graphs = escape(", ".join(dict.fromkeys(result.graph for result in results)))
+    console.print(_table(f"{graphs}: linear probe", {one.method: _probe_cells(one) for one in results}))
+    clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
+    if clustered:
+        console.print(_table(f"{graphs}: k-means", clustered))
+    for words in dict.fromkeys(_words(result) for result in results):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def percent(scores: Scores) -> str:
+    """Return mean ± standard deviation in per cent."""
+    return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}"
+
+
+def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
+    """Return a table of named cells; a column stands where any row has a cell for it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    columns = list(dict.fromkeys(name for cells in rows.values() for name in cells))
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for method, cells in rows.items():
+        table.add_row(escape(method), *(cells.get(column, "–") for column in columns))
+    return table
+
+
+def _probe_cells(result: Result) -> dict[str, str]:
+    cells = {"accuracy": percent(result.probe)}
+    if result.probe.interval95 is not None:
+        low, high = result.probe.interval95
+        cells["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
+    cells["macro-F1"] = percent(result.macro_f1)
+    if result.roc_auc is not None:
+        cells["ROC-AUC"] = percent(result.roc_auc)
+    return cells
+
+
+def _cluster_cells(found: dict[str, Any]) -> dict[str, str]:
+    return {
+        shown: f"{100 * found[name]['mean']:.1f} ± {100 * found[name]['std']:.1f}"
+        for name, shown in MEASURES.items()
+    }
+
+
+def _words(result: Result) -> str:
+    seeds, splits = len(result.probe.values), len(result.probe.values[0])
+    return (
+        f"protocol {result.protocol}: {result.words}; epoch: {result.epoch_rule}; "
+        f"probe on test nodes, mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %"
+    )
+
+
+def write_node_table(path: Path, findings: Findings, places: Floats, raw_places: Floats) -> None:
+    """Write one row per node, for other viewers.
+
+    Columns: `node`; `x`, `y` and `raw_x`, `raw_y`, the places on the two maps; one for each category (words,
+    null where unknown) and each measure, by its key; and `embedding`, a list of float32.
+
+    Args:
+        path: the file.
+        findings: of a run.
+        places: of the embedding `[nodes, 2]`.
+        raw_places: of the raw features.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {"node": list(findings.ids)}
+    for prefix, map_ in (("", places), ("raw_", raw_places)):
+        columns |= {f"{prefix}{axis}": np.asarray(map_[:, i], np.float32) for i, axis in enumerate("xy")}
+    for category in findings.categories:
+        names = [*category.names, None]
+        columns[category.key] = [names[value] for value in category.values.tolist()]
+    for measure in findings.measures:
+        columns[measure.key] = pa.array(np.asarray(measure.values, np.float32), from_pandas=True)
+    embedding = np.ascontiguousarray(findings.embeddings[TRAINED], dtype=np.float32)
+    ends = pa.array(np.arange(len(embedding) + 1, dtype=np.int64) * embedding.shape[1])
+    columns["embedding"] = pa.LargeListArray.from_arrays(ends, pa.array(embedding.ravel())).cast(
+        pa.list_(pa.float32())
+    )
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    write_atomically(path, buffer.getvalue())

@@ -1,3 +1,0 @@
-"""Temporary."""
-
-from h3gnn.encoder.readout import LIMIT  # noqa: F401

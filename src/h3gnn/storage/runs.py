@@ -1,0 +1,140 @@
+"""An unfinished run: its graph and settings beside its checkpoints, so that `--resume` needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from h3gnn.errors import CheckpointError, InputError
+from h3gnn.graphs.graph import Graph
+from h3gnn.settings import kept_for
+from h3gnn.storage.checkpoints import (
+    CHECKPOINTS,
+    Checkpoints,
+    check_format,
+    checkpoints_in,
+    clear,
+    group_folders,
+    make_folder,
+)
+from h3gnn.storage.files import heading, read_tensor_file, remove_parts, write_tensor_file
+from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL, graph_from_tensors, graph_tensors, graph_words
+
+FORMAT, FORMAT_VERSION = "h3gnn-run", 1
+STEM = "start"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training was started with."""
+
+    params: dict[str, Any]
+    graph: Graph
+    checkpoints: Checkpoints
+    embeddings: Path | None
+
+
+def begin_run(out: Path, run: Run) -> None:
+    """Write down what a run is, before its first epoch; a run that is already there has to be the same."""
+    folder = make_folder(out / CHECKPOINTS)
+    before = []
+    for path in _starts(folder):
+        try:
+            _refuse_another(out, _read(path), run)
+        except CheckpointError:  # it stays; the caller knows what it would tell
+            continue
+        before.append(path)
+    policy = run.checkpoints
+    description = {
+        **heading(FORMAT, FORMAT_VERSION),
+        "params": run.params,
+        **graph_words(run.graph),
+        "every": policy.every,
+        "minutes": policy.minutes,
+        "keep": policy.keep,
+        "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
+    }
+    try:
+        written = write_tensor_file(folder, STEM, graph_tensors(run.graph), description)
+    except OSError as error:
+        _remove_if_new(folder)
+        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from None
+    for path in before:
+        if path != written:
+            path.unlink(missing_ok=True)
+
+
+def read_run(out: Path) -> Run:
+    """Return the unfinished run in a folder, or say why there is none."""
+    starts = _starts(out / CHECKPOINTS)
+    if not out.is_dir():
+        raise InputError(f"there is no folder {out}")
+    if not starts and (out / DESCRIPTION).exists():
+        raise InputError(f"{out} holds a finished model and no checkpoints: there is nothing to resume")
+    if not starts:
+        raise InputError(f"{out} holds no run that could be resumed")
+    faults = []
+    for path in starts:
+        try:
+            return _read(path)
+        except CheckpointError as fault:
+            faults.append(fault)
+    raise CheckpointError(f"{faults[0]}: to go on, give the first command again, with its graph and settings")
+
+
+def finish_run(out: Path) -> None:
+    """Remove what only an unfinished run needs: first what it was started with, then its checkpoints."""
+    folder = out / CHECKPOINTS
+    for path in _starts(folder):
+        path.unlink(missing_ok=True)
+    remove_parts(folder, STEM)
+    clear(folder)
+    for path in out.iterdir():
+        if LEFT_BY_A_KILL.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _remove_if_new(folder: Path) -> None:
+    """Remove a folder that holds nothing yet, and the run's folder around it likewise."""
+    if not _starts(folder) and not checkpoints_in(folder) and not group_folders(folder):
+        clear(folder)
+        if not any(folder.parent.iterdir()):
+            folder.parent.rmdir()
+
+
+def _starts(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{STEM}-*.safetensors"))
+
+
+def _read(path: Path) -> Run:
+    tensors, description = read_tensor_file(path)
+    check_format(path, description, FORMAT, FORMAT_VERSION)
+    try:
+        policy = {name: description[name] for name in ("every", "minutes", "keep")}
+        where = description["embeddings"]
+        return Run(
+            description["params"],
+            graph_from_tensors(tensors, description),
+            Checkpoints(path.parent, **policy, keep_finished=True),
+            None if where is None else Path(where),
+        )
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error!r} is missing or wrong") from None
+
+
+def _refuse_another(out: Path, known: Run, run: Run) -> None:
+    here = json.loads(json.dumps(kept_for("run", run.params)))  # as it is read back: a tuple is a list there
+    different = [
+        f"{name} is {known.params.get(name)!r} there and {value!r} here"
+        for name, value in here.items()
+        if known.params.get(name) != value
+    ]
+    if known.graph.provenance.sha256 != run.graph.provenance.sha256:
+        different.insert(0, "its graph is another one")
+    if different:
+        raise InputError(
+            f"{out} holds an unfinished run ({different[0]}): go on with it by `h3gnn fit --resume {out}`, "
+            "or choose another folder"
+        )

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from h3gnn import H3GNN, Graph, ModelFolderError
+from h3gnn.graphs.checks import check_graph
+from h3gnn.storage.files import write_atomically
+
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
+
+
+@pytest.fixture
+def fitted(small_mixed: Graph) -> H3GNN:
+    return H3GNN(**QUICK, n_models=2, batch_norm=True).fit(small_mixed)
+
+
+def test_a_model_comes_back_as_it_was(fitted: H3GNN, small_mixed: Graph, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run")
+    np.testing.assert_allclose(again.embedding_, fitted.embedding_, atol=1e-6)
+    assert again.get_params() == fitted.get_params()
+    assert again.graph_.provenance == small_mixed.provenance
+    assert again.graph_.class_names == small_mixed.class_names
+    np.testing.assert_array_equal(again.history_["loss"], fitted.history_["loss"])
+    np.testing.assert_allclose(again.transform(small_mixed), fitted.embedding_, atol=1e-6)
+
+
+def test_sparse_features_and_names_come_back(tmp_path: Path) -> None:
+    features = sp.random(30, 50, density=0.05, random_state=0, format="csr")
+    names = np.array([f"node {i}" for i in range(30)], dtype=object)
+    graph = check_graph(features, np.array([[0, 1, 2], [1, 2, 3]]), node_ids=names)
+    H3GNN(**QUICK).fit(graph).save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run")
+    assert again.graph_.node_ids.tolist() == names.tolist()
+    assert again.graph_.features.layout == graph.features.layout
+    assert (again.graph_.dense_features() == graph.dense_features()).all()
+
+
+def test_a_table_model_still_attaches_new_rows(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    model = H3GNN(**QUICK).fit(rows)
+    model.save(tmp_path / "run")
+    new = np.random.default_rng(1).normal(size=(3, 4))
+    np.testing.assert_allclose(H3GNN.load(tmp_path / "run").transform(new), model.transform(new), atol=1e-5)
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(
+    fitted: H3GNN, path_graph: Graph, tmp_path: Path
+) -> None:
+    fitted.save(tmp_path)
+    H3GNN(**QUICK).fit(path_graph).save(tmp_path)
+    assert H3GNN.load(tmp_path).graph_.num_nodes == 5
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
+
+
+def damage(folder: Path, kind: str) -> None:
+    weights = next(folder.glob("weights-*"))
+    description = folder / "model.json"
+    if kind == "flipped byte":
+        content = bytearray(weights.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        weights.write_bytes(bytes(content))
+    elif kind == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-10])
+    elif kind == "missing":
+        weights.unlink()
+    elif kind == "half a description":
+        description.write_text(description.read_text()[:200])
+    elif kind == "foreign":
+        description.write_text('{"architectures": ["Bert"]}')
+    elif kind == "newer":
+        description.write_text(json.dumps({**json.loads(description.read_text()), "format_version": 99}))
+    elif kind == "lost field":
+        content_json = json.loads(description.read_text())
+        del content_json["history"]
+        description.write_text(json.dumps(content_json))
+    elif kind == "other settings":
+        content_json = json.loads(description.read_text())
+        content_json["params"]["channels"] = 16
+        description.write_text(json.dumps(content_json))
+    elif kind == "way out":
+        content_json = json.loads(description.read_text())
+        content_json["files"]["weights"] = "../../etc/passwd"
+        description.write_text(json.dumps(content_json))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("flipped byte", "damaged"),
+        ("truncated", "damaged"),
+        ("missing", "is missing"),
+        ("half a description", "damaged"),
+        ("foreign", "was not written by h3gnn"),
+        ("newer", "format version 99"),
+        ("lost field", "damaged"),
+        ("other settings", "do not fit"),
+        ("way out", "is missing"),
+    ],
+)
+def test_a_damaged_or_foreign_folder_gets_one_clear_sentence(
+    fitted: H3GNN, tmp_path: Path, kind: str, message: str
+) -> None:
+    fitted.save(tmp_path)
+    damage(tmp_path, kind)
+    with pytest.raises(ModelFolderError, match=message):
+        H3GNN.load(tmp_path)
+
+
+def test_places_where_no_model_can_be(fitted: H3GNN, tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match="there is no folder"):
+        H3GNN.load(tmp_path / "nowhere")
+    with pytest.raises(ModelFolderError, match="holds no model"):
+        H3GNN.load(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ModelFolderError, match="is a file"):
+        fitted.save(tmp_path / "file")
+    with pytest.raises(ModelFolderError, match="not empty and holds no model"):
+        fitted.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "file"
+    write_atomically(target, b"old")
+
+    def broken(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(target, b"new and longer")
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+KILLED_SAVE = """
+import os, signal, sys
+from pathlib import Path
+from h3gnn import H3GNN
+model = H3GNN.load(sys.argv[1])
+model.encoder_.linear_bias.data += 1.0
+calls = 0
+replace = Path.replace
+def dying(self, target):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(self, target)
+Path.replace = dying
+model.save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3])
+def test_a_kill_in_the_middle_of_saving_leaves_the_old_model(
+    path_graph: Graph, tmp_path: Path, moment: int
+) -> None:
+    H3GNN(**QUICK).fit(path_graph).save(tmp_path)
+    before = H3GNN.load(tmp_path).embedding_
+    command = [sys.executable, "-c", KILLED_SAVE, str(tmp_path), str(moment)]
+    outcome = subprocess.run(command, check=False, capture_output=True)
+    assert outcome.returncode == -signal.SIGKILL, outcome.stderr
+    np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, before)

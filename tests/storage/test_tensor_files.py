@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from h3gnn import CheckpointError
+from h3gnn.storage.files import TYPES, read_tensor_file, remove_parts, write_tensor_file
+
+TENSORS = {
+    "matrix": torch.arange(6.0).view(2, 3),
+    "turned": torch.arange(6.0).view(2, 3).T,
+    "number": torch.tensor(3.5),
+    "nothing": torch.empty(0, 4),
+    "odd": torch.tensor([True, False, True]),
+    **{f"of {kind}": torch.ones(3).to(kind) for kind in TYPES},
+}
+DESCRIPTION = {"name": "Zoë", "numbers": [0.1, None]}
+
+
+def test_what_is_written_is_read_back_by_us_and_by_safetensors(tmp_path: Path) -> None:
+    path = write_tensor_file(tmp_path, "epoch-3", TENSORS, DESCRIPTION)
+    tensors, description = read_tensor_file(path)
+    assert description == DESCRIPTION
+    for theirs in (tensors, load_file(path)):
+        assert theirs.keys() == TENSORS.keys()
+        for name, tensor in TENSORS.items():
+            assert theirs[name].dtype == tensor.dtype
+            assert torch.equal(theirs[name], tensor), name
+    assert [left.name for left in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_same_content_has_the_same_name(tmp_path: Path) -> None:
+    first = write_tensor_file(tmp_path, "a", TENSORS, DESCRIPTION)
+    assert write_tensor_file(tmp_path, "a", TENSORS, DESCRIPTION) == first
+    assert write_tensor_file(tmp_path, "a", TENSORS, {}) != first
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_flipped_byte_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
+    path = write_tensor_file(tmp_path, "a", TENSORS, DESCRIPTION)
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_tensor_file(path)
+
+
+def named_by_its_hash(path: Path) -> Path:
+    import hashlib
+
+    return path.rename(path.with_name(f"a-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.safetensors"))
+
+
+def test_files_of_others_are_told_apart(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(2)}, tmp_path / "foreign", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="was not written by h3gnn"):
+        read_tensor_file(named_by_its_hash(tmp_path / "foreign"))
+    (tmp_path / "text").write_text("dear diary")
+    with pytest.raises(CheckpointError, match="is not a safetensors file of h3gnn"):
+        read_tensor_file(named_by_its_hash(tmp_path / "text"))
+    save_file({"weight": torch.ones(2)}, tmp_path / "half", metadata={"h3gnn": "{"})
+    with pytest.raises(CheckpointError, match="is not a safetensors file of h3gnn"):
+        read_tensor_file(named_by_its_hash(tmp_path / "half"))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_tensor_file(tmp_path / "a-0123456789abcdef.safetensors")
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os if moment == "fsync" else Path, moment, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_tensor_file(tmp_path, "a", TENSORS, DESCRIPTION)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_noticed_at_the_last_byte(tmp_path: Path) -> None:
+    """A real limit, not a pretended one: each size that is too small is an error, never a short file."""
+    import resource
+
+    size = write_tensor_file(tmp_path, "a", TENSORS, DESCRIPTION).stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for limit in (1, size // 2, size - 1):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+            with pytest.raises(OSError, match="File too large"):
+                write_tensor_file(tmp_path, "b", TENSORS, DESCRIPTION)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    for name in (".epoch-00000003.abc.part", ".start.x.part", "epoch.part", "thesis.part"):
+        (tmp_path / name).write_text("x")
+    remove_parts(tmp_path, "epoch-")
+    assert {path.name for path in tmp_path.iterdir()} == {".start.x.part", "epoch.part", "thesis.part"}

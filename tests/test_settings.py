@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.catalogue import benchmarks
+from h3gnn.settings import (
+    PURPOSES,
+    SETTINGS,
+    by_group,
+    check_arguments,
+    choice,
+    kept_for,
+    parse_value,
+    preset,
+    preset_names,
+    tuned_presets,
+)
+
+STUDIES = Path(__file__).parents[1] / "results" / "studies"
+CLUSTERED = {"texas-clustering", "cornell-clustering", "actor-clustering", "citeseer-clustering"}
+
+
+def test_every_benchmark_has_a_preset_that_says_how_it_was_made() -> None:
+    assert set(tuned_presets()) == set(benchmarks()) | CLUSTERED
+    for name, kept in tuned_presets().items():
+        made = kept["tuned"]
+        assert made["by"] == "h3gnn tune"
+        assert made["protocol"] == "validation"
+        assert {"study", "seed", "date", "sha256", "trials", "score"} <= set(made)
+        assert made["objective"] == ("clustering" if name in CLUSTERED else "validation")
+        assert kept["params"]["n_models"] <= 16
+        check_arguments(H3GNN.from_preset(name).get_params())
+
+
+@pytest.mark.parametrize("name", sorted(tuned_presets()))
+def test_a_preset_is_what_its_stored_study_found(name: str) -> None:
+    study = json.loads((STUDIES / f"{name}.json").read_text())
+    assert {key: study[key] for key in ("params", "tuned")} == tuned_presets()[name]
+    looks = [look for one in study["finalists"] for look in one["looks"]]
+    epochs, smoothing, score = max(looks, key=lambda look: look[2])
+    params = tuned_presets()[name]["params"]
+    assert (params["epochs"], params["smoothing"]) == (epochs, smoothing)
+    assert tuned_presets()[name]["tuned"]["score"] == pytest.approx(score, abs=1e-5)
+
+
+def test_every_argument_of_the_estimator_is_one_setting() -> None:
+    assert set(SETTINGS) == set(H3GNN().get_params())
+    assert sorted(name for names in by_group().values() for name in names) == sorted(SETTINGS)
+    check_arguments(H3GNN().get_params())
+    check_arguments(H3GNN.from_preset("paper").get_params())
+
+
+@pytest.mark.parametrize("name", sorted(set(SETTINGS) - {"random_state", "device"}))
+def test_every_setting_refuses_what_it_cannot_be_and_says_its_name(name: str) -> None:
+    params = H3GNN().get_params()
+    for wrong in ("nonsense", -7, [1.5], None):
+        if wrong is None and SETTINGS[name].may_be_none:
+            continue
+        with pytest.raises(InputError, match=f"^{name} "):
+            check_arguments({**params, name: wrong})
+
+
+def test_settings_that_must_fit_together() -> None:
+    params = H3GNN().get_params()
+    with pytest.raises(InputError, match=r"channels \(10\) must be a multiple of heads \(4\)"):
+        check_arguments({**params, "channels": 10})
+    check_arguments({**params, "channels": 10, "fusion": "mlp"})
+    with pytest.raises(InputError, match="fan_out gives 3 hop"):
+        check_arguments({**params, "fan_out": [5, 5, -1]})
+    check_arguments({**params, "fan_out": (5, np.int64(-1)), "self_loops": np.True_})
+
+
+def test_each_purpose_leaves_out_what_the_one_before_does() -> None:
+    params = H3GNN().get_params()
+    left_out = [set(params) - set(kept_for(purpose, params)) for purpose in PURPOSES]
+    sizes = {"memory", "batch_size", "fan_out", "batches"}
+    assert left_out[:2] == [{"verbose"}, {"verbose", "device"}]
+    assert left_out[2:] == [left_out[1] | {"random_state"}, left_out[1] | {"random_state"} | sizes]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("scale_features", "none", "none"),
+        ("hidden_channels", "none", None),
+        ("self_loops", "True", True),
+        ("edge_start", "normalized", "normalized"),
+        ("edge_start", " 0.5", 0.5),
+        ("fan_out", "[10, 5]", [10, 5]),
+        ("device", "cuda:1", "cuda:1"),
+    ],
+)
+def test_a_text_is_the_value_that_it_means(name: str, text: str, value: object) -> None:
+    assert parse_value(name, text) == value
+
+
+def test_a_choice_may_be_a_list_where_that_is_said() -> None:
+    several, one = (choice("objective", ("a", "b"), "", several=both) for both in (True, False))
+    several.check("objective", ["a", "b"])
+    several.check("objective", "a")
+    for setting, wrong in ((several, ["a", "c"]), (several, []), (one, ["a", "b"])):
+        with pytest.raises(InputError, match="objective must be one of 'a', 'b'"):
+            setting.check("objective", wrong)
+
+
+def test_the_paper_comes_without_what_a_search_added() -> None:
+    assert preset_names()[0] == "paper"
+    model = H3GNN.from_preset("paper", channels=64)
+    assert (model.channels, model.norm, model.schedule) == (64, "residual-post", "cosine")
+
+
+def test_a_preset_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"params": {"channels": 32}}))
+    assert H3GNN.from_preset(str(path)).channels == 32
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"params": 3}'])
+def test_a_file_that_is_no_preset_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"mine\.json"):
+        preset(str(path))
+
+
+def test_unknown_names_are_refused_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="paper"):
+        preset("nothing")
+    path = tmp_path / "mine.json"
+    path.write_text('{"params": {"no_such": 1}}')
+    with pytest.raises(InputError, match="no_such"):
+        H3GNN.from_preset(str(path))
