@@ -20,7 +20,6 @@ from benchmarks.cpu import show
 from benchmarks.workload import Shape, engine_masks, engine_step, graph_of, random_graph, reference_epoch
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.capture import CapturedStep
-from h3gnn.training.models import CHUNK
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 CASES = [
@@ -66,8 +65,7 @@ def peak_megabytes(build: Callable[[], Callable[[], object]], epochs: int) -> tu
 
 def captured_epoch(graph: Graph, channels: int, models: int, bfloat16: bool) -> Callable[[], object]:
     """Return one captured epoch of the engine."""
-    chunk = max(1, CHUNK["cuda"] // models)
-    step = engine_step(graph, channels, models, device="cuda", chunk=chunk, bfloat16=bfloat16)
+    step = engine_step(graph, channels, models, device="cuda", bfloat16=bfloat16)
     run = CapturedStep(step)
     warming, masks = engine_masks(models)
     for _ in range(2):

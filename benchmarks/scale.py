@@ -129,21 +129,17 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.mapped import open_mapped
     from h3gnn.training.distributed import Ranks
-    from h3gnn.training.parts import Parts
-    from h3gnn.training.sampling import NeighbourSampler
 
-    model = H3GNN(channels=CHANNELS)
-    model.graph_ = graph = open_mapped(folder)  # type: ignore[assignment]
-    model.scaler_ = graph.scaler("auto")
-    source = model._source()
-    dense = sum(p.numel() for n, p in model._encoder(1, entries=0).named_parameters() if n != "edges.logit")
-    sampler = NeighbourSampler(source.rows.crow, source.rows.cols, FAN_OUT)
-    parts = Parts(sampler, source.features, source.rows.factor, BATCH, torch.device("cpu"))
+    model = H3GNN(epochs=0, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu")
+    model.fit(open_mapped(folder))
+    dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
     half = Ranks()
     half.size = processes
-    piece = next(parts.epoch(torch.Generator().manual_seed(0), half))
+    batches = model._source(torch.device("cpu"))
+    batch = next(batches.epoch(torch.Generator().manual_seed(0), half))
+    assert batch.entries is not None
     others = processes - 1
-    sparse = others * (12 * len(piece.entries) + 4 * piece.part.counts[0])
+    sparse = others * (12 * len(batch.entries) + 4 * batch.own)
     return 2 * 4 * dense * others / processes + sparse
 
 

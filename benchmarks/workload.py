@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.reference import ReferenceEncoder, ReferenceTrainer, probability_mask, random_mask
-from h3gnn.encoder import FeatureMatrix, JointEncoder, build_support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import ProbabilityMask, RandomMask
-from h3gnn.training.models import CHUNK
-from h3gnn.training.objective import LatentPrediction
-from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.batches import WholeGraph
+from h3gnn.training.models import Training, stack_step
 from h3gnn.training.step import Step
-from h3gnn.training.teacher import Teacher
 
 MASK_RATIO, EXPLOIT_RATIO, LEARNING_RATE, MOMENTUM = 0.5, 0.5, 0.001, 0.9
 
@@ -65,28 +64,25 @@ def engine_step(
     models: int = 1,
     *,
     device: str = "cpu",
-    chunk: int = 512,
     bfloat16: bool = False,
 ) -> Step:
     """Return one epoch of the engine."""
     where = torch.device(device)
     support = build_support(graph.edge_index, graph.num_nodes)
-    entries = support.pattern.entries
-    student = JointEncoder(
+    student = EncoderStack(
         graph.num_features,
         channels,
-        entries,
+        support.entries,
         fuse_in_bfloat16=bfloat16,
         side_by_side=where.type == "cuda",
         models=models,
     )
-    student.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
-    student.to(where).train()
-    objective = LatentPrediction(Teacher(student, [MOMENTUM] * models))
-    optimizer = StackedAdam([student], [LEARNING_RATE] * models, [0.0] * models)
-    features = FeatureMatrix(graph.features.to(where))
-    generators = [torch.Generator(where).manual_seed(i) for i in range(models)]
-    return Step(student, objective, optimizer, features, support.to(where), generators, chunk)
+    source = WholeGraph(FeatureMatrix(graph.features.to(where)), support.to(where), student.hops)
+    # the paper's objective, which the reference has, too
+    paper = H3GNN(n_models=models, learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain")
+    step = stack_step(student, source, list(range(models)), Training.of(paper.get_params()))
+    step.student.train()
+    return step
 
 
 def engine_masks(models: int = 1) -> tuple[RandomMask, ProbabilityMask]:
@@ -99,8 +95,7 @@ def engine_epoch(
     graph: Graph, channels: int, models: int = 1, bfloat16: bool = False
 ) -> Callable[[], object]:
     """Return a function that runs one epoch of the engine on the CPU."""
-    chunk = max(1, CHUNK["cpu"] // models)
-    step = engine_step(graph, channels, models, chunk=chunk, bfloat16=bfloat16)
+    step = engine_step(graph, channels, models, bfloat16=bfloat16)
     warming, masks = engine_masks(models)
     step(warming)
     return lambda: step(masks)

@@ -71,8 +71,8 @@ def test_several_models_stand_side_by_side_and_the_first_is_the_one_alone(small_
     [
         {"mask": "random"},
         {"mask": "difficulty"},
-        {"objective": "decoder", "mask": "random"},
-        {"objective": "decoder", "mask": "random", "fusion": "mlp"},
+        {"objective": "features", "mask": "random"},
+        {"objective": "features", "mask": "random", "fusion": "mlp"},
         {"teacher_mode": "train", "token_dropout": 0.8, "attention_dropout": 0.8},
         {"self_loops": True, "undirected": False, "normalize": True, "edge_start": 0.73},
         {"norm": "pre", "output": "first", "hops": 3, "batch_norm": True},

@@ -8,12 +8,15 @@ import pandas as pd
 import pytest
 import torch
 
+from h3gnn.encoder import FeatureMatrix
+from h3gnn.encoder.encode import GraphRows
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.storage.checkpoints import Checkpoints
+from h3gnn.training.step import MaskStrategy, Step
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
 
@@ -86,26 +89,52 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
         H3GNN.load(tmp_path / "run")
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("bounded", "at_a_time"), [({"memory": "1GB"}, 7), ({"batch_size": 30}, 7), ({}, 100)], ids=str
+)
+def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
+    small_mixed: Graph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bounded: dict[str, Any],
+    at_a_time: int,
+    smoothing: float,
+) -> None:
+    monkeypatch.setattr("h3gnn.estimator.INFERENCE_CHUNK", 7)
+    model = H3GNN(**{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(small_mixed)
+    model.save(tmp_path / "run")
+    read: list[int] = []
+    usual = GraphRows.rows
+
+    def watched(graph: GraphRows, first: int, last: int, device: torch.device) -> FeatureMatrix:
+        read.append(last - first)
+        return usual(graph, first, last, device)
+
+    monkeypatch.setattr(GraphRows, "rows", watched)
+    loaded = H3GNN.load(tmp_path / "run")
+    assert max(read) == at_a_time
+    np.testing.assert_array_equal(loaded.embedding_, model.embedding_)
+
+
 def test_mini_batches_go_on_from_a_checkpoint(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**QUICK, "epochs": 6, "token_dropout": 0.2}
     whole = H3GNN(**settings).fit(small_mixed)
-    from h3gnn.training.batches import BatchStep
+    made, usual = [0], Step.__call__
 
-    made, usual = [0], BatchStep.__call__
-
-    def dying(step: BatchStep, strategy: object) -> object:
+    def dying(step: Step, strategy: MaskStrategy) -> torch.Tensor:
         made[0] += 1
         if made[0] == 4:
             raise RuntimeError("power cut")
-        return usual(step, strategy)  # type: ignore[arg-type]
+        return usual(step, strategy)
 
-    monkeypatch.setattr(BatchStep, "__call__", dying)
+    monkeypatch.setattr(Step, "__call__", dying)
     policy = Checkpoints(tmp_path / "checkpoints", every=1)
     with pytest.raises(RuntimeError, match="power cut"):
         H3GNN(**settings).fit(small_mixed, checkpoints=policy)
-    monkeypatch.setattr(BatchStep, "__call__", usual)
+    monkeypatch.setattr(Step, "__call__", usual)
     resumed = H3GNN(**settings).fit(small_mixed, checkpoints=policy)
     np.testing.assert_array_equal(resumed.embedding_, whole.embedding_)
 

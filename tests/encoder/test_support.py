@@ -70,9 +70,7 @@ def test_find_entries_maps_edges_by_node() -> None:
 
 def test_attached_nodes_hear_and_are_not_heard() -> None:
     support = build_support(PATH, 3)
-    larger = attach_nodes(
-        support, torch.tensor([[0, 1]]), self_loops=True, start="normalized", normalize=False
-    )
+    larger = attach_nodes(support, torch.tensor([[0, 1]]), self_loops=True)
     start = entries(larger)
     assert {pair for pair in start if 3 in pair} == {(3, 0), (3, 1), (3, 3)}
     assert abs(start[3, 0] - 1 / (2 * 3) ** 0.5) < 1e-6

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.building import derive_seeds
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.stacks import ConfigurationStack
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.models import derive_seeds
 
 CPU = torch.device("cpu")
 OWN = [
@@ -48,18 +48,19 @@ def test_looking_does_not_disturb(small_mixed: Graph) -> None:
 
 
 @pytest.mark.parametrize("mask", ["probability", "difficulty"])
-@pytest.mark.parametrize("objective", ["teacher", "decoder"])
+@pytest.mark.parametrize("objective", ["teacher", "features"])
+@pytest.mark.parametrize("last", [0, 1])  # one that drops no token beside one that does, and the other
 def test_models_that_are_kept_go_on_as_if_nothing_happened(
-    small_mixed: Graph, mask: str, objective: str
+    small_mixed: Graph, mask: str, objective: str, last: int
 ) -> None:
     shape = params(mask=mask, objective=objective)
     whole = ConfigurationStack(small_mixed, shape, OWN, [1, 2, 3], CPU)
     whole.train(20)
     thinned = ConfigurationStack(small_mixed, shape, OWN, [1, 2, 3], CPU)
     thinned.train(8)
-    thinned.keep([1, 2])
+    thinned.keep([last, 2])
     thinned.train(14)
-    thinned.keep([1])
+    thinned.keep([last])
     thinned.train(20)
-    assert thinned.models == [1]
-    torch.testing.assert_close(thinned.embeddings()[0], whole.embeddings()[1], atol=1e-4, rtol=1e-4)
+    assert thinned.models == [last]
+    torch.testing.assert_close(thinned.embeddings()[0], whole.embeddings()[last], atol=1e-4, rtol=1e-4)

@@ -10,19 +10,24 @@ import torch
 from torch import Tensor
 
 from benchmarks.reference import ReferenceEncoder, ReferenceTrainer
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
-from h3gnn.encoder.layers import Dropout
+from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
+from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import RandomMask
-from h3gnn.training.objective import LatentPrediction, backward_by_chunks
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.schedules import warmup_cosine
-from h3gnn.training.teacher import Teacher
+from h3gnn.training.batches import WholeGraph
+from h3gnn.training.models import Training, stack_step
+from h3gnn.training.optimizer import warmup_cosine
+from h3gnn.training.step import Step
 
 CHANNELS, HOPS, EPOCHS = 8, 3, 50
+TRAINING = Training.of(
+    H3GNN(
+        objective="teacher", targets="plain", momentum=0.9, learning_rate=0.001, weight_decay=1e-4
+    ).get_params()
+)
 
 
-def copy_into_reference(ours: JointEncoder, theirs: ReferenceEncoder) -> None:
+def copy_into_reference(ours: EncoderStack, theirs: ReferenceEncoder) -> None:
     """Give the reference the first model's weights; ours are stored input first, torch's output first."""
     encoder: Any = ours
     reference: Any = theirs
@@ -68,22 +73,21 @@ def copy_into_reference(ours: JointEncoder, theirs: ReferenceEncoder) -> None:
             target.copy_(value)
 
 
-def build(
-    graph: Graph, norm: str, output: str, batch_norm: bool
-) -> tuple[JointEncoder, ReferenceEncoder, FeatureMatrix, Support]:
-    support = build_support(graph.edge_index, graph.num_nodes)
-    support = Support(support.pattern, support.start.double(), support.factor.double())
-    encoder = JointEncoder(
+def build(graph: Graph, norm: str, output: str, batch_norm: bool) -> tuple[Step, ReferenceEncoder]:
+    """The engine's step, by the only way in which steps are built, and the reference with the same start."""
+    support = build_support(graph.edge_index, graph.num_nodes).to(torch.device("cpu"), torch.double)
+    encoder = EncoderStack(
         graph.num_features,
         CHANNELS,
-        support.pattern.entries,
+        support.entries,
         hops=HOPS,
         heads=2,
         norm=norm,
         output=output,
         batch_norm=batch_norm,
     ).double()
-    encoder.reset_parameters([torch.Generator().manual_seed(0)], support.start)
+    features = FeatureMatrix(graph.dense_features().double(), storage="csr")
+    step = stack_step(encoder, WholeGraph(features, support, HOPS), [0], TRAINING, chunk=33)
     edge_index = torch.stack([support.pattern.cols, support.pattern.rows])
     reference = ReferenceEncoder(
         graph.num_features,
@@ -97,7 +101,7 @@ def build(
         batch_norm=batch_norm,
     ).double()
     copy_into_reference(encoder, reference)
-    return encoder, reference, FeatureMatrix(graph.dense_features().double(), storage="csr"), support
+    return step, reference
 
 
 @pytest.mark.parametrize("norm", ["residual-post", "post", "pre"])
@@ -107,7 +111,7 @@ def test_fifty_epochs_give_the_same_parameters(
     small_mixed: Graph, norm: str, output: str, batch_norm: bool
 ) -> None:
     graph = small_mixed
-    encoder, reference, features, support = build(graph, norm, output, batch_norm)
+    step, reference = build(graph, norm, output, batch_norm)
     schedule = partial(warmup_cosine, steps=EPOCHS, warmup=5)
     plain = ReferenceTrainer(
         reference,
@@ -117,27 +121,23 @@ def test_fifty_epochs_give_the_same_parameters(
         weight_decay=1e-4,
         schedule=schedule,
     )
-    objective = LatentPrediction(Teacher(encoder, [0.9]))
-    optimizer = StackedAdam([encoder], [0.001], [1e-4])
-    generators = [torch.Generator().manual_seed(1)]
-    encoder.train()
+    drawing = [torch.Generator().manual_seed(1)]
+    step.student.train()
     for epoch in range(EPOCHS):
-        mask = RandomMask([0.5])(torch.zeros(1, graph.num_nodes), generators)
-        projected = encoder.project(features)
-        tokens = encoder.tokens(projected, support, mask, dropout=Dropout(generators))
-        distance = objective.distance(projected, support, None)
-        difficulty = backward_by_chunks(encoder.fuse, distance, tokens, None, chunk=33)
-        optimizer.set_learning_rate(schedule(epoch))
-        optimizer.step()
-        objective.update(encoder)
+        mask = RandomMask([0.5])(torch.zeros(1, graph.num_nodes), drawing)
+        step.set_learning_rate(schedule(epoch))
+        loss, masked = step(lambda *_, mask=mask: mask)
         theirs = plain.step(mask[0])
-        torch.testing.assert_close(difficulty[0], theirs, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(step.difficulty[0], theirs, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(loss[0], theirs.mean(), rtol=1e-8, atol=1e-10)
+        assert int(masked) == int(mask.sum())
 
     copied = build(graph, norm, output, batch_norm)[1]
-    copy_into_reference(encoder, copied)
+    copy_into_reference(step.student, copied)
     for name, ours in copied.named_parameters():
         assert (ours - reference.get_parameter(name)).abs().max() < 1e-10, name
+    assert step.teacher is not None
     teacher = build(graph, norm, output, batch_norm)[1]
-    copy_into_reference(objective.teacher.encoder, teacher)
+    copy_into_reference(step.teacher.encoder, teacher)
     for name, ours in teacher.named_parameters():
         assert (ours - plain.teacher.get_parameter(name)).abs().max() < 1e-10, name

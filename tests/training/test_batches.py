@@ -7,74 +7,84 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
-from h3gnn.encoder.blocks import part_tokens
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.noise import NodeNoise, node_uniform
+from h3gnn.encoder.tokens import whole_graph
+from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.training.batches import BatchStep, dense_parameters, train_in_batches
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.edges import EdgeSteps, SparseEdges
-from h3gnn.training.objective import LatentPrediction, backward_by_chunks
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.parts import Parts, dense_rows
-from h3gnn.training.sampling import ALL, NeighbourSampler, Whole
-from h3gnn.training.step import MaskStrategy, Step
-from h3gnn.training.targets import TeacherTarget
-from h3gnn.training.teacher import Teacher
+from h3gnn.training.edges import SparseEdges
+from h3gnn.training.loop import train
+from h3gnn.training.models import Training, stack_step
+from h3gnn.training.sampling import ALL
+from h3gnn.training.step import MaskStrategy, Step, backward_by_chunks
 
-MODELS = 2
+MODELS, CPU = 2, torch.device("cpu")
 
 
-def encoder_for(graph: Graph, support: Support, hops: int, dropout: float = 0.0) -> JointEncoder:
-    encoder = JointEncoder(
+def training(**changes: object) -> Training:
+    return Training.of({**H3GNN(n_models=MODELS, learning_rate=0.01, momentum=0.9).get_params(), **changes})
+
+
+def support_of(graph: Graph, normalize: bool = False) -> Support:
+    support = build_support(graph.edge_index, graph.num_nodes, normalize=normalize)
+    return support.to(CPU, torch.double)
+
+
+def undrawn(
+    graph: Graph, entries: int, hops: int = 2, dropout: float = 0.0, edge_weights: str = "learned"
+) -> EncoderStack:
+    return EncoderStack(
         graph.num_features,
         8,
-        support.pattern.entries,
+        entries,
         heads=2,
         hops=hops,
         token_dropout=dropout,
         attention_dropout=dropout,
+        edge_weights=edge_weights,
         models=MODELS,
-    )
+    ).double()
+
+
+def encoder_for(graph: Graph, support: Support, hops: int) -> EncoderStack:
+    encoder = undrawn(graph, support.entries, hops)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(MODELS)], support.start)
-    return encoder.double()
+    return encoder
 
 
-def parts_for(
+def batches_of(
     graph: Graph, support: Support, fan_out: list[int], batch_size: int, sparse: bool = False
-) -> Parts:
-    sampler = NeighbourSampler(support.pattern.crow.numpy(), support.pattern.cols.numpy(), fan_out)
+) -> SampledBatches:
     features = graph.dense_features().double()
-    rows = dense_rows(features.to_sparse_csr() if sparse else features)
-    return Parts(
-        sampler, rows, lambda entries: support.factor.double()[entries], batch_size, torch.device("cpu")
-    )
+    rows = rows_in_memory(features.to_sparse_csr() if sparse else features, support)
+    return sampled_batches(rows, len(fan_out), CPU, batch_size=batch_size, fan_out=fan_out)
 
 
-def step_for(
-    graph: Graph, fan_out: list[int], batch_size: int, dropout: float = 0.0, hops: int = 2
-) -> BatchStep:
-    support = build_support(graph.edge_index, graph.num_nodes)
-    student = encoder_for(graph, support, hops, dropout)
-    teacher = Teacher(student, [0.9] * MODELS)
-    steps = EdgeSteps([0.01] * MODELS, [0.0] * MODELS, [0.9] * MODELS)
-    edges = SparseEdges(student.edges.logit, teacher.encoder.edges.logit.detach(), steps)
-    optimizer = StackedAdam([dense_parameters(student)], [0.01] * MODELS, [0.0] * MODELS)
-    generators = [torch.Generator().manual_seed(i) for i in range(MODELS)]
-    parts = parts_for(graph, support, fan_out, batch_size)
-    step = BatchStep(
-        student,
-        TeacherTarget(teacher, edges),
-        optimizer,
-        edges,
-        parts,
-        generators,
-        torch.Generator().manual_seed(9),
-        chunk=16,
-    )
-    step.difficulty = step.difficulty.double()
+def step_on(
+    graph: Graph, source: Source, how: Training, dropout: float = 0.0, edge_weights: str = "learned"
+) -> Step:
+    entries = source.support.entries if source.whole else 0
+    student = undrawn(graph, entries, 2, dropout, edge_weights)
+    step = stack_step(student, source, list(range(MODELS)), how, chunk=16)
+    step.student.train()
     return step
+
+
+def step_for(graph: Graph, fan_out: list[int], batch_size: int, dropout: float = 0.0) -> Step:
+    return step_on(graph, batches_of(graph, support_of(graph), fan_out, batch_size), training(), dropout)
+
+
+def edges_of(step: Step) -> SparseEdges:
+    assert isinstance(step.edges, SparseEdges)
+    return step.edges
+
+
+def entries_of(batch: Batch) -> Tensor:
+    assert batch.entries is not None
+    return batch.entries
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -83,8 +93,7 @@ def step_for(
 def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
     small_mixed: Graph, hops: int, normalize: bool, sparse: bool
 ) -> None:
-    graph = small_mixed
-    support = build_support(graph.edge_index, graph.num_nodes, normalize=normalize)
+    graph, support = small_mixed, support_of(small_mixed, normalize)
     encoder = encoder_for(graph, support, hops)
     features = FeatureMatrix(graph.dense_features().double())
     mask = torch.rand(MODELS, graph.num_nodes, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -97,30 +106,40 @@ def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
         loss.backward()  # type: ignore[no-untyped-call]
         return [loss.detach(), *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)]
 
-    whole = gradients(encoder.tokens(encoder.project(features), support, mask)[:, seeds])
-    piece = parts_for(graph, support, [ALL] * hops, 4, sparse).piece_of(seeds.numpy())
-    logit = encoder.edges.logit.index_select(1, piece.entries)
-    weights = torch.sigmoid(logit) * piece.factor
-    part = gradients(part_tokens(encoder, piece.part, weights, mask[:, piece.part.nodes]))
-    assert len(whole) == len(part) == 1 + len(list(encoder.parameters()))
-    for ours, theirs in zip(part, whole, strict=True):
+    every = whole_graph(features, support, hops)
+    wanted = encoder.tokens(encoder.project(every), every, encoder.edges(support.factor, support.start), mask)
+    whole = gradients(wanted[:, seeds])
+    batch = batches_of(graph, support, [ALL] * hops, 4, sparse).batch_of(seeds)
+    weights = torch.sigmoid(encoder.edges.logit.index_select(1, entries_of(batch))) * batch.factor
+    part = batch.part
+    found = gradients(encoder.tokens(encoder.project(part), part, weights, part.rows_of(mask)))
+    assert len(whole) == len(found) == 1 + len(list(encoder.parameters()))
+    for ours, theirs in zip(found, whole, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(small_mixed: Graph) -> None:
-    graph, support = small_mixed, build_support(small_mixed.edge_index, small_mixed.num_nodes)
-    student = encoder_for(graph, support, 2)
-    full = Step(
-        student,
-        LatentPrediction(Teacher(student, [0.9] * MODELS)),
-        StackedAdam([student], [0.01] * MODELS, [0.0] * MODELS),
-        FeatureMatrix(graph.dense_features().double()),
-        support,
-        [torch.Generator().manual_seed(i) for i in range(MODELS)],
-        16,
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"targets": "standardized"},
+        {"objective": "features"},
+        {"learning_rate": [0.01, 0.002], "weight_decay": [0.0, 0.1], "momentum": [0.9, 0.5]},
+        {"edge_rate": 5.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("edge_weights", ["learned", "fixed", "computed"])
+def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(
+    small_mixed: Graph, asked: dict[str, object], edge_weights: str
+) -> None:
+    graph, support, how = small_mixed, support_of(small_mixed), training(**asked)
+    features = FeatureMatrix(graph.dense_features().double())
+    batches = batches_of(graph, support, [ALL, ALL], graph.num_nodes)
+    full, batched = (
+        step_on(graph, source, how, edge_weights=edge_weights)
+        for source in (WholeGraph(features, support, 2), batches)
     )
-    full.difficulty = full.difficulty.double()
-    batched = step_for(graph, [ALL, ALL], graph.num_nodes)
     for epoch in range(4):
         strategy: MaskStrategy = RandomMask([0.5] * MODELS)
         if epoch:
@@ -128,9 +147,14 @@ def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(sma
         full(strategy)
         batched(strategy)
         torch.testing.assert_close(batched.difficulty, full.difficulty)
-    batched.edges.settle()
-    for ours, theirs in zip(batched.student.parameters(), student.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    if edge_weights == "learned":
+        edges_of(batched).settle()
+    pairs = [(batched.student, full.student), (batched.committee, full.committee)]
+    if full.teacher is not None and batched.teacher is not None:
+        pairs.append((batched.teacher.encoder, full.teacher.encoder))
+    for mine, theirs in pairs:
+        for (name, ours), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(ours, other, msg=name, rtol=1e-6, atol=1e-6)
 
 
 class Halves(Ranks):
@@ -150,15 +174,15 @@ def test_two_halves_of_a_batch_add_up_to_the_batch(small_mixed: Graph, dropout: 
     mask[:, ::3] = True
 
     def gradients(ranks: Ranks) -> tuple[list[Tensor], Tensor]:
-        step.optimizer.parameters[0].grad = None
         for parameter in step.optimizer.parameters:
             parameter.grad = torch.zeros_like(parameter)
-        order = torch.Generator().manual_seed(3)
-        piece = next(step.parts.epoch(order, ranks))
-        logit = step.edges.student(piece.entries).requires_grad_()
-        step._backward(piece, torch.sigmoid(logit) * piece.factor, mask, NodeNoise([1, 2]))
-        assert logit.grad is not None
-        spread = torch.zeros_like(step.edges.logit).index_copy_(1, piece.entries, logit.grad)
+        step.ranks = ranks
+        batch = next(step.source.epoch(step.order.manual_seed(3), ranks))
+        step._look(batch, mask)
+        leaf = edges_of(step)._leaf
+        assert leaf is not None
+        assert leaf.grad is not None
+        spread = torch.zeros_like(edges_of(step).logit).index_copy_(1, entries_of(batch), leaf.grad)
         return [p.grad.clone() for p in step.optimizer.parameters if p.grad is not None], spread
 
     whole, whole_edges = gradients(Ranks())
@@ -172,11 +196,11 @@ def test_two_halves_of_a_batch_add_up_to_the_batch(small_mixed: Graph, dropout: 
 
 def test_a_step_touches_what_its_batch_touches_and_no_other_edge_weight(small_mixed: Graph) -> None:
     step = step_for(small_mixed, [2, 1], 5)
-    before = step.edges.logit.clone()
-    piece = next(step.parts.epoch(torch.Generator().manual_seed(0), Ranks()))
-    step._train_on(piece, torch.zeros(MODELS, small_mixed.num_nodes, dtype=torch.bool).fill_(True))
-    moved = (step.edges.logit != before).any(dim=0).nonzero().flatten()
-    assert set(moved.tolist()) <= set(piece.entries.tolist())
+    before = edges_of(step).logit.clone()
+    batch = next(step.source.epoch(torch.Generator().manual_seed(0), Ranks()))
+    step._train_on(batch, torch.ones(MODELS, small_mixed.num_nodes, dtype=torch.bool))
+    moved = (edges_of(step).logit != before).any(dim=0).nonzero().flatten()
+    assert set(moved.tolist()) <= set(entries_of(batch).tolist())
     assert len(moved) > 0
     assert int((step.difficulty[0] > 0).sum()) == 5
 
@@ -197,12 +221,11 @@ def test_masks_have_the_distribution_of_full_graph_training(
     difficulty = torch.rand(MODELS, nodes, generator=torch.Generator().manual_seed(4)).double()
     hidden = torch.zeros(MODELS, nodes)
 
-    def look(piece: object, mask: Tensor) -> None:
-        seeds = piece.part.seeds  # type: ignore[attr-defined]
+    def look(batch: Batch, mask: Tensor) -> None:
+        seeds = batch.part.seeds
         hidden[:, seeds] += mask[:, seeds]
 
     monkeypatch.setattr(step, "_train_on", look)
-    monkeypatch.setattr(step.parts, "_samples", _seeds_only(step.parts))
     step.difficulty.copy_(difficulty)
     for _ in range(rounds):
         step(STRATEGIES[name]())
@@ -216,19 +239,15 @@ def test_masks_have_the_distribution_of_full_graph_training(
     assert hidden[0, hard].mean() > 1.2 * hidden[0, easy].mean()
 
 
-def _seeds_only(parts: Parts) -> Callable[[list[Whole], int, Ranks], object]:
-    return lambda batches, seed, ranks: (parts.sampler.sample(ranks.share(batch)) for batch in batches)
-
-
 def test_difficulty_is_of_the_last_time_that_a_node_was_a_seed(small_mixed: Graph) -> None:
     step = step_for(small_mixed, [4, 2], 30)
-    history = train_in_batches(
+    history = train(
         step,
         epochs=6,
         mask_of=lambda epoch: RandomMask([0.5] * MODELS),
         learning_rate_of=lambda epoch: 1.0,
     )
-    assert step.steps == 6 * 4
+    assert int(edges_of(step).taken) == 6 * 4
     assert len(history) == 6
     assert bool((step.difficulty > 0).all())
     np.testing.assert_allclose(history["loss"][-1], step.difficulty.mean(dim=1))
@@ -258,25 +277,57 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
     assert torch.corrcoef(numbers.T).triu(1).abs().max() < 0.03
     assert abs(float(torch.corrcoef(torch.stack([numbers[:-1, 0], numbers[1:, 0]]))[0, 1])) < 0.03
     assert torch.equal(node_uniform(3, torch.tensor([77, 4]), 8), numbers[[77, 4]])
-    assert NodeNoise([1]).keep([0.0], nodes, 3, 0) is None
-    kept = NodeNoise([1]).keep([0.3], nodes, 3, 0)
+    assert NodeNoise([1]).keep([0.0], nodes, (3,), 0) is None
+    kept = NodeNoise([1]).keep([0.3], nodes, (3,), 0)
     assert kept is not None
     assert abs(float(kept.float().mean()) - 0.7) < 0.01
 
 
 def test_chunks_of_the_fusion_change_nothing(small_mixed: Graph) -> None:
-    support = build_support(small_mixed.edge_index, small_mixed.num_nodes)
+    support = support_of(small_mixed)
     encoder = encoder_for(small_mixed, support, 2)
-    piece = parts_for(small_mixed, support, [5, 5], 30).piece_of(np.arange(30))
-    weights = torch.sigmoid(encoder.edges.logit[:, piece.entries].detach()) * piece.factor
+    batch = batches_of(small_mixed, support, [5, 5], 30).batch_of(torch.arange(30))
+    weights = torch.sigmoid(encoder.edges.logit[:, entries_of(batch)].detach()) * batch.factor
 
-    def gradients(chunk: int) -> list[Tensor]:
+    def gradients(chunk: int, whole: bool = False) -> list[Tensor]:
         encoder.zero_grad()
-        tokens = part_tokens(encoder, piece.part, weights)
+        tokens = encoder.tokens(encoder.project(batch.part), batch.part, weights)
         found = backward_by_chunks(
-            encoder.fuse, lambda embedding, _: embedding.square().sum(-1), tokens, None, chunk
+            encoder.fuse, lambda embedding, _: embedding.square().sum(-1), tokens, None, chunk, whole=whole
         )
         return [found, *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)]
 
-    for one, other in zip(gradients(7), gradients(30), strict=True):
-        torch.testing.assert_close(one, other)
+    for few in (gradients(7), gradients(7, whole=True)):
+        for one, other in zip(few, gradients(30), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_the_mean_over_neighbours_leaves_the_node_itself_out(path_graph: Graph) -> None:
+    support = support_of(path_graph)  # with loops
+    source = WholeGraph(FeatureMatrix(path_graph.dense_features().double()), support, 2)
+    values = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 9.0, 0.0, 0.0]], dtype=torch.double)
+    means = source.batch_of(torch.arange(5)).neighbour_mean(values[:, :, None]).squeeze(2)
+    assert means.tolist() == [[2.0, 2.0, 3.0, 4.0, 4.0], [0.0, 4.5, 0.0, 4.5, 0.0]]
+
+
+def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:
+    support = support_of(small_mixed)
+    rows = rows_in_memory(small_mixed.dense_features().double(), support)
+    source = sampled_batches(rows, 2, CPU, batch_size=30, fan_out=3, paired=True)
+    edges = {pair for pair in zip(*small_mixed.edge_index.tolist(), strict=True) if pair[0] != pair[1]}
+    edges |= {(end, begin) for begin, end in edges}
+    seen = 0
+    for batch in source.epoch(torch.Generator().manual_seed(0), Ranks()):
+        assert batch.seeds is not None
+        assert batch.part.seeds[: batch.own].tolist() == batch.seeds.tolist()
+        ends = batch.part.seeds[batch.pairs]
+        pairs = list(zip(*ends.tolist(), strict=True))
+        assert set(pairs) <= edges
+        assert batch.share == 1.0
+        assert [low * 100 + high for low, high in map(sorted, pairs)] == batch.pair_keys.tolist()
+        means = batch.neighbour_mean(batch.part.seeds.double()[None, :, None])[0, :, 0]
+        for at, node in enumerate(batch.part.seeds.tolist()):
+            near = [a if b == node else b for a, b in pairs if node in (a, b)]
+            assert float(means[at]) == pytest.approx(np.mean(near) if near else 0.0)
+        seen += len(pairs)
+    assert seen > 60  # of a hundred seeds, most draw a neighbour and not themselves

@@ -3,14 +3,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.schedules import constant, warmup_cosine
+from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 
 
 class Stack(nn.Module):
     def __init__(self, models: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.arange(1.0, 3 * models + 1).view(models, 3))
+
+    @property
+    def stepped(self) -> list[Stepped]:
+        return [Stepped([self.weight], range(len(self.weight)))]
 
     def loss(self) -> Tensor:
         return (self.weight.square() * torch.tensor([1.0, 2.0, 3.0])).sum()
@@ -19,7 +22,7 @@ class Stack(nn.Module):
 def test_each_model_gets_torch_adam_with_its_own_settings() -> None:
     rates, decays = [0.1, 0.01], [0.0, 0.5]
     together = Stack(2)
-    optimizer = StackedAdam([together], rates, decays)
+    optimizer = StackedAdam(together.stepped, rates, decays)
     alone = [nn.Parameter(row.clone()) for row in together.weight.detach()]
     adams = [
         torch.optim.Adam([row], lr=rate, weight_decay=decay)
@@ -40,8 +43,8 @@ def test_each_model_gets_torch_adam_with_its_own_settings() -> None:
 def test_shared_settings_are_one_group_with_the_same_result() -> None:
     shared, apart = Stack(2), Stack(2)
     optimizers = [
-        StackedAdam([shared], [0.1, 0.1], [0.1, 0.1]),
-        StackedAdam([apart], [0.1, 0.1 + 1e-12], [0.1, 0.1]),
+        StackedAdam(shared.stepped, [0.1, 0.1], [0.1, 0.1]),
+        StackedAdam(apart.stepped, [0.1, 0.1 + 1e-12], [0.1, 0.1]),
     ]
     assert [len(optimizer.adam.param_groups) for optimizer in optimizers] == [1, 2]
     for _ in range(3):

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
 from h3gnn.errors import InputError
-from h3gnn.training.clusters import cluster_batches, find_clusters, node_batches
-from h3gnn.training.loaders import node_loader, samples, to_sample
-from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, Sample, fan_out_for
+from h3gnn.training.sampling import (
+    ClusterSampler,
+    NeighbourSampler,
+    Sample,
+    cluster_batches,
+    fan_out_for,
+    find_clusters,
+    node_batches,
+)
 
 # 0 hears 1, 2, 3, 4; 1 hears 0; 2 hears 3; 3 hears nobody; 4 hears 0, 2
 CROW = np.array([0, 4, 5, 6, 6, 8])
@@ -81,38 +87,6 @@ def test_every_subset_of_neighbours_is_equally_likely() -> None:
         drawn[tuple(sampler.sample(np.array([0])).hops[0].entries.tolist())] += 1
     assert len(drawn) == 10
     assert sum((count - 400) ** 2 / 400 for count in drawn.values()) < 27.9  # χ², 9 degrees, p = 0.001
-
-
-def test_pyg_loader_gives_the_same_batches() -> None:
-    sampler = NeighbourSampler(CROW, COLS, [2, 1])
-    sampler.begin(5)
-    batches = [[2, 0], [4, 1], [3]]
-    loader = node_loader(sampler, batches)
-    data = next(iter(loader))
-    assert data.batch_size == 2
-    assert data.n_id[:2].tolist() == [2, 0]
-    assert torch.equal(torch.from_numpy(COLS)[data.e_id], data.n_id[data.edge_index[0]])
-    for seeds, theirs in zip(batches, samples(loader, 2), strict=True):
-        ours = sampler.sample(np.array(seeds))
-        assert ours.nodes.tolist() == theirs.nodes.tolist()
-        assert ours.counts == theirs.counts
-        assert [edges_of(ours, hop) for hop in range(2)] == [edges_of(theirs, hop) for hop in range(2)]
-
-
-def test_batches_of_pygs_own_samplers_are_understood() -> None:
-    """PyG draws for a node once, when it is first met, and may not say which hop an edge belongs to."""
-    from torch_geometric.data import Data
-
-    data = Data(  # seeds 7 and 5; 7 hears 5 and 9, 5 hears 8; then 9 hears 7 and 3
-        edge_index=torch.tensor([[1, 2, 3, 0, 4], [0, 0, 1, 2, 2]]),
-        n_id=torch.tensor([7, 5, 9, 8, 3]),
-        e_id=torch.tensor([10, 11, 12, 13, 14]),
-        batch_size=2,
-    )
-    sample = to_sample(data, 2, once=True)
-    assert sample.counts == [2, 4, 5]
-    assert edges_of(sample, 0) == [(5, 8, 12), (7, 5, 10), (7, 9, 11)]
-    assert edges_of(sample, 1) == [(5, 8, 12), (7, 5, 10), (7, 9, 11), (9, 3, 14), (9, 7, 13)]
 
 
 def test_a_cluster_batch_is_the_induced_subgraph() -> None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import torch
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, build_support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
+from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.teacher import Teacher
 
 
-def student_of(graph: Graph, models: int = 1) -> JointEncoder:
-    entries = build_support(graph.edge_index, graph.num_nodes).pattern.entries
-    encoder = JointEncoder(graph.num_features, 4, entries, heads=1, batch_norm=True, models=models)
+def student_of(graph: Graph, models: int = 1) -> EncoderStack:
+    entries = build_support(graph.edge_index, graph.num_nodes).entries
+    encoder = EncoderStack(graph.num_features, 4, entries, heads=1, batch_norm=True, models=models)
     start = build_support(graph.edge_index, graph.num_nodes).start
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], start)
     return encoder
@@ -54,11 +56,18 @@ def test_averaging_products_equals_multiplying_with_averaged_weights(path_graph:
     student = student_of(path_graph).double()
     features = FeatureMatrix(path_graph.dense_features().double())
     support = build_support(path_graph.edge_index, path_graph.num_nodes)
+    part, nothing = whole_graph(features, support.to(features.device, torch.double), 2), DrawnNoise([])
     teacher = Teacher(student, [0.7])
     for _ in range(5):
-        tokens, _ = teacher.tokens(student.project(features), support, None)
-        wanted = teacher.encoder.tokens(teacher.encoder.project(features), support)
-        torch.testing.assert_close(tokens, wanted, rtol=1e-12, atol=1e-12)
+        weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double), None)
+        averaged = teacher.look(part, weights, student.project(part), nothing)
+        assert teacher.products is not None  # it did not multiply with the features
+        by_itself = teacher.look(part, weights, None, nothing)
+        wanted = teacher.encoder.tokens(teacher.encoder.project(part), part, weights)
+        torch.testing.assert_close(averaged.tokens, wanted, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(by_itself.tokens, wanted, rtol=1e-12, atol=1e-12)
+        whole = teacher.encoder.fuse(wanted)[:, 1:3]
+        torch.testing.assert_close(averaged.embedding(slice(1, 3)), whole, rtol=1e-12, atol=1e-12)
         with torch.no_grad():
             for parameter in student.parameters():
                 parameter.add_(torch.randn_like(parameter))

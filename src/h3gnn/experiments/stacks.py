@@ -87,10 +87,11 @@ class ConfigurationStack:
 
     def _begin(self) -> None:
         own = [self._own[model] for model in self.models]
+        models = len(self.models)
         params = self._params | {
             name: [one.get(name, self._params[name]) for one in own] for name in OWN if own
         }
-        training, models = Training.of(params), len(self.models)
+        training = Training.of(params | {"n_models": models})
         features, entries = self._source.features.shape[1], self._source.support.entries
         student = Shape.of(params).build(features, entries, models, self._device)
         seeds = [self._seeds[model] for model in self.models]

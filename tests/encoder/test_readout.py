@@ -10,20 +10,32 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.prepare import prepare_graph
-from h3gnn.smoothing import Smoother, walk_matrix
-from h3gnn.training.snapshots import Snapshots
+from h3gnn.training.loop import Snapshots
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 3, "random_state": 1}
-CPU = torch.device("cpu")
+
+
+def steps_on(graph: Graph, kind: str = "walks", in_files: bool = False) -> StepMatrix:
+    support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    return StepMatrix(support, kind, None if in_files else torch.device("cpu"))
+
+
+def walks_on(graph: Graph, in_files: bool = False) -> torch.Tensor:
+    return steps_on(graph, in_files=in_files) @ torch.eye(graph.num_nodes)
+
+
+def smoother(graph: Graph, strength: float) -> Smoother:
+    return Smoother(steps_on(graph), strength)
 
 
 def test_a_step_goes_to_the_node_itself_or_a_neighbour(path_graph: Graph) -> None:
-    walk = walk_matrix(path_graph).to_dense()
+    walk = walks_on(path_graph)
     assert walk[0].tolist() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
     assert walk[2].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -32,8 +44,8 @@ def test_two_nodes_by_hand() -> None:
     # P halves everything: P^k H is the mean from the first step on, so Z = (1 − s) H + s · mean
     pair = check_graph(torch.eye(2), torch.tensor([[0], [1]]))
     rows = torch.tensor([[4.0], [0.0]])
-    assert Smoother(pair, 0.5, CPU)(rows).flatten().tolist() == pytest.approx([3.0, 1.0], abs=1e-3)
-    assert Smoother(pair, -0.5, CPU)(rows).flatten().tolist() == pytest.approx([5.0, -1.0], abs=1e-3)
+    assert smoother(pair, 0.5)(rows).flatten().tolist() == pytest.approx([3.0, 1.0], abs=1e-3)
+    assert smoother(pair, -0.5)(rows).flatten().tolist() == pytest.approx([5.0, -1.0], abs=1e-3)
 
 
 @st.composite
@@ -50,29 +62,64 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(graphs(), st.floats(-0.99, 0.99))
 def test_it_is_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
     rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
-    walk = walk_matrix(graph).to_dense().double()
+    walk = walks_on(graph).double()
     wanted = (1 - strength) * torch.linalg.solve(
         torch.eye(len(rows), dtype=torch.float64) - strength * walk, rows.double()
     )
-    found = Smoother(graph, strength, CPU)(rows)
+    found = smoother(graph, strength)(rows)
     torch.testing.assert_close(found.double(), wanted, atol=2e-3 * (1 - min(strength, 0)), rtol=1e-3)
     everywhere = torch.ones(graph.num_nodes, 1)
-    torch.testing.assert_close(Smoother(graph, strength, CPU)(everywhere), everywhere, atol=2e-3, rtol=0)
+    torch.testing.assert_close(smoother(graph, strength)(everywhere), everywhere, atol=2e-3, rtol=0)
 
 
 def test_wide_embeddings_are_smoothed_piece_by_piece(
     path_graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    whole = Smoother(path_graph, 0.8, CPU)(rows)
-    monkeypatch.setattr("h3gnn.smoothing.COLUMNS", 2)
-    torch.testing.assert_close(Smoother(path_graph, 0.8, CPU)(rows), whole)
+    whole = smoother(path_graph, 0.8)(rows)
+    widths: list[int] = []
+    usual = StepMatrix.__matmul__
+
+    def watched(step: StepMatrix, piece: torch.Tensor) -> torch.Tensor:
+        widths.append(piece.shape[1])
+        return usual(step, piece)
+
+    monkeypatch.setattr(StepMatrix, "__matmul__", watched)
+    torch.testing.assert_close(smoother(path_graph, 0.8)(rows, 2), whole)
+    assert set(widths) == {1, 2}
+
+
+@settings(deadline=None, max_examples=30)
+@given(graphs(), st.sampled_from(["walks", "powers"]), st.integers(1, 5))
+def test_steps_are_the_same_read_some_rows_at_a_time(graph: Graph, kind: str, rows: int) -> None:
+    each = torch.eye(graph.num_nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("h3gnn.encoder.readout.ROWS", rows)
+        torch.testing.assert_close(steps_on(graph, kind, in_files=True) @ each, steps_on(graph, kind) @ each)
+
+
+@settings(deadline=None, max_examples=30)
+@given(graphs(), st.floats(-0.99, 0.99))
+def test_powers_are_the_mean_over_eight_powers_of_the_normalised_adjacency(
+    graph: Graph, strength: float
+) -> None:
+    rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
+    support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    matrix = torch.zeros(graph.num_nodes, graph.num_nodes)
+    weight = torch.ones(support.entries) if support.weight is None else support.weight
+    matrix[support.pattern.rows, support.pattern.cols] = weight
+    degree = matrix.sum(dim=1)
+    matrix = matrix / (degree[:, None] * degree[None]).sqrt()
+    powers = torch.stack([torch.linalg.matrix_power(matrix, k) for k in range(1, 9)]).mean(dim=0)
+    wanted = (1 - strength) * rows + strength * powers @ rows
+    found = Smoother(steps_on(graph, "powers"), strength)(rows)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
 def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
     """Return a model with smoothing, and what smoothing by hand makes of the same model without."""
     plain = H3GNN(**QUICK, **changes).fit(graph)
-    by_hand = Smoother(graph, 0.6, CPU)(torch.from_numpy(plain.embedding_)).numpy()
+    by_hand = smoother(graph, 0.6)(torch.from_numpy(plain.embedding_)).numpy()
     assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
     return H3GNN(**QUICK, **changes, smoothing=0.6).fit(graph), by_hand
 
@@ -101,7 +148,7 @@ def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
     ring = check_graph(
         path_graph.features, torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
     )
-    wanted = Smoother(ring, 0.6, CPU)(torch.from_numpy(plain.transform(ring))).numpy()
+    wanted = smoother(ring, 0.6)(torch.from_numpy(plain.transform(ring))).numpy()
     np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-5)
 
 
@@ -117,12 +164,21 @@ def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
     np.testing.assert_allclose(model.transform(new), (0.4 * own + 0.15 * heard) / 0.85, atol=1e-5)
 
 
-def test_a_graph_in_files_is_not_smoothed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["walks", "powers"])
+@pytest.mark.parametrize("memory", [None, "1KB"])  # which puts the embedding into a file, too
+def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
+    tmp_path: Path, kind: str, memory: str | None
+) -> None:
     (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
-    (tmp_path / "features.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,6\n")
-    graph = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
-    with pytest.raises(InputError, match="smoothing walks on the whole graph"):
-        H3GNN(**QUICK, batch_size=2, smoothing=0.5).fit(graph)
+    (tmp_path / "features.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,9\n")
+    in_files = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
+    inside = check_graph(rows, torch.tensor([[0, 1], [1, 2]]))
+    how = {**QUICK, "batch_size": 2, "smoother": kind, "scale_features": "none", "memory": memory}
+    wanted = H3GNN(**how, smoothing=0.5).fit(inside).embedding_
+    assert not np.allclose(wanted, H3GNN(**how).fit(inside).embedding_, atol=1e-2)
+    found = np.concatenate(list(H3GNN(**how, smoothing=0.5).fit(in_files).embedding_chunks()))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:

@@ -2,29 +2,28 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from h3gnn import CheckpointError, Graph
-from h3gnn.encoder import FeatureMatrix, JointEncoder, build_support
+from h3gnn import H3GNN, CheckpointError, Graph
+from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.masking import ProbabilityMask
+from h3gnn.training.batches import WholeGraph
 from h3gnn.training.history import Recorder
-from h3gnn.training.objective import LatentPrediction
-from h3gnn.training.optimizer import StackedAdam
-from h3gnn.training.snapshot import put_back, take
+from h3gnn.training.models import Training, stack_step
+from h3gnn.training.state import State, put_back, take
 from h3gnn.training.step import Step
-from h3gnn.training.teacher import Teacher
+
+OWN = {"momentum": [0.9, 0.99], "learning_rate": [0.01, 0.002], "weight_decay": [0.0, 0.1]}
 
 
-def two_models(graph: Graph, seed: int = 0) -> Step:
+def two_models(graph: Graph, seed: int = 0, objective: str | list[str] = "teacher") -> Step:
     """Two models with settings of their own: each is a group of parameters, and has its own momentum."""
     support = build_support(graph.edge_index, graph.num_nodes)
-    student = JointEncoder(graph.num_features, 4, support.pattern.entries, heads=2, models=2, batch_norm=True)
-    drawing = [torch.Generator().manual_seed(seed + model) for model in range(2)]
-    student.reset_parameters(drawing, support.start)
-    student.train()
-    objective = LatentPrediction(Teacher(student, [0.9, 0.99]))
-    optimizer = StackedAdam([student], [0.01, 0.002], [0.0, 0.1])
-    return Step(student, objective, optimizer, FeatureMatrix(graph.features), support, drawing, 1024)
+    student = EncoderStack(graph.num_features, 4, support.entries, heads=2, models=2, batch_norm=True)
+    training = Training.of(H3GNN(n_models=2).get_params() | OWN | {"objective": objective})
+    source = WholeGraph(FeatureMatrix(graph.features), support, 2)
+    step = stack_step(student, source, [seed, seed + 1], training, chunk=1024)
+    step.student.train()
+    return step
 
 
 def make_epochs(step: Step, recorder: Recorder, count: int) -> None:
@@ -33,27 +32,38 @@ def make_epochs(step: Step, recorder: Recorder, count: int) -> None:
         recorder.add(loss=loss, masked=masked)
 
 
-def copied(step: Step, recorder: Recorder) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in take(step, recorder).items()}
+def copied(step: Step, recorder: Recorder) -> State:
+    return {
+        part: {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        for part, tensors in take(step, recorder).items()
+    }
 
 
-def test_models_with_settings_of_their_own_go_on_as_they_were(small_mixed: Graph) -> None:
-    step, recorder = two_models(small_mixed), Recorder()
+def assert_same(found: State, wanted: State) -> None:
+    assert found.keys() == wanted.keys()
+    for part, tensors in wanted.items():
+        assert found[part].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(found[part][name], tensor), (part, name)
+
+
+@pytest.mark.parametrize("objective", ["teacher", "features", ["decorrelation", "edges"]], ids=str)
+def test_models_with_settings_of_their_own_go_on_as_they_were(
+    small_mixed: Graph, objective: str | list[str]
+) -> None:
+    step, recorder = two_models(small_mixed, objective=objective), Recorder()
     assert len(step.optimizer.adam.param_groups) == 2
     make_epochs(step, recorder, 3)
     state = copied(step, recorder)
     make_epochs(step, recorder, 4)
     wanted = copied(step, recorder)
 
-    again = two_models(small_mixed, seed=99)
+    again = two_models(small_mixed, seed=99, objective=objective)
     rows = put_back(again, state, recorder.names)
     assert len(rows) == 3
-    assert copied(again, rows).keys() == state.keys()
-    for name, tensor in copied(again, rows).items():
-        assert torch.equal(tensor, state[name]), name
+    assert_same(copied(again, rows), state)
     make_epochs(again, rows, 4)
-    for name, tensor in copied(again, rows).items():
-        assert torch.equal(tensor, wanted[name]), name
+    assert_same(copied(again, rows), wanted)
 
 
 def test_a_step_shares_no_memory_with_the_state_it_came_from(small_mixed: Graph) -> None:
@@ -62,8 +72,7 @@ def test_a_step_shares_no_memory_with_the_state_it_came_from(small_mixed: Graph)
     state = copied(step, recorder)
     again = two_models(small_mixed, seed=99)
     make_epochs(again, put_back(again, state, recorder.names), 1)
-    for name, tensor in copied(step, recorder).items():
-        assert torch.equal(tensor, state[name]), name  # what was handed in is as it was
+    assert_same(copied(step, recorder), state)  # what was handed in is as it was
 
 
 def test_a_parameter_that_never_had_a_gradient_has_nothing_to_keep(small_mixed: Graph) -> None:
@@ -80,20 +89,32 @@ def test_a_parameter_that_never_had_a_gradient_has_nothing_to_keep(small_mixed: 
 
 
 @pytest.mark.parametrize(
-    "name", ["student.linear_bias", "adam.3.exp_avg", "adam.stepped", "generator.1", "difficulty"]
+    ("part", "name"),
+    [
+        ("student", "linear_bias"),
+        ("moments", "3.exp_avg"),
+        ("adam", "stepped"),
+        ("adam", "3.step"),
+        ("generators", "1"),
+        ("generators", "2"),
+        ("step", "difficulty"),
+        ("strides", "nodes"),
+    ],
 )
-def test_a_state_that_does_not_fit_leaves_the_step_as_it_was(small_mixed: Graph, name: str) -> None:
+def test_a_state_that_does_not_fit_leaves_the_step_as_it_was(
+    small_mixed: Graph, part: str, name: str
+) -> None:
     step, recorder = two_models(small_mixed), Recorder()
     make_epochs(step, recorder, 2)
     state = copied(step, recorder)
     again = two_models(small_mixed, seed=99)
     make_epochs(again, Recorder(), 1)
     before = copied(again, Recorder())
-    for spoilt in ({n: t for n, t in state.items() if n != name}, {**state, name: torch.full((7,), 999)}):
-        with pytest.raises(CheckpointError, match=name):
-            put_back(again, spoilt, recorder.names)
-        after = copied(again, Recorder())
-        assert all(torch.equal(after[key], before[key]) for key in before)
+    lost = {one: tensor for one, tensor in state[part].items() if one != name}
+    for spoilt in (lost, {**state[part], name: torch.full((7,), 999)}):
+        with pytest.raises(CheckpointError, match=f"{part}/{name}"):
+            put_back(again, {**state, part: spoilt}, recorder.names)
+        assert_same(copied(again, Recorder()), before)
 
 
 def test_rows_that_were_not_always_measured_come_back_as_they_were() -> None:

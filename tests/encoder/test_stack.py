@@ -6,28 +6,42 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.encoder import FeatureMatrix, JointEncoder, Support, build_support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
 
 
-def make(graph: Graph, **options: Any) -> tuple[JointEncoder, FeatureMatrix, Support]:
+def make(graph: Graph, **options: Any) -> tuple[EncoderStack, FeatureMatrix, Support]:
     support = build_support(graph.edge_index, graph.num_nodes)
     options = {"hops": 2, "heads": 2, **options}
-    encoder = JointEncoder(graph.num_features, 8, support.pattern.entries, **options)
+    encoder = EncoderStack(graph.num_features, 8, support.entries, **options)
     models = options.get("models", 1)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(models)], support.start)
     return encoder.eval(), FeatureMatrix(graph.dense_features()), support
 
 
-def reach(token: int, graph: Graph, encoder: JointEncoder, support: Support) -> list[list[int]]:
+def tokens_of(encoder: EncoderStack, features: FeatureMatrix, support: Support) -> Tensor:
+    part = whole_graph(features, support, encoder.hops)
+    return encoder.tokens(encoder.project(part), part, encoder.edges(support.factor, support.start))
+
+
+def encode(
+    encoder: EncoderStack, features: FeatureMatrix, support: Support, mask: Tensor | None = None
+) -> Tensor:
+    part = whole_graph(features, support, encoder.hops)
+    embedding: Tensor = encoder(part, encoder.edges(support.factor, support.start), mask)
+    return embedding
+
+
+def reach(token: int, graph: Graph, encoder: EncoderStack, support: Support) -> list[list[int]]:
     """Which nodes' features does this token of each node depend on?"""
     features = graph.dense_features().clone()
-    base = encoder.tokens(encoder.project(FeatureMatrix(features)), support)[0, :, token]
+    base = tokens_of(encoder, FeatureMatrix(features), support)[0, :, token]
     heard: list[list[int]] = [[] for _ in range(graph.num_nodes)]
     for node in range(graph.num_nodes):
         changed = features.clone()
         changed[node] += 100.0
-        tokens = encoder.tokens(encoder.project(FeatureMatrix(changed)), support)[0, :, token]
+        tokens = tokens_of(encoder, FeatureMatrix(changed), support)[0, :, token]
         for listener in torch.nonzero((tokens - base).abs().amax(dim=1) > 1e-6).flatten().tolist():
             heard[listener].append(node)
     return heard
@@ -46,18 +60,17 @@ def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
 def test_the_gradient_reaches_every_edge_weight_and_equals_finite_differences(path_graph: Graph) -> None:
     encoder, _, support = make(path_graph)
     encoder.double()
-    support = Support(support.pattern, support.start.double(), support.factor.double())
+    support = support.to(torch.device("cpu"), torch.double)
     features = FeatureMatrix(path_graph.dense_features().double())
     target = torch.randn(1, 5, encoder.out_channels, dtype=torch.double)
 
     def loss() -> Tensor:
-        embedding: Tensor = encoder(features, support)
-        return (embedding - target).square().sum()
+        return (encode(encoder, features, support) - target).square().sum()
 
     (gradient,) = torch.autograd.grad(loss(), encoder.edges.logit)
     assert (gradient != 0).all()
     logit, step = encoder.edges.logit.data[0], 1e-6
-    for edge in range(support.pattern.entries):
+    for edge in range(support.entries):
         start = logit[edge].item()
         logit[edge] = start + step
         above = loss().item()
@@ -72,7 +85,9 @@ def test_masking_behind_the_first_maps_equals_masking_the_features(path_graph: G
     mask = torch.tensor([[True, False, False, True, False]])
     by_hand = path_graph.dense_features().clone()
     by_hand[mask[0]] = encoder.input.mask_token.detach()[0]
-    torch.testing.assert_close(encoder(features, support, mask), encoder(FeatureMatrix(by_hand), support))
+    torch.testing.assert_close(
+        encode(encoder, features, support, mask), encode(encoder, FeatureMatrix(by_hand), support)
+    )
 
 
 @pytest.mark.parametrize("norm", ["residual-post", "post", "pre"])
@@ -80,19 +95,19 @@ def test_masking_behind_the_first_maps_equals_masking_the_features(path_graph: G
 @pytest.mark.parametrize("output", ["flatten", "first"])
 def test_shapes(path_graph: Graph, norm: str, fusion: str, output: str) -> None:
     encoder, features, support = make(path_graph, norm=norm, fusion=fusion, output=output, models=3, hops=3)
-    embedding = encoder(features, support)
+    embedding = encode(encoder, features, support)
     assert embedding.shape == (3, 5, 40 if output == "flatten" else 8)
     assert encoder.out_channels == embedding.shape[-1]
 
 
 def test_attention_is_a_distribution_over_tokens(path_graph: Graph) -> None:
     encoder, features, support = make(path_graph)
-    attention = encoder.attention(encoder.tokens(encoder.project(features), support))
+    attention = encoder.attention(tokens_of(encoder, features, support))
     assert attention is not None
     assert attention.shape == (1, 5, 4, 4, 2)
     torch.testing.assert_close(attention.sum(dim=3), torch.ones(1, 5, 4, 2))
     without, features, support = make(path_graph, fusion="mlp")
-    assert without.attention(without.tokens(without.project(features), support)) is None
+    assert without.attention(tokens_of(without, features, support)) is None
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
@@ -101,7 +116,7 @@ def test_a_model_in_a_stack_is_what_it_is_alone(path_graph: Graph, batch_norm: b
     alone, _, _ = make(path_graph, batch_norm=batch_norm)  # seed 0, as the first of the stack
     stacked.train()
     alone.train()
-    torch.testing.assert_close(stacked(features, support)[:1], alone(features, support))
+    torch.testing.assert_close(encode(stacked, features, support)[:1], encode(alone, features, support))
 
 
 def test_a_mask_token_can_start_at_zero(path_graph: Graph) -> None:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.training.collapse import collapse_epochs, effective_rank
-from h3gnn.training.history import History, Recorder, difficulty_quantiles
+from h3gnn.training.history import History, Recorder, collapse_epochs, difficulty_quantiles, effective_rank
 
 
 def test_effective_rank_of_shapes_one_can_see() -> None:

@@ -1,19 +1,31 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from h3gnn.errors import InputError
 from h3gnn.settings import parse_memory
-from h3gnn.training.memory import LIBRARIES, Size, pick_chunk, pick_group
+from h3gnn.training.resources import (
+    LIBRARIES,
+    Size,
+    _cpu_bfloat16,
+    models_at_once,
+    pick_chunk,
+    pick_group,
+    use_bfloat16,
+)
 
 MEASURE = r"""
-import re, sys, torch
+import json, re, sys, torch
+from dataclasses import asdict
 torch.set_num_threads(1)
-from h3gnn.estimator import H3GNN
+import h3gnn.estimator as estimator
 from h3gnn.graphs.checks import check_graph
 def peak():  # of this program alone: getrusage counts the one that started it, too
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
@@ -21,21 +33,20 @@ nodes, chunk, features, channels = 8000, int(sys.argv[1]), 64, 64
 generator = torch.Generator().manual_seed(0)
 edges = torch.randint(nodes, (2, 10 * nodes), generator=generator)
 graph = check_graph(torch.randn(nodes, features, generator=generator), edges)
-import h3gnn.training.models as models
-models.CHUNK = {"cpu": chunk}
-model = H3GNN(epochs=0, channels=channels, device="cpu", precision=sys.argv[2])
-model._encode = lambda *_: None
+sizes = []
+estimator.pick_group = lambda budget, size, largest: sizes.append(size) or (1, chunk)
+model = estimator.H3GNN(epochs=0, channels=channels, device="cpu", precision=sys.argv[2], memory="1TB")
+model._embed_fitted = lambda: None
 model.fit(graph)
 before = peak()
 model.epochs = 2
 model.fit(graph)
-print(peak() - before, before)
-print(model.support_.pattern.entries)
+print(json.dumps({"grown": peak() - before, "before": before, "size": asdict(sizes[-1])}))
 """
 
 SIZE = Size(
     nodes=8000,
-    entries=159_000,
+    entries=159_756,
     features=64,
     channels=64,
     hops=2,
@@ -44,6 +55,35 @@ SIZE = Size(
     heads=4,
     models=1,
 )
+
+
+def test_memory_decides_how_many_fit() -> None:
+    # One model: 4 · (6 · 1000 + 10 · 100) = 28,000 bytes, of which 60 % of the free memory may be used.
+    assert models_at_once(8, 1000, 100, 10, free=1_000_000) == 8
+    assert models_at_once(64, 1000, 100, 10, free=1_000_000) == 21
+    assert models_at_once(8, 1000, 100, 10, free=10) == 1
+
+
+def test_precision_is_what_was_asked_for() -> None:
+    cpu = torch.device("cpu")
+    assert use_bfloat16("bfloat16", cpu)
+    assert not use_bfloat16("float32", cpu)
+
+
+@pytest.mark.parametrize(
+    ("flags", "native"),
+    [("avx2 avx512f", False), ("avx512f avx512_bf16 fma", True), ("amx_bf16 amx_tile", True), (None, False)],
+)
+def test_auto_is_bfloat16_where_the_processor_says_that_it_computes_in_it(
+    flags: str | None, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = SimpleNamespace(exists=lambda: flags is not None, read_text=lambda errors: f"flags\t\t: {flags}\n")
+    monkeypatch.setattr("h3gnn.training.resources.Path", lambda path: {"/proc/cpuinfo": info}[path])
+    _cpu_bfloat16.cache_clear()
+    try:
+        assert use_bfloat16("auto", torch.device("cpu")) is native
+    finally:
+        _cpu_bfloat16.cache_clear()
 
 
 def test_sizes_are_read_as_people_write_them() -> None:
@@ -83,8 +123,9 @@ def test_the_formula_bounds_the_measured_peak(chunk: int, precision: str) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    grown, before = (int(one) for one in done.stdout.split()[:2])
+    measured = json.loads(done.stdout)
+    assert measured["size"] == asdict(SIZE)
     predicted = SIZE.outside_chunk() + chunk * SIZE.per_chunk_node()
-    assert before < 1.5 * LIBRARIES
-    assert grown < 1.1 * predicted
-    assert predicted < 4 * grown
+    assert measured["before"] < 1.5 * LIBRARIES
+    assert measured["grown"] < 1.1 * predicted
+    assert predicted < 4 * measured["grown"]

@@ -6,40 +6,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from h3gnn.encoder import propagation
-from h3gnn.encoder.propagation import Adjacency, FeatureMatrix, Pattern, project, side_by_side
+from h3gnn.encoder import sparse
+from h3gnn.encoder.features import FeatureMatrix, project, side_by_side
+from h3gnn.encoder.sparse import Adjacency, Pattern, row_pointers, to_csr
 
 
-def dense_of(pattern: Pattern, values: Tensor) -> Tensor:
-    matrix = torch.zeros(values.shape[0], pattern.nodes, pattern.nodes, dtype=values.dtype)
+def dense_of(pattern: Pattern, weights: Tensor) -> Tensor:
+    values = weights if pattern.weight_of is None else weights[:, pattern.weight_of]
+    matrix = torch.zeros(values.shape[0], pattern.targets, pattern.sources, dtype=values.dtype)
     matrix[:, pattern.rows, pattern.cols] = values
     return matrix
 
 
 @st.composite
-def patterns(draw: st.DrawFn) -> Pattern:
+def patterns(draw: st.DrawFn, whole: bool) -> Pattern:
+    """The whole graph's places, or those of a batch: fewer rows than columns, weights in any order."""
     nodes = draw(st.integers(1, 8))
-    places = draw(st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1))))
+    targets = nodes if whole else draw(st.integers(1, nodes))
+    places = draw(st.sets(st.tuples(st.integers(0, targets - 1), st.integers(0, nodes - 1))))
     ordered = sorted(places)
     rows = torch.tensor([row for row, _ in ordered], dtype=torch.long)
     cols = torch.tensor([col for _, col in ordered], dtype=torch.long)
-    return Pattern(rows, cols, nodes)
+    order = None if whole else torch.tensor(draw(st.permutations(range(len(ordered)))), dtype=torch.long)
+    return Pattern(row_pointers(rows, targets), cols, nodes, order)
 
 
-@settings(deadline=None, max_examples=80)
-@given(patterns(), st.integers(1, 3), st.integers(1, 4), st.booleans())
+@settings(deadline=None, max_examples=120)
+@given(st.booleans().flatmap(patterns), st.integers(1, 3), st.integers(1, 4), st.booleans())
 def test_propagation_and_its_gradients_equal_the_dense_product(
-    pattern: Pattern, models: int, channels: int, sparse: bool
+    pattern: Pattern, models: int, channels: int, as_sparse: bool
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(models, pattern.entries, generator=generator, dtype=torch.double, requires_grad=True)
     messages = torch.rand(
-        models, pattern.nodes, channels, generator=generator, dtype=torch.double, requires_grad=True
+        models, pattern.sources, channels, generator=generator, dtype=torch.double, requires_grad=True
     )
-    weight = torch.rand(models, pattern.nodes, channels, generator=generator, dtype=torch.double)
+    weight = torch.rand(models, pattern.targets, channels, generator=generator, dtype=torch.double)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(propagation.DENSE_NODES, "cpu", 0 if sparse else 256)
+        patch.setitem(sparse.DENSE_NODES, "cpu", 0 if as_sparse else 256)
         fast = Adjacency(pattern, values) @ messages
     plain = dense_of(pattern, values) @ messages
     torch.testing.assert_close(fast, plain)
@@ -51,9 +56,10 @@ def test_propagation_and_its_gradients_equal_the_dense_product(
             torch.testing.assert_close(mine, theirs)
 
 
-def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(propagation.DENSE_NODES, "cpu", 0)
-    pattern = Pattern(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 2, 0, 1]), 3)
+@pytest.mark.parametrize("order", [None, torch.tensor([2, 0, 3, 1])])
+def test_gradcheck(monkeypatch: pytest.MonkeyPatch, order: Tensor | None) -> None:
+    monkeypatch.setitem(sparse.DENSE_NODES, "cpu", 0)
+    pattern = Pattern(torch.tensor([0, 2, 3, 4]), torch.tensor([0, 2, 0, 1]), 3, order)
     values = torch.rand(2, 4, dtype=torch.double, requires_grad=True)
     messages = torch.rand(2, 3, 2, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v, m: Adjacency(pattern, v) @ m, (values, messages))
@@ -64,11 +70,7 @@ def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 def test_features_times_weights(storage: str, sparse_input: bool, wide: bool) -> None:
     features = torch.rand(6, 5).masked_fill(torch.rand(6, 5) < 0.6, 0.0)
-    given_features = features
-    if sparse_input:
-        from h3gnn.sparse import to_csr
-
-        given_features = to_csr(features)
+    given_features = to_csr(features) if sparse_input else features
     weight = torch.rand(2, 5, 3, dtype=torch.double)
     if wide:
         weight = torch.rand(5, 2, 3, dtype=torch.double).transpose(0, 1)
