@@ -11,7 +11,7 @@ import pytest
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.results import Result, Scores
+from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import compare as comparing
 from h3gnn.experiments.compare import Comparison, compare, read_kept
 from h3gnn.experiments.methods import METHODS, find_methods
@@ -22,7 +22,7 @@ MODEL = H3GNN(epochs=2, channels=8, heads=2, device="cpu")
 
 
 def result_of(name: str, values: list[list[float]]) -> Result:
-    scores = Scores(values)
+    scores = RepeatedScore(values)
     return Result(
         method=METHODS[name].title,
         graph="g",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from h3gnn.evaluation.results import Result, Scores
+from h3gnn.evaluation.results import RepeatedScore as Scores
+from h3gnn.evaluation.results import Result
 
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from h3gnn.evaluation.paired import paired_test
-from h3gnn.evaluation.results import Scores
+from h3gnn.evaluation.results import RepeatedScore as Scores
+from h3gnn.evaluation.results import paired_test
 from h3gnn.experiments.tables.lines import Row
 from h3gnn.experiments.tables.markdown import NOTHING, graph_title, table
 
