@@ -80,15 +80,12 @@ def test_every_kind_of_method_becomes_a_result(small_mixed: Graph, name: str) ->
         assert MODEL.epochs == 2
 
 
-def test_a_supervised_result_carries_its_grid_and_choices(
-    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from functools import partial
-
-    from h3gnn.baselines.supervised import predict
-
-    monkeypatch.setattr("h3gnn.experiments.run.predict", partial(predict, epochs=5))
-    result = run_method("mlp", small_mixed, seeds=[0], device="cpu")
+def test_a_supervised_result_carries_its_grid_and_choices(small_mixed: Graph) -> None:
+    shares: list[float] = []
+    quick = METHODS["mlp"].with_settings(epochs=50)
+    result = run_method(quick, small_mixed, seeds=[0], device="cpu", watch=shares.append)
+    assert shares == [1.0]
+    assert (result.params["epochs"], METHODS["mlp"].settings["epochs"]) == (50, 400)
     assert len(result.params["grid"]) == 4
     assert {"epoch", "width", "dropout", "learning_rate", "weight_decay"} == set(result.chosen[0][0])
     assert (result.protocol, result.epoch_rule) == ("validation", "validation")

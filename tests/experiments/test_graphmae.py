@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.baselines.encoders import gcn_adjacency
+from h3gnn.baselines.matrices import gcn_adjacency
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.graphmae import GraphMAE, RemaskDecoder, graphmae_embedding, scaled_cosine_error
 from h3gnn.graphs.graph import Graph

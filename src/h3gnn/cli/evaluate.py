@@ -119,19 +119,20 @@ def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
 ) -> Result:
     from h3gnn.evaluation.protocols import find_protocol
-    from h3gnn.experiments.evaluate import build_judge, evaluate_estimator
+    from h3gnn.experiments.methods import METHODS
+    from h3gnn.experiments.run import run_method
 
-    build_judge(graph)  # says at once if there are no labels
-    model.set_params(verbose=True)
-    options = {**how, "protocol": find_protocol(how["protocol"])}
-    return evaluate_estimator(
-        model,
+    return run_method(
+        replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how["probe"]),
         graph,
         seeds=range(seeds),
-        method=f"H3GNN, preset {preset}",
+        model=model.set_params(verbose=True),
+        device=model.device,
         name=name,
-        done=lambda seed: say(f"trained and scored {seed + 1} of {seeds}"),
-        **options,
+        protocol=find_protocol(how["protocol"]),
+        epoch_rule=how["epoch_rule"],
+        cluster=how["cluster"],
+        watch=lambda share: say(f"trained and scored {round(share * seeds)} of {seeds}"),
     )
 
 

@@ -1,9 +1,9 @@
-"""A graph's embeddings, given or trained for several seeds, become a result that says where it came from."""
+"""A graph's embeddings, given or trained, are judged and become a result that says where it came from."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,68 +66,6 @@ def evaluate_embedding(
         device=str(device),
         seconds=time.perf_counter() - started,
     )
-
-
-def evaluate_estimator(
-    model: H3GNN,
-    graph: Graph,
-    *,
-    seeds: Sequence[int],
-    method: str = "H3GNN",
-    name: str | None = None,
-    protocol: Protocol = VALIDATION,
-    epoch_rule: str = "last",
-    probe: str = "logistic",
-    cluster: bool = True,
-    snapshots: int = SNAPSHOTS,
-    done: Callable[[int], None] | None = None,
-) -> Result:
-    """Train an estimator's settings once for each seed and score what comes out.
-
-    Args:
-        model: its settings are used; it is not fitted itself.
-        graph: with labels and splits.
-        seeds: one training each, `random_state`.
-        method, name: of the method and the graph, for the result.
-        protocol, epoch_rule, probe, cluster: as in `evaluation.snapshots.Judge`.
-        snapshots: at how many points the epoch may be chosen.
-        done: called with each seed that is finished.
-    """
-    started = time.perf_counter()
-    judgements, device = [], "cpu"
-    for seed in seeds:
-        one = H3GNN(**{**model.get_params(), "random_state": seed})
-        judge = build_judge(
-            graph,
-            protocol=protocol,
-            epoch_rule=epoch_rule,
-            probe=probe,
-            cluster=cluster,
-            parts=one.n_models,
-        )
-        fit_and_judge(one, graph, judge, snapshots)
-        judgements.append(judge.result())
-        device = one.history_.engine.get("device", device)
-        if done is not None:
-            done(seed)
-    params = {name: value for name, value in model.get_params().items() if name not in HOW_NOT_WHAT}
-    chosen = {} if judge.epoch_rule == "last" else {"snapshots": snapshots}
-    return to_result(
-        judgements,
-        graph,
-        method=method,
-        name=name,
-        protocol=protocol,
-        epoch_rule=judge.epoch_rule,
-        params={**params, **chosen, "probe": probe},
-        seeds=list(seeds),
-        device=device,
-        seconds=time.perf_counter() - started,
-    )
-
-
-HOW_NOT_WHAT = ("verbose", "device", "random_state")
-"""Arguments that a result names elsewhere or does not depend on."""
 
 
 def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:

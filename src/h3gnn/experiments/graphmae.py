@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.encoders import gcn_adjacency
-from h3gnn.baselines.matrices import SparseMatrix
+from h3gnn.baselines.matrices import SparseMatrix, gcn_adjacency
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.layers import Dropout, Generators, Linear
 from h3gnn.estimator import H3GNN

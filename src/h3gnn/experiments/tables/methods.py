@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments import methods, run
 from h3gnn.experiments.tables.cells import Cell
@@ -33,21 +31,8 @@ FULL_GRID = (*WEBKB, "cora", "citeseer")
 """On these the supervised baselines choose from the full grid of settings, on others from the small."""
 SEEDS, SEEDS_OF_ONE_SPLIT = 2, 5
 """Training runs of a baseline on a graph with ten splits, and on one with a single split."""
-QUICK_EPOCHS = 5
-_SMALL_DGI = InfomaxSettings(width=16, epochs=QUICK_EPOCHS)
-_SMALL_BGRL = BootstrapSettings(width=16, epochs=QUICK_EPOCHS)
-_QUICK: dict[str, methods.Method] = {
-    "dgi": replace(
-        methods.METHODS["dgi"],
-        embed=lambda graph, seed, device, watch: infomax_embedding(graph, seed, device, _SMALL_DGI, watch),
-        params=asdict(_SMALL_DGI),
-    ),
-    "bgrl": replace(
-        methods.METHODS["bgrl"],
-        embed=lambda graph, seed, device, watch: bootstrap_embedding(graph, seed, device, _SMALL_BGRL, watch),
-        params=asdict(_SMALL_BGRL),
-    ),
-}
+QUICK = {"epochs": 5, "width": 16}
+"""What a quick look makes smaller, of the methods that have it."""
 
 
 def method_line(scope: Scope, method: str, graph: str) -> Line:
@@ -55,12 +40,11 @@ def method_line(scope: Scope, method: str, graph: str) -> Line:
     seeds = scope.seeds_up_to(SEEDS_OF_ONE_SPLIT if graph in CITATION else SEEDS)
     chosen = _method(method, scope.quick)
     grid = "full" if graph in FULL_GRID and not scope.quick else "small"
-    epochs = QUICK_EPOCHS if scope.quick else None
-    params = run.method_params(chosen, grid=grid, epochs=epochs)
+    params = run.method_params(chosen, grid=grid)
     if chosen.takes_settings:
         params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
     params |= {"method": method, "quick": scope.quick}
-    if chosen.classifier:
+    if chosen.supervised:
         params |= {"grid_name": grid, "grid": _axes(params["grid"])}
     cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
     return Line(chosen.title, graph, (cell,))
@@ -78,7 +62,6 @@ def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
         model=H3GNN(**settings) if method.takes_settings else None,
         device=str(device),
         grid=cell.params.get("grid_name", "small"),
-        epochs=QUICK_EPOCHS if quick else None,
         name=cell.graph,
     )
     return {"rows": [pack(replace(result, params=cell.params))]}
@@ -90,4 +73,6 @@ def _axes(points: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _method(name: str, quick: bool) -> methods.Method:
-    return _QUICK.get(name, methods.METHODS[name]) if quick else methods.METHODS[name]
+    found = methods.METHODS[name]
+    changes = {key: value for key, value in QUICK.items() if key in found.settings}
+    return found.with_settings(**changes) if quick and not found.takes_settings else found
