@@ -40,8 +40,8 @@ PROBED = [(183, 12288, 5, 10, 0.48), (2277, 6144, 5, 10, 0.48), (2708, 6144, 7, 
 class FromProducts(Regressions):
     """The same problems over the coefficients A of W = Xᵀ A, from K = X Xᵀ alone.
 
-    A vector holds coefficients a, products K a, and the intercept, `[problems, n + n + 1, classes]`; with both
-    at hand an inner product ⟨Xᵀa, Xᵀb⟩ = aᵀ(K b) costs no more than one of two vectors.
+    A vector holds coefficients a, products K a, and the intercept, `[problems, n + n + 1, classes]`; with
+    both at hand an inner product ⟨Xᵀa, Xᵀb⟩ = aᵀ(K b) costs no more than one of two vectors.
     """
 
     def __init__(self, products: Tensor, targets: Tensor, used: Tensor, strength: Tensor) -> None:

@@ -42,7 +42,7 @@ def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
     shares: list[float] = []
 
     def run(**options: Any) -> Result:
-        asked = {"seeds": [3, 5], "epoch_rule": "label-free", "snapshots": 2, "cluster": True}
+        asked: dict[str, Any] = {"seeds": [3, 5], "epoch_rule": "label-free", "snapshots": 2, "cluster": True}
         return run_method("h3gnn", small_mixed, model=H3GNN(**MODEL), device="cpu", **asked, **options)
 
     result = run(watch=shares.append)

@@ -74,7 +74,7 @@ class Classifier:
         raise NotImplementedError
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Return the scores of all nodes before the softmax, `[nodes, models, classes]`; with noise, in training."""
+        """Return the scores before the softmax, `[nodes, models, classes]`; with noise, in training."""
         raise NotImplementedError
 
     def dense(self, x: Tensor, name: str) -> Tensor:

@@ -87,9 +87,7 @@ def join_splits(kept: Sequence[KeptSplit], settings: Sequence[Setting], classes:
     )
 
 
-def candidates_from_scores(
-    log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor
-) -> Candidates:
+def candidates_from_scores(log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor) -> Candidates:
     """Return the candidates of classifiers that were fitted elsewhere, one for each split.
 
     Args:

@@ -181,9 +181,7 @@ def gradient_candidates(
     for step in range(1, steps + 1):
         layers.step()
         if step % every == 0 or step == steps:
-            settings += [
-                {"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid
-            ]
+            settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
             for split, nodes in enumerate(asked):
                 taken[split].append(layers.log_probabilities(split, nodes))
     kept = [
@@ -203,31 +201,27 @@ class _Layers:
         self, rows: Tensor, labels: Tensor, train: Tensor, grid: list[tuple[float, float]], classes: int
     ) -> None:
         nodes = torch.nonzero(train.any(dim=1)).flatten()
-        self.rows, self.training = rows, rows[nodes]
-        self.targets = torch.nn.functional.one_hot(labels[nodes], classes).float()
+        self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)  # a column for the bias
+        self.training, self.targets = self.rows[nodes], torch.nn.functional.one_hot(labels[nodes], classes)
         self.share = (train[nodes] / train.sum(dim=0).clamp_min(1)).t().float()  # [splits, training nodes]
-        self.weights = [rows.new_zeros(train.shape[1], rows.shape[1], classes) for _ in grid]
-        self.biases = [rows.new_zeros(train.shape[1], 1, classes) for _ in grid]
+        self.weights = [rows.new_zeros(train.shape[1], rows.shape[1] + 1, classes) for _ in grid]
         groups = [
-            {"params": [weight.requires_grad_(), bias.requires_grad_()], "lr": rate, "weight_decay": decay}
-            for (rate, decay), weight, bias in zip(grid, self.weights, self.biases, strict=True)
+            {"params": [weight.requires_grad_()], "lr": rate, "weight_decay": decay}
+            for (rate, decay), weight in zip(grid, self.weights, strict=True)
         ]
         self.adam = torch.optim.Adam(groups)
 
+    @torch.no_grad()
     def step(self) -> None:
         """Move every layer once."""
-        self.adam.zero_grad()
-        for weight, bias in zip(self.weights, self.biases, strict=True):
-            with torch.no_grad():
-                logits = torch.einsum("nd,sdk->snk", self.training, weight) + bias
-                slope = (logits.softmax(dim=-1) - self.targets) * self.share[:, :, None]
-                weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
-                bias.grad = slope.sum(dim=1, keepdim=True)
+        for weight in self.weights:
+            found = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
+            slope = (found - self.targets) * self.share[:, :, None]
+            weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
         self.adam.step()
 
     @torch.no_grad()
     def log_probabilities(self, split: int, nodes: Tensor) -> Tensor:
         """Return what every setting says of some nodes, `[settings, nodes, classes]`."""
         weights = torch.stack([weight[split] for weight in self.weights])
-        biases = torch.stack([bias[split] for bias in self.biases])
-        return (torch.einsum("nd,gdk->gnk", self.rows[nodes], weights) + biases).log_softmax(dim=-1)
+        return (self.rows[nodes] @ weights).log_softmax(dim=-1)

@@ -73,4 +73,5 @@ def turned(products: Tensor, chosen: Tensor) -> Tensor:
     within = products[chosen]
     jitter = JITTER * within.diagonal().mean().clamp_min(CONSTANT)
     factor = torch.linalg.cholesky(within + jitter * torch.eye(len(chosen), device=within.device))
-    return torch.linalg.solve_triangular(factor, products.mT, upper=False).mT
+    found: Tensor = torch.linalg.solve_triangular(factor, products.mT, upper=False).mT
+    return found

@@ -121,8 +121,8 @@ def features(
     name: str,
     title: str,
     of: Callable[..., npt.NDArray[np.float32]],
+    settings: Mapping[str, Any],
     sees: tuple[str, ...] = GRAPH,
-    **settings: Any,
 ) -> Method:
     """Return a method that trains nothing: features, or what neighbours make of them."""
 
@@ -161,6 +161,17 @@ def supervised(name: str, title: str, kind: type[Classifier], sees: tuple[str, .
     return Method(name, title, (*sees, "labels"), train, {"grid": find_grid("small"), **schedule})
 
 
+def given(
+    title: str, values: torch.Tensor, settings: Mapping[str, Any], *, epoch: int = 0, probe: str = "logistic"
+) -> Method:
+    """Return an embedding `[nodes, D]` that is there already, trained for so many epochs, as a method."""
+
+    def train(task: Task) -> Iterable[Outcome]:
+        return [lambda judge: judge.add(epoch, values.to(task.device))]
+
+    return Method("given", title, (), train, settings, probe=probe)
+
+
 def find_grid(name: str) -> list[dict[str, Any]]:
     """Return the points of a grid by its name, as plain values."""
     if name not in GRIDS:
@@ -192,10 +203,10 @@ def _show(judge: Judge, values: npt.NDArray[np.float32], device: torch.device) -
 
 _UNIT = {"rows": "unit length"}
 _LISTED = (
-    features("raw", "raw features", raw_features, sees=("features",)),
-    features("smoothed", "features + neighbours", partial(smoothed_features, hops=1), hops=1, **_UNIT),
-    features("smoothed2", "features + two hops", partial(smoothed_features, hops=2), hops=2, **_UNIT),
-    features("diffused", "diffused features", diffused_features, smoothing=DIFFUSION, **_UNIT),
+    features("raw", "raw features", raw_features, {}, sees=("features",)),
+    features("smoothed", "features + neighbours", partial(smoothed_features, hops=1), {"hops": 1, **_UNIT}),
+    features("smoothed2", "features + two hops", partial(smoothed_features, hops=2), {"hops": 2, **_UNIT}),
+    features("diffused", "diffused features", diffused_features, {"smoothing": DIFFUSION, **_UNIT}),
     estimator("untrained", "untrained encoder", epochs=0),
     supervised("mlp", "MLP (supervised)", MLP, sees=("features",)),
     supervised("gcn", "GCN (supervised)", GCN),

@@ -11,12 +11,14 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
+from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, answers_of, score
-from h3gnn.evaluation.results import Result
+from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.evaluation.snapshots import Judge, Judgement
-from h3gnn.experiments.evaluate import SNAPSHOTS, build_judge, to_result
+from h3gnn.experiments.evaluate import SNAPSHOTS, build_judge
 from h3gnn.experiments.methods import Method, Outcome, Task, find_grid, find_methods
 from h3gnn.graphs.graph import Graph
+from h3gnn.storage import versions
 from h3gnn.training.resources import pick_device
 
 HOW_NOT_WHAT = ("verbose", "device", "random_state")
@@ -49,8 +51,8 @@ def run_method(
         protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods
             choose epoch and settings on validation nodes always; the others' epoch is their own.
         device: "auto", "cpu", "cuda".
-        grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`; None
-            for the method's own.
+        grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`;
+            None for the method's own.
         cluster: run k-means too, on methods that embed.
         snapshots: at how many points of H3GNN's training the epoch may be chosen, where it is chosen.
         name: of the graph, for the result.
@@ -70,18 +72,20 @@ def run_method(
     for outcome in method.train(Task(graph, used, place, settings, watch, snapshots)):
         judgements.append(_judge(outcome, build_judge(graph, **options)))
         if not method.supervised:
-            watch(len(judgements) / len(used))
-    return to_result(
-        judgements,
-        graph,
+            watch(len(judgements) / max(1, len(used)))
+    return Result(
         method=method.title,
-        name=name,
-        protocol=VALIDATION if method.supervised else protocol,
+        graph=name or graph.provenance.source,
+        sha256=graph.provenance.sha256,
+        protocol="validation" if method.supervised else protocol.name,
         epoch_rule="validation" if method.supervised else rule,
         params=params,
         seeds=used,
+        versions=versions(),
         device=str(place),
         seconds=time.perf_counter() - started,
+        clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),
+        **join_seeds([one.scores for one in judgements]),
     )
 
 
@@ -108,3 +112,9 @@ def _judge(outcome: Outcome, judge: Judge) -> Judgement:
     candidates = {0: candidates_from_scores(outcome.scores, labels, val, test)}
     scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test))
     return Judgement(replace(scored, chosen=outcome.chosen), None)
+
+
+def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | None:
+    if not found:
+        return None
+    return spread({measure: [value for one in found for value in one[measure]] for measure in found[0]})
