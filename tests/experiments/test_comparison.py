@@ -127,6 +127,28 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
             read_kept(tmp_path / "x.json")
 
 
+def test_the_guide_lists_every_method_and_whether_it_sees_labels() -> None:
+    from h3gnn.cli.compare import DEFAULT
+
+    guide = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    rows = [
+        line.split(" | ")
+        for line in guide.splitlines()
+        if line.startswith("| `") and "`--methods`" not in line
+    ]
+    listed = {row[0].strip("| `"): row[-1].strip(" |") == "training nodes" for row in rows}
+    assert listed == {name: method.supervised for name, method in METHODS.items()}
+    assert {method.name for method in find_methods(DEFAULT)} == set(METHODS) - {"smoothed2"}
+
+
+def test_settings_that_are_changed_are_those_that_run(small_mixed: Graph) -> None:
+    two = run_method(METHODS["smoothed"].with_settings(hops=2), small_mixed, seeds=[0], device="cpu")
+    assert two.params == {"hops": 2, "rows": "unit length", "probe": "features"}
+    assert two.probe == run_method("smoothed2", small_mixed, seeds=[0], device="cpu").probe
+    small = METHODS["bgrl"].with_settings(epochs=2, width=8)
+    assert run_method(small, small_mixed, seeds=[0], device="cpu").params["width"] == 8
+
+
 def test_unknown_methods_are_named() -> None:
     assert [method.name for method in find_methods("h3gnn,RAW")] == ["raw", "h3gnn"]
     with pytest.raises(InputError, match="no method 'gnn';"):

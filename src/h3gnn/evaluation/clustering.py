@@ -13,7 +13,7 @@ from torch import Tensor
 
 from h3gnn.evaluation import MOST_CLUSTERS
 from h3gnn.evaluation.protocols import macro_f1
-from h3gnn.evaluation.rows import as_rows, inner_products, turned
+from h3gnn.evaluation.rows import as_rows
 
 MEASURES = ("acc", "nmi", "ari", "macro_f1")
 """How clusters are compared with classes."""
@@ -46,11 +46,9 @@ def compact(embedding: npt.ArrayLike | Tensor) -> npt.NDArray[np.float32]:
     changes neither.
     """
     rows = as_rows(embedding).float()
+    rows = rows - rows.mean(dim=0)
     if rows.shape[1] > rows.shape[0]:
-        every = torch.arange(len(rows), device=rows.device)
-        rows = turned(inner_products(rows, every, spread=torch.ones((), device=rows.device)), every).float()
-    else:
-        rows = rows - rows.mean(dim=0)
+        rows = torch.linalg.qr(rows.mT.double()).R.mT.float()
     found: npt.NDArray[np.float32] = np.ascontiguousarray(rows.cpu().numpy())
     return found
 

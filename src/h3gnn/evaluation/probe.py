@@ -115,7 +115,7 @@ def probe_candidates(
         nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
         turned_rows = basis.rows_for(nodes)
         used = train[nodes][:, splits].t().repeat_interleave(len(strength), dim=0)
-        targets = torch.nn.functional.one_hot(labels[nodes], classes).float()
+        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(turned_rows.dtype)
         weights = fit_logistic(turned_rows[nodes], targets, used, strength.repeat(len(splits)))
         log_p = predict_logistic(turned_rows[asked], weights)
         for split, own in zip(splits, torch.split(log_p, len(strength)), strict=True):
@@ -127,7 +127,9 @@ class _Basis:
     """Standardised rows, in few columns where that is possible, and the splits that are solved together.
 
     An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
-    columns than a split has training nodes, turning the rows into that span loses nothing.
+    columns than a split has training nodes, turning the rows into that span loses nothing. Turned rows are
+    float64: where a split lacks a class, its intercept has no least value, and what the solver leaves of it
+    should not hang on rounding. Only on a CPU, where it would cost half the speed, many nodes are float32.
     """
 
     def __init__(self, embedding: Tensor, train: Tensor, spread: Tensor | None) -> None:
@@ -138,6 +140,7 @@ class _Basis:
         self.groups = [[split] for split in every] if apart else [every]
         wide = embedding.shape[1] > (largest if apart else len(self.union))
         self.rows = self.products = None
+        self.precision = torch.float32 if apart and embedding.device.type == "cpu" else torch.float64
         if wide and len(embedding) * len(self.union) <= PRODUCTS:
             self.products = inner_products(embedding, self.union, spread)
         else:
@@ -148,7 +151,7 @@ class _Basis:
         if self.products is None:
             assert self.rows is not None
             return self.rows
-        return turned(self.products[:, torch.searchsorted(self.union, nodes)], nodes).float()
+        return turned(self.products[:, torch.searchsorted(self.union, nodes)], nodes).to(self.precision)
 
 
 def gradient_candidates(

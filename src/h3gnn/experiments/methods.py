@@ -124,10 +124,17 @@ def features(
     settings: Mapping[str, Any],
     sees: tuple[str, ...] = GRAPH,
 ) -> Method:
-    """Return a method that trains nothing: features, or what neighbours make of them."""
+    """Return a method that trains nothing: features, or what neighbours make of them.
+
+    Args:
+        name, title, sees: of the method.
+        of: from a graph, with the settings as arguments, to `[nodes, D]`.
+        settings: beside them may stand how the rows were made, `"rows"`, which is said and not passed on.
+    """
 
     def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
-        _show(judge, of(task.graph), task.device)
+        arguments = {key: value for key, value in task.settings.items() if key != "rows"}
+        _show(judge, of(task.graph, **arguments), task.device)
 
     return Method(name, title, sees, _each_seed(train), settings, has_chance=False, probe="features")
 
@@ -204,8 +211,8 @@ def _show(judge: Judge, values: npt.NDArray[np.float32], device: torch.device) -
 _UNIT = {"rows": "unit length"}
 _LISTED = (
     features("raw", "raw features", raw_features, {}, sees=("features",)),
-    features("smoothed", "features + neighbours", partial(smoothed_features, hops=1), {"hops": 1, **_UNIT}),
-    features("smoothed2", "features + two hops", partial(smoothed_features, hops=2), {"hops": 2, **_UNIT}),
+    features("smoothed", "features + neighbours", smoothed_features, {"hops": 1, **_UNIT}),
+    features("smoothed2", "features + two hops", smoothed_features, {"hops": 2, **_UNIT}),
     features("diffused", "diffused features", diffused_features, {"smoothing": DIFFUSION, **_UNIT}),
     estimator("untrained", "untrained encoder", epochs=0),
     supervised("mlp", "MLP (supervised)", MLP, sees=("features",)),

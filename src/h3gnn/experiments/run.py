@@ -91,9 +91,10 @@ def run_method(
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
     """Return a method's configuration as results record it."""
-    given = _settings(method, model, grid)
-    plain = {name: value for name, value in given.items() if name not in HOW_NOT_WHAT}
-    return plain if method.supervised else {**plain, "probe": method.probe}
+    settings = _settings(method, model, grid)
+    if method.takes_settings:
+        settings = {name: value for name, value in settings.items() if name not in HOW_NOT_WHAT}
+    return settings if method.supervised else {**settings, "probe": method.probe}
 
 
 def _settings(method: Method, model: H3GNN | None, grid: str | None) -> dict[str, Any]:
