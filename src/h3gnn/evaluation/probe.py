@@ -129,7 +129,7 @@ class _Basis:
     An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
     columns than a split has training nodes, turning the rows into that span loses nothing. Turned rows are
     float64: where a split lacks a class, its intercept has no least value, and what the solver leaves of it
-    should not hang on rounding. Only on a CPU, where it would cost half the speed, many nodes are float32.
+    should not hang on rounding. Only many nodes on a CPU are float32, which is a quarter faster there.
     """
 
     def __init__(self, embedding: Tensor, train: Tensor, spread: Tensor | None) -> None:
