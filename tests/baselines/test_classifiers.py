@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier, ground_of
+from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier, Ground
+from h3gnn.baselines.layers import Features
 from h3gnn.baselines.matrices import adjacency, two_hop_adjacency
-from h3gnn.baselines.stacks import Features, Member, Noise, Setting, WideAdam
+from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-SETTING = Setting(width=16, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
-MEMBERS = [Member(seed, 0, SETTING) for seed in (3, 4)]
+POINT = GridPoint(width=16, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
+MEMBERS = [Member(seed, 0, POINT) for seed in (3, 4)]
 
 
 def stack_on(kind: type[Classifier], graph: Graph) -> Classifier:
-    stack = kind(ground_of(kind, graph, graph.features, CPU), MEMBERS, CPU)
+    ground = Ground(Features(graph.features, CPU), graph.num_classes, kind.matrices(graph))
+    stack = kind(ground, MEMBERS, CPU)
     for name, tensor in stack.weights.tensors.items():
         if name.endswith("bias"):
             torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(len(name)))
@@ -98,7 +100,7 @@ def test_h2gcn_by_hand(path_graph: Graph) -> None:
 def test_hubs_make_h2gcn_give_up(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("h3gnn.baselines.matrices.TWO_HOP_LIMIT", 3)
     with pytest.raises(InputError, match="two-hop"):
-        ground_of(H2GCN, path_graph, path_graph.features, CPU)
+        H2GCN.on(path_graph, CPU)
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -117,16 +119,16 @@ def test_dropped_features_keep_their_mean_and_follow_the_seed(sparse: bool) -> N
 
 
 def test_wide_adam_is_torchs_adam() -> None:
-    settings = [
-        replace(SETTING, learning_rate=rate, weight_decay=decay) for rate, decay in ((0.1, 0.0), (0.01, 0.5))
+    points = [
+        replace(POINT, learning_rate=rate, weight_decay=decay) for rate, decay in ((0.1, 0.0), (0.01, 0.5))
     ]
     stacked = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     alone = [stacked[:, model].clone().requires_grad_() for model in range(2)]
     tensor = stacked.clone().requires_grad_()
-    wide = WideAdam([tensor], [Member(0, 0, setting) for setting in settings])
+    wide = WideAdam([tensor], [Member(0, 0, point) for point in points])
     adams = [
-        torch.optim.Adam([one], lr=setting.learning_rate, weight_decay=setting.weight_decay)
-        for one, setting in zip(alone, settings, strict=True)
+        torch.optim.Adam([one], lr=point.learning_rate, weight_decay=point.weight_decay)
+        for one, point in zip(alone, points, strict=True)
     ]
     for _ in range(5):
         tensor.pow(4).sum().backward()  # type: ignore[no-untyped-call]
@@ -139,18 +141,19 @@ def test_wide_adam_is_torchs_adam() -> None:
         torch.testing.assert_close(tensor[:, model], one)
 
 
-def quick(graph: Graph, seeds: list[int], memory: int = 2**28, **changes: Any) -> Any:
-    grid = [replace(SETTING, weight_decay=decay, dropout=drop) for decay, drop in ((0.001, 0.5), (0.5, 0.2))]
-    options = {"epochs": 30, "patience": 30, **changes}
-    return predict("gcn", graph, seeds, device=CPU, memory=memory, grid=grid, **options)
+def quick(graph: Graph, seeds: list[int], memory: int = 2**28) -> tuple[Tensor, list[Any]]:
+    grid = [replace(POINT, weight_decay=decay, dropout=drop) for decay, drop in ((0.001, 0.5), (0.5, 0.2))]
+    found = predict(GCN, graph, seeds, device=CPU, memory=memory, grid=grid, epochs=30, patience=30)
+    return torch.stack([one.scores for one in found]), [one.chosen for one in found]
 
 
 def test_a_model_does_not_depend_on_its_neighbours_in_the_stack(small_mixed: Graph) -> None:
-    together, apart = quick(small_mixed, [5, 6]), quick(small_mixed, [5, 6], memory=1)
-    torch.testing.assert_close(together.scores, apart.scores, rtol=1e-4, atol=1e-5)
-    assert together.chosen == apart.chosen
-    assert together.scores.shape == (2, 3, 100, 5)
-    assert not torch.equal(together.scores[0], together.scores[1])
+    together, chosen = quick(small_mixed, [5, 6])
+    apart, chosen_apart = quick(small_mixed, [5, 6], memory=1)
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+    assert chosen == chosen_apart
+    assert together.shape == (2, 3, 100, 5)
+    assert not torch.equal(together[0], together[1])
 
 
 def test_test_labels_are_not_looked_at(small_mixed: Graph) -> None:
@@ -164,11 +167,11 @@ def test_test_labels_are_not_looked_at(small_mixed: Graph) -> None:
     )
     hidden = small_mixed.test_mask[:, 0]
     turned = replace(one_split, labels=torch.where(hidden, (small_mixed.labels + 1) % 5, small_mixed.labels))
-    assert torch.equal(quick(one_split, [0]).scores, quick(turned, [0]).scores)
+    assert torch.equal(quick(one_split, [0])[0], quick(turned, [0])[0])
 
 
 def test_supervision_learns(small_mixed: Graph) -> None:
-    found = predict("gcn", small_mixed, [0], device=CPU, memory=2**28, grid=[SETTING], epochs=60)
+    (found,) = predict(GCN, small_mixed, [0], device=CPU, memory=2**28, grid=[POINT], epochs=60)
     assert small_mixed.test_mask is not None
-    right = (found.scores[0].argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
+    right = (found.scores.argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
     assert float(right.sum() / small_mixed.test_mask.sum()) > 0.5

@@ -12,9 +12,9 @@ from h3gnn.baselines.bootstrap import (
     bootstrap_embedding,
     warm_cosine,
 )
-from h3gnn.baselines.encoders import scaled_features
+from h3gnn.baselines.features import raw_features, smoothed_features
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-from h3gnn.baselines.smoothing import raw_features, smoothed_features
+from h3gnn.baselines.layers import scaled_features
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -74,5 +74,15 @@ def test_the_silhouette_finds_the_number_of_blobs() -> None:
     assert np.isnan(silhouette(rows, np.zeros(90, dtype=np.int64)))
 
 
+def test_numbers_to_try_and_numbers_of_clusters() -> None:
+    rows, _ = blobs()
+    assert list(pick_clusters(rows, starts=1)[1]) == list(range(2, 13))
+    assert list(pick_clusters(rows, most=4, starts=1)[1]) == [2, 3, 4]
+    assert list(pick_clusters(rows[:4], starts=1)[1]) == [2, 3]
+    assert list(pick_clusters(rows[:2], starts=1)[1]) == [2]
+    uneven = torch.cat([rows[2::3][:3], rows[0::3], rows[1::3][:9]])  # 3, 30 and 9 of each blob
+    assert pick_clusters(uneven, [3], starts=3)[0].tolist() == [2] * 3 + [0] * 30 + [1] * 9
+
+
 def test_equal_rows_are_no_error() -> None:
     assert np.unique(kmeans_clusters(torch.zeros(10, 3), 3)).size == 1

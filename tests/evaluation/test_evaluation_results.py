@@ -6,7 +6,7 @@ import math
 import pytest
 
 from h3gnn.evaluation.protocols import SplitScores
-from h3gnn.evaluation.results import Result, Scores, join_seeds
+from h3gnn.evaluation.results import RepeatedScore, Result, join_seeds
 
 
 def result(protocol: str = "validation", roc_auc: list[float] | None = None) -> Result:
@@ -31,13 +31,13 @@ def result(protocol: str = "validation", roc_auc: list[float] | None = None) -> 
 
 
 def test_mean_spread_and_interval_by_hand() -> None:
-    scores = Scores([[0.8, 0.9], [0.6, 0.7]])
+    scores = RepeatedScore([[0.8, 0.9], [0.6, 0.7]])
     assert scores.mean == pytest.approx(0.75)
     assert scores.std == pytest.approx(math.sqrt((0.05**2 + 0.15**2) * 2 / 4))
     low, high = scores.interval95 or (0, 0)
     half = 3.182446 * math.sqrt((0.05**2 + 0.15**2) * 2 / 3) / 2  # t of 3 degrees of freedom
     assert (low, high) == pytest.approx((0.75 - half, 0.75 + half), abs=1e-6)
-    assert Scores([[0.5]]).interval95 is None
+    assert RepeatedScore([[0.5]]).interval95 is None
 
 
 @pytest.mark.parametrize("roc_auc", [None, [0.9, float("nan")]])

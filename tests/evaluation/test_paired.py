@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from h3gnn.evaluation.paired import paired_test
-from h3gnn.evaluation.results import Scores
+from h3gnn.evaluation.results import RepeatedScore, paired_test
 
 
 def test_it_is_the_corrected_resampled_t_test() -> None:
-    a, b = Scores([[0.80, 0.82, 0.78, 0.84]]), Scores([[0.78, 0.81, 0.78, 0.80]])
+    a, b = RepeatedScore([[0.80, 0.82, 0.78, 0.84]]), RepeatedScore([[0.78, 0.81, 0.78, 0.80]])
     found = paired_test(a, b, test_to_train=0.25)
     # differences 0.02 0.01 0 0.04: mean 0.0175, s² = 0.00087500 / 3; t = 0.0175 / sqrt(s² (1/4 + 1/4))
     s2 = (0.0025**2 + 0.0075**2 + 0.0175**2 + 0.0225**2) / 3
@@ -21,15 +20,15 @@ def test_it_is_the_corrected_resampled_t_test() -> None:
 
 
 def test_seeds_of_a_split_are_averaged_first() -> None:
-    a = Scores([[0.9, 0.7, 0.8], [0.7, 0.9, 0.8]])
-    one, many = Scores([[0.8, 0.8, 0.8]]), Scores([[0.8, 0.8, 0.8]] * 2)
+    a = RepeatedScore([[0.9, 0.7, 0.8], [0.7, 0.9, 0.8]])
+    one, many = RepeatedScore([[0.8, 0.8, 0.8]]), RepeatedScore([[0.8, 0.8, 0.8]] * 2)
     assert paired_test(a, one) == paired_test(a, many)
     assert paired_test(a, one).p_value == 1.0  # the seeds cancel: 0, 0, 0
     assert paired_test(a, one).n == 3
 
 
 def test_one_split_compares_seeds_plainly() -> None:
-    a, b = Scores([[0.8], [0.83], [0.81]]), Scores([[0.7], [0.79], [0.74]])
+    a, b = RepeatedScore([[0.8], [0.83], [0.81]]), RepeatedScore([[0.7], [0.79], [0.74]])
     flat_a, flat_b = [row[0] for row in a.values], [row[0] for row in b.values]
     assert paired_test(a, b).p_value == pytest.approx(stats.ttest_rel(flat_a, flat_b).pvalue)
 
@@ -42,12 +41,12 @@ def test_it_is_seldom_sure_where_there_is_no_difference() -> None:
         right_a, right_b = random.random((2, 60)) < 0.8
         tests = [random.permutation(60)[:12] for _ in range(10)]
         a, b = ([float(right[nodes].mean()) for nodes in tests] for right in (right_a, right_b))
-        sure += paired_test(Scores([a]), Scores([b])).differ
+        sure += paired_test(RepeatedScore([a]), RepeatedScore([b])).differ
         plain += int(stats.ttest_rel(a, b).pvalue < 0.05)
     assert sure < 0.1 * 300 < plain
 
 
 def test_one_pair_says_nothing_and_other_shapes_are_refused() -> None:
-    assert paired_test(Scores([[0.9]]), Scores([[0.1]])).p_value == 1.0
+    assert paired_test(RepeatedScore([[0.9]]), RepeatedScore([[0.1]])).p_value == 1.0
     with pytest.raises(ValueError, match="not of the same"):
-        paired_test(Scores([[0.9, 0.8]]), Scores([[0.1]]))
+        paired_test(RepeatedScore([[0.9, 0.8]]), RepeatedScore([[0.1]]))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from h3gnn.evaluation.ridge import RidgeValidation
+from h3gnn.evaluation.criteria import RidgeValidation
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

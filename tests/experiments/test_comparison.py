@@ -11,7 +11,7 @@ import pytest
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.results import Result, Scores
+from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import compare as comparing
 from h3gnn.experiments.compare import Comparison, compare, read_kept
 from h3gnn.experiments.methods import METHODS, find_methods
@@ -22,7 +22,7 @@ MODEL = H3GNN(epochs=2, channels=8, heads=2, device="cpu")
 
 
 def result_of(name: str, values: list[list[float]]) -> Result:
-    scores = Scores(values)
+    scores = RepeatedScore(values)
     return Result(
         method=METHODS[name].title,
         graph="g",
@@ -80,15 +80,12 @@ def test_every_kind_of_method_becomes_a_result(small_mixed: Graph, name: str) ->
         assert MODEL.epochs == 2
 
 
-def test_a_supervised_result_carries_its_grid_and_choices(
-    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from functools import partial
-
-    from h3gnn.baselines.supervised import predict
-
-    monkeypatch.setattr("h3gnn.experiments.run.predict", partial(predict, epochs=5))
-    result = run_method("mlp", small_mixed, seeds=[0], device="cpu")
+def test_a_supervised_result_carries_its_grid_and_choices(small_mixed: Graph) -> None:
+    shares: list[float] = []
+    quick = METHODS["mlp"].with_settings(epochs=50)
+    result = run_method(quick, small_mixed, seeds=[0], device="cpu", watch=shares.append)
+    assert shares == [1.0]
+    assert (result.params["epochs"], METHODS["mlp"].settings["epochs"]) == (50, 400)
     assert len(result.params["grid"]) == 4
     assert {"epoch", "width", "dropout", "learning_rate", "weight_decay"} == set(result.chosen[0][0])
     assert (result.protocol, result.epoch_rule) == ("validation", "validation")
@@ -128,6 +125,28 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / "x.json").write_text(content)
         with pytest.raises(InputError, match="something else"):
             read_kept(tmp_path / "x.json")
+
+
+def test_the_guide_lists_every_method_and_whether_it_sees_labels() -> None:
+    from h3gnn.cli.compare import DEFAULT
+
+    guide = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    rows = [
+        line.split(" | ")
+        for line in guide.splitlines()
+        if line.startswith("| `") and "`--methods`" not in line
+    ]
+    listed = {row[0].strip("| `"): row[-1].strip(" |") == "training nodes" for row in rows}
+    assert listed == {name: method.supervised for name, method in METHODS.items()}
+    assert {method.name for method in find_methods(DEFAULT)} == set(METHODS) - {"smoothed2"}
+
+
+def test_settings_that_are_changed_are_those_that_run(small_mixed: Graph) -> None:
+    two = run_method(METHODS["smoothed"].with_settings(hops=2), small_mixed, seeds=[0], device="cpu")
+    assert two.params == {"hops": 2, "rows": "unit length", "probe": "features"}
+    assert two.probe == run_method("smoothed2", small_mixed, seeds=[0], device="cpu").probe
+    small = METHODS["bgrl"].with_settings(epochs=2, width=8)
+    assert run_method(small, small_mixed, seeds=[0], device="cpu").params["width"] == 8
 
 
 def test_unknown_methods_are_named() -> None:

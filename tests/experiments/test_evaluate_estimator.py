@@ -9,7 +9,9 @@ import pytest
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import PUBLISHED
-from h3gnn.experiments.evaluate import build_judge, evaluate_estimator, fit_and_judge, snapshot_epochs
+from h3gnn.evaluation.results import Result
+from h3gnn.experiments.evaluate import build_judge, fit_and_judge, snapshot_epochs
+from h3gnn.experiments.run import run_method
 from h3gnn.graphs.graph import Graph
 
 MODEL: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 4, "n_models": 3, "device": "cpu"}
@@ -37,11 +39,15 @@ def test_models_trained_in_groups_are_judged_together(
 
 
 def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
-    seen: list[int] = []
-    result = evaluate_estimator(
-        H3GNN(**MODEL), small_mixed, seeds=[3, 5], epoch_rule="label-free", snapshots=2, done=seen.append
-    )
-    assert seen == result.seeds == [3, 5]
+    shares: list[float] = []
+
+    def run(**options: Any) -> Result:
+        asked: dict[str, Any] = {"seeds": [3, 5], "epoch_rule": "label-free", "snapshots": 2, "cluster": True}
+        return run_method("h3gnn", small_mixed, model=H3GNN(**MODEL), device="cpu", **asked, **options)
+
+    result = run(watch=shares.append)
+    assert shares == [0.5, 1.0]
+    assert result.seeds == [3, 5]
     assert result.sha256 == small_mixed.provenance.sha256
     assert result.epoch_rule == "label-free"
     assert result.params["channels"] == 8
@@ -49,9 +55,7 @@ def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
     assert result.device == "cpu"
     assert len(result.probe.values) == 2
     assert len(result.probe.values[0]) == small_mixed.num_splits
-    again = evaluate_estimator(
-        H3GNN(**MODEL), small_mixed, seeds=[3, 5], epoch_rule="label-free", snapshots=2
-    )
+    again = run()
     assert again.probe == result.probe
     assert again.clustering == result.clustering
 

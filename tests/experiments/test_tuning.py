@@ -9,7 +9,7 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.objectives import ClusterAccuracy
+from h3gnn.evaluation.criteria import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space
 from h3gnn.experiments.tune import Tuned, open_study, tune
 from h3gnn.experiments.tuning import Budget, Searcher, Tried, finished

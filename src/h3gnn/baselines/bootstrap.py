@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.encoders import Convolution, scaled_features
+from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.layers import Convolution, Features, scaled_features
 from h3gnn.baselines.matrices import SparseMatrix, adjacency, symmetric, to_device
-from h3gnn.baselines.stacks import Features
 from h3gnn.graphs.graph import Graph
 
 
@@ -123,11 +122,10 @@ def bootstrap_embedding(
     graph: Graph,
     seed: int,
     device: torch.device,
-    settings: BootstrapSettings | None = None,
-    watch: Callable[[float], None] | None = None,
+    settings: BootstrapSettings,
+    watch: Progress = unwatched,
 ) -> npt.NDArray[np.float32]:
     """Train BGRL on a graph and return the online encoder's embedding of all of it, `[nodes, width]`."""
-    settings = settings or BootstrapSettings()
     views = ViewMaker(graph, device, torch.Generator(device).manual_seed(seed))
     with torch.random.fork_rng(devices=[]):  # torch's layers draw their starts before ours replace them
         start = torch.Generator().manual_seed(seed)
@@ -144,8 +142,7 @@ def bootstrap_embedding(
         model(first, second).backward()
         optimizer.step()
         model.follow(1 - (1 - settings.momentum) * _cosine(epoch / settings.epochs))
-        if watch is not None:
-            watch((epoch + 1) / settings.epochs)
+        watch((epoch + 1) / settings.epochs)
     model.eval()
     with torch.no_grad():
         embedding: npt.NDArray[np.float32] = model.online(views.full()).cpu().numpy()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.matrices import (
-    SparseMatrix,
-    adjacency,
-    symmetric,
-    to_device,
-    two_hop_adjacency,
-)
-from h3gnn.baselines.stacks import Features, Member, Noise, Weights
+from h3gnn.baselines.layers import Features, scaled_features
+from h3gnn.baselines.matrices import SparseMatrix, adjacency, symmetric, to_device, two_hop_adjacency
+from h3gnn.baselines.stacks import Member, Noise, Weights
 from h3gnn.graphs.graph import Graph
 
 HEADS = 8
@@ -39,20 +34,47 @@ class Ground:
 
 
 class Classifier:
-    """A stack of models: `logits` of all nodes, `[nodes, models, classes]`; with noise, in training."""
+    """A stack of models over one graph; a subclass adds its weights and says how they give logits.
+
+    Args:
+        ground: what the models share, from `on`.
+        members: the models.
+        device: where they train.
+    """
 
     def __init__(self, ground: Ground, members: Sequence[Member], device: torch.device) -> None:
         self.ground = ground
-        self.width = members[0].setting.width
+        self.width = members[0].point.width
         self.weights = Weights(members, device)
         self.build()
+
+    @classmethod
+    def on(cls, graph: Graph, device: torch.device) -> Ground:
+        """Return what all models share on a graph, its features scaled."""
+        matrices = {name: to_device(matrix, device) for name, matrix in cls.matrices(graph).items()}
+        return Ground(scaled_features(graph, device), graph.num_classes, matrices)
+
+    @staticmethod
+    def matrices(graph: Graph) -> dict[str, SparseMatrix]:
+        """Return the adjacencies that the models need, by name; none by default."""
+        return {}
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Return about how many values the backward pass of one model keeps."""
+        return ground.features.shape[0] * (10 * width + 12 * ground.classes)
+
+    @classmethod
+    def bytes_each(cls, ground: Ground, width: int) -> int:
+        """Return about how much memory one model takes: weights, Adam, and what backward needs."""
+        return 4 * (6 * ground.features.shape[1] * width + cls.values_each(ground, width))
 
     def build(self) -> None:
         """Add the weights."""
         raise NotImplementedError
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Return the class scores before the softmax."""
+        """Return the scores before the softmax, `[nodes, models, classes]`; with noise, in training."""
         raise NotImplementedError
 
     def dense(self, x: Tensor, name: str) -> Tensor:
@@ -93,6 +115,11 @@ class GCN(MLP):
     The same, with :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`.
     """
 
+    @staticmethod
+    def matrices(graph: Graph) -> dict[str, SparseMatrix]:
+        """Return P."""
+        return {"gcn": symmetric(adjacency(graph, self_loops=True))}
+
     def spread(self, x: Tensor) -> Tensor:
         """Propagate along the normalised adjacency."""
         return self.ground.matrices["gcn"] @ x
@@ -106,6 +133,24 @@ class GAT(Classifier):
     The hidden layer has eight heads side by side and an ELU, the last has one. Per-edge values lie as
     `[edges, models, heads]`; reading them from nodes and summing them into nodes are sparse products.
     """
+
+    @staticmethod
+    def matrices(graph: Graph) -> dict[str, SparseMatrix]:
+        """Return what reads the two ends of each edge, and what sums edges into their targets."""
+        edges = adjacency(graph, self_loops=True)
+        count, nodes = edges.cols.numel(), graph.num_nodes
+        place, ones = torch.arange(count), torch.ones(count)
+        return {
+            "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
+            "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
+            "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+        }
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Add what lies on the edges."""
+        edges = ground.matrices["source"].shape[0]
+        return super().values_each(ground, width) + edges * (6 * width + 10 * HEADS + 6 * ground.classes)
 
     def build(self) -> None:
         """Add two layers, each with a map and two attention vectors."""
@@ -153,6 +198,17 @@ class H2GCN(Classifier):
     :math:`\bar A_i` joins nodes that are exactly i steps apart, without self-loops, symmetrically normalised.
     """
 
+    @staticmethod
+    def matrices(graph: Graph) -> dict[str, SparseMatrix]:
+        """Return both adjacencies."""
+        near = adjacency(graph, self_loops=False)
+        return {"near": symmetric(near), "far": symmetric(two_hop_adjacency(near))}
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Add the rounds."""
+        return super().values_each(ground, width) + ground.features.shape[0] * 30 * width
+
     def build(self) -> None:
         """Add the embedding and the classifier."""
         self.weights.glorot("embed", self.in_channels, self.width)
@@ -168,47 +224,3 @@ class H2GCN(Classifier):
         joined = torch.cat(rounds, dim=2)
         joined = joined if noise is None else noise.drop(joined)
         return self.dense(joined, "classify") + self.weights["bias"]
-
-
-def _gat_matrices(graph: Graph) -> dict[str, SparseMatrix]:
-    """Return the matrices that read an edge's two ends, and the one that sums edges into their targets."""
-    edges = adjacency(graph, self_loops=True)
-    count, nodes = edges.cols.numel(), graph.num_nodes
-    place, ones = torch.arange(count), torch.ones(count)
-    return {
-        "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
-        "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
-        "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
-    }
-
-
-def _h2gcn_matrices(graph: Graph) -> dict[str, SparseMatrix]:
-    near = adjacency(graph, self_loops=False)
-    return {"near": symmetric(near), "far": symmetric(two_hop_adjacency(near))}
-
-
-_MATRICES: dict[type[Classifier], Callable[[Graph], dict[str, SparseMatrix]]] = {
-    MLP: lambda graph: {},
-    GCN: lambda graph: {"gcn": symmetric(adjacency(graph, self_loops=True))},
-    GAT: _gat_matrices,
-    H2GCN: _h2gcn_matrices,
-}
-
-
-def ground_of(kind: type[Classifier], graph: Graph, features: Tensor, device: torch.device) -> Ground:
-    """Return what all models of a kind share on a graph, with its features already scaled."""
-    matrices = {name: to_device(matrix, device) for name, matrix in _MATRICES[kind](graph).items()}
-    return Ground(Features(features, device), graph.num_classes, matrices)
-
-
-def bytes_each(kind: type[Classifier], ground: Ground, width: int) -> int:
-    """Return about how much memory one model of a stack takes: weights, Adam, and what backward needs."""
-    nodes, features = ground.features.shape
-    weights = 6 * features * width
-    values = nodes * (10 * width + 12 * ground.classes)
-    if kind is GAT:
-        edges = ground.matrices["source"].shape[0]
-        values += edges * (6 * width + 10 * HEADS + 6 * ground.classes)
-    if kind is H2GCN:
-        values += nodes * 30 * width
-    return 4 * (weights + values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from h3gnn.baselines.encoders import Convolution, gcn_adjacency, scaled_features
-from h3gnn.baselines.matrices import SparseMatrix
-from h3gnn.baselines.stacks import Features
+from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.layers import Convolution, Features, scaled_features
+from h3gnn.baselines.matrices import SparseMatrix, gcn_adjacency
 from h3gnn.graphs.graph import Graph
 
 
@@ -59,14 +58,13 @@ def infomax_embedding(
     graph: Graph,
     seed: int,
     device: torch.device,
-    settings: InfomaxSettings | None = None,
-    watch: Callable[[float], None] | None = None,
+    settings: InfomaxSettings,
+    watch: Progress = unwatched,
 ) -> npt.NDArray[np.float32]:
     """Train PyG's `DeepGraphInfomax` on a graph and return its embedding `[nodes, width]`.
 
     The epoch with the smallest loss is kept.
     """
-    settings = settings or InfomaxSettings()
     start, noise = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed)
     features, matrix = scaled_features(graph, device), gcn_adjacency(graph, device)
     encoder = _Encoder(features, matrix, settings.width, start).to(device)
@@ -83,8 +81,7 @@ def infomax_embedding(
             best, best_epoch, embedding = value, epoch, positive.detach()
         loss.backward()
         optimizer.step()
-        if watch is not None:
-            watch((epoch + 1) / settings.epochs)
+        watch((epoch + 1) / settings.epochs)
         if epoch - best_epoch >= settings.patience:
             break
     kept: npt.NDArray[np.float32] = embedding.cpu().numpy()

@@ -101,6 +101,11 @@ def symmetric(matrix: SparseMatrix) -> SparseMatrix:
     return matrix.with_values(matrix.values * scale[matrix.rows] * scale[matrix.cols])
 
 
+def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
+    r"""Return :math:`\tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
+    return to_device(symmetric(adjacency(graph, self_loops=True)), device)
+
+
 def neighbour_mean(matrix: SparseMatrix) -> SparseMatrix:
     r"""Return :math:`D^{-1} A`: each row is the mean over a node's neighbours."""
     return matrix.with_values(matrix.values / row_sums(matrix).clamp_min(1e-12)[matrix.rows])

@@ -12,32 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.matrices import SparseMatrix, sparse_matrix
-
 COINS = 2**32
 """Added to a seed, so that dropout does not draw the numbers that the weights started from."""
-SPARSE_BELOW = 0.06
-"""Features with a smaller share of non-zero values are multiplied as sparse matrices."""
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class GridPoint:
     """One point of the hyper-parameter grid."""
 
     width: int
     dropout: float
     learning_rate: float
     weight_decay: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,7 @@ class Member:
 
     seed: int
     split: int
-    setting: Setting
+    point: GridPoint
 
 
 class Noise:
@@ -57,7 +48,7 @@ class Noise:
         self.generators = [torch.Generator(device).manual_seed(seed + COINS) for seed in seeds]
         self.seed_of = [seeds.index(member.seed) for member in members]
         self.index = torch.tensor(self.seed_of, device=device)
-        self.rate_of = [member.setting.dropout for member in members]
+        self.rate_of = [member.point.dropout for member in members]
         self.rates = torch.tensor(self.rate_of, device=device)[:, None]
 
     def coins(self, *shape: int) -> Tensor:
@@ -79,51 +70,6 @@ class Noise:
         starts = [i for i, key in enumerate(keys) if i == 0 or key != keys[i - 1]]
         ends = [*starts[1:], len(keys)]
         return [(slice(a, b), *keys[a]) for a, b in zip(starts, ends, strict=True)]
-
-
-class Features:
-    """The constant node features `[nodes, features]`, sparse or dense as their density asks."""
-
-    def __init__(self, features: Tensor, device: torch.device) -> None:
-        features = features.to(device)
-        self.shape = features.shape
-        stored = features.values() if features.layout == torch.sparse_csr else features
-        filled = int(torch.count_nonzero(stored)) / max(1, features.numel())
-        self.matrix: SparseMatrix | Tensor
-        self.matrix = sparse_matrix(features) if filled < SPARSE_BELOW else features.to_dense()
-
-    def product(self, weight: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return `X W`, `[nodes, models, out]`, for weights `[in, models, out]`; with noise, X is dropped.
-
-        Models with one seed and one rate see the same dropped X, so that one product serves them.
-        """
-        if noise is None:
-            return self._times(self.matrix, weight)
-        coins = [self._coins(generator) for generator in noise.generators]
-        return torch.cat(
-            [
-                self._times(self._dropped(coins[seed], rate), weight[:, models])
-                for models, seed, rate in noise.blocks()
-            ],
-            dim=1,
-        )
-
-    def _values(self) -> Tensor:
-        return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values
-
-    def _coins(self, generator: torch.Generator) -> Tensor:
-        values = self._values()
-        return torch.rand(values.shape, generator=generator, device=values.device)
-
-    def _dropped(self, coins: Tensor, rate: float) -> SparseMatrix | Tensor:
-        values = self._values() * ((coins >= rate) / (1 - rate))
-        return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
-
-    @staticmethod
-    def _times(matrix: SparseMatrix | Tensor, weight: Tensor) -> Tensor:
-        flat = weight.reshape(weight.shape[0], -1)
-        product: Tensor = matrix @ flat
-        return product.view(-1, *weight.shape[1:])
 
 
 class Weights:
@@ -170,7 +116,7 @@ class WideAdam:
         device = self.tensors[0].device
 
         def column(name: str) -> Tensor:
-            rates = [getattr(member.setting, name) for member in members]
+            rates = [getattr(member.point, name) for member in members]
             return torch.tensor(rates, device=device)[:, None]
 
         self.learning_rate, self.weight_decay = column("learning_rate"), column("weight_decay")

@@ -3,94 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier, Ground, bytes_each, ground_of
-from h3gnn.baselines.fitting import Trained, Watch, train_stack
-from h3gnn.baselines.stacks import Member, Setting
+from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.classifiers import Classifier
+from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.scaling import fit_scaler
 
-CLASSIFIERS: dict[str, type[Classifier]] = {"mlp": MLP, "gcn": GCN, "gat": GAT, "h2gcn": H2GCN}
-
-GRIDS: dict[str, tuple[Setting, ...]] = {
-    "small": tuple(Setting(*one) for one in product((64,), (0.2, 0.6), (0.01,), (5e-4, 5e-3))),
+GRIDS: dict[str, tuple[GridPoint, ...]] = {
+    "small": tuple(GridPoint(*one) for one in product((64,), (0.2, 0.6), (0.01,), (5e-4, 5e-3))),
     "full": tuple(
-        Setting(*one) for one in product((32, 128), (0.2, 0.5, 0.8), (0.01, 0.003), (5e-5, 5e-4, 5e-3))
+        GridPoint(*one) for one in product((32, 128), (0.2, 0.5, 0.8), (0.01, 0.003), (5e-5, 5e-4, 5e-3))
     ),
 }
 """Hyper-parameters to choose from on validation nodes, by name."""
-
 EPOCHS = 400
 PATIENCE = 100
+ROUNDING = 1e-6
+"""Accuracies that differ by no more are the same."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Class log-probabilities of every node, with what validation nodes chose; test nodes were not looked at.
+    """What a supervised method says from one seed; test nodes were not looked at.
 
     Attributes:
-        scores: float32 `[seeds, splits, nodes, classes]`, on the CPU.
-        chosen: per seed and split, the epoch and the setting.
+        scores: class log-probabilities of every node, float32 `[splits, nodes, classes]`, on the CPU.
+        chosen: per split, what validation nodes chose: the epoch and the point of the grid.
     """
 
     scores: Tensor
-    chosen: list[list[dict[str, Any]]]
+    chosen: list[dict[str, Any]]
 
 
 def predict(
-    method: str,
+    kind: type[Classifier],
     graph: Graph,
     seeds: Sequence[int],
     *,
     device: torch.device,
     memory: int,
-    grid: Sequence[Setting] = GRIDS["small"],
+    grid: Sequence[GridPoint] = GRIDS["small"],
     epochs: int = EPOCHS,
     patience: int = PATIENCE,
-    watch: Watch | None = None,
-) -> Predictions:
-    """Train a classifier on each split of a graph and return its predictions for all nodes.
+    watch: Progress = unwatched,
+) -> list[Predictions]:
+    """Train a classifier on each split of a graph and return its predictions for all nodes, for each seed.
 
-    With the first seed every setting of the grid is trained on every split; each split keeps the setting with
+    With the first seed every point of the grid is trained on every split; each split keeps the point with
     the best accuracy on its validation nodes (ties: the smaller loss). The other seeds train each split with
-    its setting. The epoch is chosen in the same way, for every model.
+    its point. The epoch is chosen in the same way, for every model.
 
     Args:
-        method: "mlp", "gcn", "gat" or "h2gcn".
+        kind: of classifier.
         graph: with labels and splits.
         seeds: of the starts and of dropout.
         device: where to train.
         memory: bytes that a stack of models may take; more models are trained one stack after another.
-        grid: the settings to choose from.
+        grid: the points to choose from.
         epochs: at most so many steps.
         patience: a model whose validation score has not risen for so many epochs is finished.
         watch: told the share of the work that is done.
     """
-    kind = CLASSIFIERS[method]
-    scaled = fit_scaler(graph.features, "auto")(graph.features)
-    trainer = _Trainer(kind, graph, ground_of(kind, graph, scaled, device), device, memory, epochs, patience)
+    trainer = _Trainer(kind, graph, device, memory, epochs, patience)
     splits = range(graph.num_splits)
-    search = [Member(seeds[0], split, setting) for setting in sorted(grid) for split in splits]
-    later, report = len(seeds[1:]) * len(splits), watch or (lambda share: None)
+    search = [Member(seeds[0], split, point) for point in sorted(grid) for split in splits]
+    later = len(seeds[1:]) * len(splits)
     total = len(search) + later
-    found = trainer.train(search, part_of(report, 0, len(search), total))
+    found = trainer.train(search, part_of(watch, 0, len(search), total))
     best = [_best(search, found, split) for split in splits]
-    settings = [search[position].setting for position in best]
-    again = [Member(seed, split, settings[split]) for seed in seeds[1:] for split in splits]
-    again.sort(key=lambda member: (member.setting.width, member.seed, member.setting, member.split))
-    repeated = trainer.train(again, part_of(report, len(search), later, total))
+    points = [search[position].point for position in best]
+    again = [Member(seed, split, points[split]) for seed in seeds[1:] for split in splits]
+    again.sort(key=lambda member: (member.point.width, member.seed, member.point, member.split))
+    repeated = trainer.train(again, part_of(watch, len(search), later, total))
     models = {(seeds[0], split): found[best[split]] for split in splits}
     models |= {(member.seed, member.split): one for member, one in zip(again, repeated, strict=True)}
-    every = [[models[seed, split] for split in splits] for seed in seeds]
-    chosen = [[one.described(settings[split]) for split, one in enumerate(row)] for row in every]
-    return Predictions(torch.stack([torch.stack([one.scores for one in row]) for row in every]), chosen)
+    return [
+        Predictions(
+            torch.stack([models[seed, split].scores for split in splits]),
+            [{"epoch": models[seed, split].epoch, **asdict(points[split])} for split in splits],
+        )
+        for seed in seeds
+    ]
+
+
+def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
+    """Return what tells `watch` of a part: `size` pieces of work after `before` of `total`."""
+    return lambda share: watch((before + share * size) / total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +106,6 @@ class _Model:
     accuracy: float
     loss: float
     epoch: int
-
-    def described(self, setting: Setting) -> dict[str, Any]:
-        return {"epoch": self.epoch, **setting.as_dict()}
 
 
 def _best(members: Sequence[Member], models: Sequence[_Model], split: int) -> int:
@@ -119,7 +121,6 @@ class _Trainer:
         self,
         kind: type[Classifier],
         graph: Graph,
-        ground: Ground,
         device: torch.device,
         memory: int,
         epochs: int,
@@ -127,54 +128,90 @@ class _Trainer:
     ) -> None:
         if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
             raise InputError("a supervised classifier needs labels and splits")
-        self.kind, self.ground, self.device, self.memory = kind, ground, device, memory
+        self.kind, self.ground, self.device, self.memory = kind, kind.on(graph, device), device, memory
         self.epochs, self.patience = epochs, patience
         self.labels = graph.labels.to(device)
-        known = graph.labels >= 0
-        self.train_share, self.val_share = (
-            _shares(mask & known[:, None]).to(device) for mask in (graph.train_mask, graph.val_mask)
+        known = (graph.labels >= 0)[:, None]
+        self.train_share, self.val_share = (  # what each node counts in the mean over a split's nodes
+            ((mask & known) / (mask & known).sum(dim=0).clamp_min(1)).to(device)
+            for mask in (graph.train_mask, graph.val_mask)
         )
 
-    def train(self, members: Sequence[Member], watch: Watch) -> list[_Model]:
-        """Train all, a stack at a time; settings of one width stand together in a stack."""
+    def train(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
+        """Train all, a stack at a time; models of one width stand together in a stack."""
         done: list[_Model] = []
         for group in self._groups(members):
-            trained = train_stack(
-                self.kind(self.ground, group, self.device),
-                group,
-                self.labels,
-                self.train_share,
-                self.val_share,
-                epochs=self.epochs,
-                patience=self.patience,
-                watch=part_of(watch, len(done), len(group), len(members)),
-            )
-            done += _read_back(trained)
+            done += self._train_stack(group, part_of(watch, len(done), len(group), len(members)))
         return done
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         groups: list[list[Member]] = []
         for member in members:
-            room = self.memory // bytes_each(self.kind, self.ground, member.setting.width)
+            room = self.memory // self.kind.bytes_each(self.ground, member.point.width)
             last = groups[-1] if groups else []
-            if last and last[0].setting.width == member.setting.width and len(last) < room:
+            if last and last[0].point.width == member.point.width and len(last) < room:
                 last.append(member)
             else:
                 groups.append([member])
         return groups
 
+    def _train_stack(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
+        """Train a stack; nothing is read back but, every fifty epochs, whether any model is still rising."""
+        split_of = torch.tensor([member.split for member in members], device=self.device)
+        train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
+        stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
+        adam = WideAdam(list(stack.weights.tensors.values()), members)
+        best = _BestEpochs(self.labels, val, self.patience)
+        for epoch in range(self.epochs):
+            own = _own(stack.logits(noise).log_softmax(dim=-1), self.labels)
+            (-(own * train).sum()).backward()  # type: ignore[no-untyped-call]
+            adam.step()
+            with torch.no_grad():
+                best.look(stack.logits(None).log_softmax(dim=-1), epoch)
+            if epoch % 50 == 49:
+                watch((epoch + 1) / self.epochs)
+                if best.finished(epoch):
+                    break
+        return best.models()
 
-def part_of(watch: Watch, before: int, size: int, total: int) -> Watch:
-    """Return what tells `watch` of a part: `size` models after `before` of `total`."""
-    return lambda share: watch((before + share * size) / total)
+
+class _BestEpochs:
+    """The best epoch of each model so far, by validation accuracy and then validation loss."""
+
+    def __init__(self, labels: Tensor, val_share: Tensor, patience: int) -> None:
+        models, device = val_share.shape[1], labels.device
+        self.labels, self.val_share, self.patience = labels, val_share, patience
+        self.accuracy = torch.full((models,), -1.0, device=device)
+        self.loss = torch.full((models,), torch.inf, device=device)
+        self.epoch = torch.zeros(models, dtype=torch.int64, device=device)
+        self.scores: Tensor | None = None
+
+    def look(self, scores: Tensor, epoch: int) -> None:
+        """Take this epoch's log-probabilities `[nodes, models, classes]` where they are better."""
+        right = (scores.argmax(dim=-1) == self.labels[:, None]).to(scores.dtype)
+        accuracy = (right * self.val_share).sum(dim=0)
+        loss = -(_own(scores, self.labels) * self.val_share).sum(dim=0)
+        as_good = (accuracy > self.accuracy - ROUNDING) & (loss < self.loss)
+        better = (accuracy > self.accuracy + ROUNDING) | as_good
+        better &= epoch - self.epoch <= self.patience
+        self.accuracy = torch.where(better, accuracy, self.accuracy)
+        self.loss = torch.where(better, loss, self.loss)
+        self.epoch = torch.where(better, epoch, self.epoch)
+        self.scores = scores if self.scores is None else torch.where(better[:, None], scores, self.scores)
+
+    def finished(self, epoch: int) -> bool:
+        """Tell whether every model's patience is at its end."""
+        return bool((epoch - self.epoch > self.patience).all())
+
+    def models(self) -> list[_Model]:
+        """Return each model at its best epoch."""
+        assert self.scores is not None
+        figures = zip(self.accuracy.tolist(), self.loss.tolist(), self.epoch.tolist(), strict=True)
+        scores = self.scores.transpose(0, 1).cpu()
+        return [_Model(one, *figure) for one, figure in zip(scores, figures, strict=True)]
 
 
-def _read_back(trained: Trained) -> list[_Model]:
-    scores = trained.scores.transpose(0, 1).cpu()
-    figures = zip(trained.accuracy.tolist(), trained.loss.tolist(), trained.epoch.tolist(), strict=True)
-    return [_Model(one, *figure) for one, figure in zip(scores, figures, strict=True)]
-
-
-def _shares(mask: Tensor) -> Tensor:
-    """Return what each node counts in the mean over a split's nodes, float `[nodes, splits]`."""
-    return mask / mask.sum(dim=0).clamp_min(1)
+def _own(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probability of each node's own class, `[nodes, models]`; unknown ones take class 0."""
+    index = labels.clamp_min(0)[:, None, None].expand(-1, scores.shape[1], 1)
+    return scores.gather(2, index).squeeze(2)

@@ -12,6 +12,7 @@ from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
+from h3gnn.evaluation import MOST_CLUSTERS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +49,7 @@ def cluster(
     source: Source,
     out: OutOption = None,
     clusters: CountOption = None,
-    max_clusters: MostOption = 12,
+    max_clusters: MostOption = MOST_CLUSTERS,
     starts: StartsOption = 10,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
@@ -68,10 +69,7 @@ def cluster(
         raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
     if out is not None:
         settings.check_output(out, (".csv", ".parquet"))
-    asked = None
-    if source.is_given:
-        asked = source.load()
-    read = read_embedded(embeddings, asked, device)
+    read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
         _write(out, read, found)
@@ -89,7 +87,7 @@ def _cluster(
 ) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
     import numpy as np
 
-    from h3gnn.evaluation.clustering import compare_clusters, pick_clusters, silhouette
+    from h3gnn.evaluation.clustering import compare_clusters, pick_clusters
     from h3gnn.storage.files import versions
 
     nodes = len(read.values)
@@ -98,17 +96,17 @@ def _cluster(
     count = clusters or classes or None
     if (count or 2) > nodes:
         raise InputError(f"{count or 2} clusters are more than the {nodes} node(s) that there are")
-    tried = [count] if count else list(range(2, min(most, nodes - 1) + 1)) or [2]
-    found, measured = pick_clusters(read.values, tried, starts=starts, seed=seed)
-    found, sizes = _by_size(found)
+    found, measured = pick_clusters(
+        read.values, None if count is None else [count], most=most, starts=starts, seed=seed
+    )
+    sizes = np.bincount(found).tolist()
     shown = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
-    clearness = silhouette(read.values, found, seed=seed)
     return found, {
         "nodes": nodes,
         "clusters": len(sizes),
         "chosen_by": "--clusters" if clusters else "classes" if classes else "silhouette",
         "sizes": sizes,
-        "silhouette": None if np.isnan(clearness) else clearness,
+        "silhouette": max((value for value in shown.values() if value is not None), default=None),
         "silhouettes": shown,
         "clustering": compare_clusters(found, known) if known is not None and classes else None,
         "method": read.method,
@@ -120,32 +118,14 @@ def _cluster(
     }
 
 
-def _by_size(clusters: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Number the clusters from the largest, and return their sizes."""
-    import numpy as np
-
-    _, place, counts = np.unique(clusters, return_inverse=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    numbered: npt.NDArray[np.int64] = rank[place].astype(np.int64)
-    return numbered, [int(count) for count in counts[order]]
-
-
 def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
-    import io
-
     import pandas as pd
 
     from h3gnn.storage.files import write_atomically
 
     table = pd.DataFrame({"node": read.ids, "cluster": clusters})
-    if out.suffix.lower() == ".csv":
-        write_atomically(out, table.to_csv(index=False).encode())
-        return
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, index=False)
-    write_atomically(out, buffer.getvalue())
+    is_text = out.suffix.lower() == ".csv"
+    write_atomically(out, table.to_csv(index=False).encode() if is_text else table.to_parquet(index=False))
 
 
 def _print(summary: dict[str, Any]) -> None:

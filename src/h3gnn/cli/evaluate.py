@@ -70,8 +70,8 @@ def evaluate(
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
     validation nodes, and test nodes are looked at once. docs/evaluation.md explains the rest.
     """
-    how = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
-    _check(how, trains=preset is not None)
+    asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
+    how = _checked(asked, trains=preset is not None)
     if preset is not None:
         if embeddings is not None and source.graph is not None:
             raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
@@ -97,15 +97,17 @@ def evaluate(
     print_results([result])
 
 
-def _check(how: dict[str, Any], *, trains: bool) -> None:
-    """Refuse names that do not exist before any work is done."""
+def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
+    """Refuse names that do not exist before any work is done; else return how to evaluate."""
     from h3gnn.evaluation.judge import find_probe
     from h3gnn.evaluation.protocols import find_protocol
 
-    rule = find_protocol(how["protocol"]).epoch_rule(how["epoch_rule"])
+    protocol = find_protocol(how["protocol"])
+    rule = protocol.epoch_rule(how["epoch_rule"])
     find_probe(how["probe"])
     if not trains and rule in ("validation", "label-free"):
         raise InputError(f"--epoch-rule {rule} needs the epochs of a training: give --preset NAME")
+    return {**how, "protocol": protocol}
 
 
 def _load(source: Source) -> Graph:
@@ -118,44 +120,34 @@ def _load(source: Source) -> Graph:
 def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
 ) -> Result:
-    from h3gnn.evaluation.protocols import find_protocol
-    from h3gnn.experiments.evaluate import build_judge, evaluate_estimator
+    from h3gnn.experiments.methods import METHODS
+    from h3gnn.experiments.run import run_method
 
-    build_judge(graph)  # says at once if there are no labels
-    model.set_params(verbose=True)
-    options = {**how, "protocol": find_protocol(how["protocol"])}
-    return evaluate_estimator(
-        model,
+    return run_method(
+        replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe")),
         graph,
         seeds=range(seeds),
-        method=f"H3GNN, preset {preset}",
+        model=model.set_params(verbose=True),
+        device=model.device,
         name=name,
-        done=lambda seed: say(f"trained and scored {seed + 1} of {seeds}"),
-        **options,
+        watch=lambda share: say(f"trained and scored {round(share * seeds)} of {seeds}"),
+        **how,
     )
 
 
 def _of_embedding(
-    given: str, name: str | None, graph: Graph | None, device: str, how: dict[str, Any]
+    embeddings: str, name: str | None, graph: Graph | None, device: str, how: dict[str, Any]
 ) -> Result:
     import torch
 
-    from h3gnn.evaluation.protocols import find_protocol
-    from h3gnn.experiments.evaluate import evaluate_embedding
-    from h3gnn.training.resources import pick_device
+    from h3gnn.experiments.methods import given
+    from h3gnn.experiments.run import run_method
 
-    read = read_embedded(given, graph, device)
+    read = read_embedded(embeddings, graph, device)
     if read.graph is None:
-        raise InputError(f"{given} holds embeddings alone: name the graph with the labels as well")
-    return evaluate_embedding(
-        torch.from_numpy(read.values).to(pick_device(device)),
-        read.graph,
-        method=read.method,
-        params=read.params,
-        seeds=[] if read.seed is None else [read.seed],
-        epoch=read.epochs,
-        name=name,
-        protocol=find_protocol(how["protocol"]),
-        probe=how["probe"],
-        cluster=how["cluster"],
+        raise InputError(f"{embeddings} holds embeddings alone: name the graph with the labels as well")
+    made = given(
+        read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
     )
+    seeds = [] if read.seed is None else [read.seed]
+    return run_method(made, read.graph, seeds=seeds, device=device, name=name, **how)

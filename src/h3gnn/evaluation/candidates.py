@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Array = npt.NDArray[Any]
 Setting = Mapping[str, float]
 
 
@@ -46,11 +45,17 @@ class Candidates:
         return len(self.predicted)
 
 
-Judged = tuple[Tensor, Tensor, int, Tensor, Tensor | None]
-"""Of one split: validation accuracy, loss and number of nodes, test predictions and odds."""
+class KeptSplit(NamedTuple):
+    """Of one split: validation accuracy and loss `[settings]`, number of nodes, test predictions, odds."""
+
+    accuracy: Tensor
+    loss: Tensor
+    nodes: int
+    predicted: Tensor
+    odds: Tensor
 
 
-def judge(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> Judged:
+def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> KeptSplit:
     """Return what is kept of one split.
 
     Args:
@@ -65,38 +70,37 @@ def judge(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> Judged:
     own = at_val.gather(-1, answers.expand(len(log_p), -1)[..., None]).squeeze(-1).double()
     many = max(1, len(seen))
     at_test = log_p[:, torch.nonzero(test).flatten()]
-    predicted = at_test.argmax(dim=-1).to(torch.int16)
-    odds = (at_test[..., 1] - at_test[..., 0]).float() if log_p.shape[-1] == 2 else None
-    return right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, odds
+    predicted, odds = at_test.argmax(dim=-1).to(torch.int16), (at_test[..., -1] - at_test[..., 0]).float()
+    return KeptSplit(right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, odds)
 
 
-def gather(judged: Sequence[Judged], settings: Sequence[Setting], classes: int) -> Candidates:
-    """Join what `judge` kept of each split."""
-    odds = [one[4] for one in judged]
+def join_splits(kept: Sequence[KeptSplit], settings: Sequence[Setting], classes: int) -> Candidates:
+    """Join what was kept of each split."""
     return Candidates(
         tuple(settings),
-        torch.stack([one[0] for one in judged]).cpu().numpy(),
-        torch.stack([one[1] for one in judged]).cpu().numpy(),
-        np.array([one[2] for one in judged]),
-        tuple(one[3].cpu().numpy() for one in judged),
-        None if any(one is None for one in odds) else tuple(o.cpu().numpy() for o in odds if o is not None),
+        torch.stack([one.accuracy for one in kept]).cpu().numpy(),
+        torch.stack([one.loss for one in kept]).cpu().numpy(),
+        np.array([one.nodes for one in kept]),
+        tuple(one.predicted.cpu().numpy() for one in kept),
+        tuple(one.odds.cpu().numpy() for one in kept) if classes == 2 else None,
         classes,
     )
 
 
-def candidates_from_scores(
-    log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor, settings: Sequence[Setting] = ({},)
-) -> Candidates:
-    """Return the candidates of classifiers that were fitted elsewhere, a supervised network's for instance.
+def candidates_from_scores(log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor) -> Candidates:
+    """Return the candidates of classifiers that were fitted elsewhere, one for each split.
 
     Args:
-        log_p: class log-probabilities `[splits, settings, nodes, classes]`; `[splits, nodes, classes]` where
-            each split has one classifier.
+        log_p: class log-probabilities `[splits, nodes, classes]`, a supervised network's for instance.
         labels: int64 `[nodes]`, negative where unknown.
         val_mask, test_mask: bool `[nodes, splits]`.
-        settings: what the candidates of a split differ in.
     """
-    log_p = log_p[:, None] if log_p.dim() == 3 else log_p
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
-    judged = [judge(scores, labels, val[:, i], test[:, i]) for i, scores in enumerate(log_p)]
-    return gather(judged, settings, log_p.shape[-1])
+    kept = [keep_split(one[None], labels, val[:, i], test[:, i]) for i, one in enumerate(log_p)]
+    return join_splits(kept, [{}], log_p.shape[-1])
+
+
+def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
+    """Return how many classes the training and validation nodes show; test labels are not looked at."""
+    seen = labels[(train | val).any(dim=1)]
+    return max(2, int(seen.max()) + 1 if len(seen) else 0)

@@ -1,19 +1,23 @@
-"""The linear probe: frozen embeddings, a linear classifier, and a strength that validation nodes choose."""
+"""The linear probe: frozen embeddings, a linear classifier, and a strength that validation nodes choose.
+
+The default is solved to the end; beside it stands the paper's, a linear layer trained by Adam.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import Candidates, gather, judge
-from h3gnn.evaluation.logistic import fit_kernel_logistic, fit_logistic
-from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise
+from h3gnn.evaluation.candidates import Candidates, Setting, join_splits, keep_split, known_classes
+from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
+from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
+from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise, turned
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.
@@ -24,6 +28,12 @@ TOGETHER = {"cpu": 256, "cuda": 2048}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
 PRODUCTS = 2**28
 """So many inner products may be in memory at once, 2 GiB of them."""
+LEARNING_RATES = (0.01, 0.005, 0.001)
+WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
+"""The paper's grid for the classifier."""
+STEPS = 300
+EVERY = 10
+"""A candidate is taken after every so many of Adam's steps."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,6 @@ def linear_probe(
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths to choose from.
     """
-    from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
-
     found = probe_candidates(embedding, labels, train_mask, val_mask, test_mask, strengths)
     choices = VALIDATION.choose({0: found})
     scores = score({0: found}, choices, answers_of(labels, test_mask))
@@ -97,95 +105,126 @@ def probe_candidates(
         classes: how many there are; by default what the training and validation nodes show.
         by_column: standardise each column; else all are centred and divided by one number, as suits features.
     """
-    rows = as_rows(embedding)[None]
-    return probe_each(rows, labels, train_mask, val_mask, test_mask, strengths, classes, by_column)[0]
+    rows = as_rows(embedding)
+    labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
+    train = train & (labels >= 0)[:, None]
+    classes = known_classes(labels, train, val) if classes is None else classes
+    basis = _Basis(rows, train, None if by_column else common_spread(rows))
+    strength, kept = torch.tensor(strengths, device=rows.device), []
+    for splits in basis.groups:
+        nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
+        turned_rows = basis.rows_for(nodes)
+        used = train[nodes][:, splits].t().repeat_interleave(len(strength), dim=0)
+        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(turned_rows.dtype)
+        weights = fit_logistic(turned_rows[nodes], targets, used, strength.repeat(len(splits)))
+        log_p = predict_logistic(turned_rows[asked], weights)
+        for split, own in zip(splits, torch.split(log_p, len(strength)), strict=True):
+            kept.append(keep_split(own, labels[asked], val[asked, split], test[asked, split]))
+    return join_splits(kept, [{"strength": value} for value in strengths], classes)
 
 
-def probe_each(
-    embeddings: Tensor,
+class _Basis:
+    """Standardised rows, in few columns where that is possible, and the splits that are solved together.
+
+    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
+    columns than a split has training nodes, turning the rows into that span loses nothing. Turned rows are
+    float64: where a split lacks a class, its intercept has no least value, and what the solver leaves of it
+    should not hang on rounding. Only many nodes on a CPU are float32, which is a quarter faster there.
+    """
+
+    def __init__(self, embedding: Tensor, train: Tensor, spread: Tensor | None) -> None:
+        self.union = torch.nonzero(train.any(dim=1)).flatten()
+        largest = int(train.sum(dim=0).amax()) if train.numel() else 0
+        apart = len(self.union) > max(largest, TOGETHER.get(embedding.device.type, 256))
+        every = list(range(train.shape[1]))
+        self.groups = [[split] for split in every] if apart else [every]
+        wide = embedding.shape[1] > (largest if apart else len(self.union))
+        self.rows = self.products = None
+        self.precision = torch.float32 if apart and embedding.device.type == "cpu" else torch.float64
+        if wide and len(embedding) * len(self.union) <= PRODUCTS:
+            self.products = inner_products(embedding, self.union, spread)
+        else:
+            self.rows = standardise(embedding.float(), spread)
+
+    def rows_for(self, nodes: Tensor) -> Tensor:
+        """Return rows of all nodes that say all to classifiers trained on some, `[nodes, columns]`."""
+        if self.products is None:
+            assert self.rows is not None
+            return self.rows
+        return turned(self.products[:, torch.searchsorted(self.union, nodes)], nodes).to(self.precision)
+
+
+def gradient_candidates(
+    embedding: npt.ArrayLike | Tensor,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
     test_mask: Tensor,
-    strengths: Sequence[float] = STRENGTHS,
+    *,
+    learning_rates: tuple[float, ...] = LEARNING_RATES,
+    weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
+    steps: int = STEPS,
+    every: int = EVERY,
     classes: int | None = None,
-    by_column: bool = True,
-) -> list[Candidates]:
-    """Probe several embeddings of one graph at once, `[models, nodes, D]`; see `probe_candidates`."""
-    labels, train, val, test = (
-        one.to(embeddings.device) for one in (labels, train_mask, val_mask, test_mask)
-    )
+) -> Candidates:
+    """Train a linear layer for each split, learning rate and weight decay; each step may be chosen.
+
+    The layers start at 0, so nothing here is left to chance. The other arguments are as in
+    `probe_candidates`.
+    """
+    rows = standardise(as_rows(embedding).float())
+    labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
     train = train & (labels >= 0)[:, None]
-    if classes is None:
-        classes = known_classes(labels, train, val)
-    solver = _Solver(embeddings, labels, train, tuple(strengths), classes, by_column)
-    judged: list[list[Any]] = [[] for _ in embeddings]
-    for splits in solver.groups():
-        asked = torch.nonzero((val | test)[:, splits].any(dim=1)).flatten()
-        log_p = solver.solve(splits, asked)  # [models, splits, strengths, asked, classes]
-        for place, split in enumerate(splits):
-            for model, scores in enumerate(log_p[:, place]):
-                judged[model].append(judge(scores, labels[asked], val[asked, split], test[asked, split]))
-    return [gather(one, [{"strength": value} for value in strengths], classes) for one in judged]
+    classes = known_classes(labels, train, val) if classes is None else classes
+    grid = list(product(learning_rates, weight_decays))
+    asked = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
+    taken: list[list[Tensor]] = [[] for _ in asked]  # of each split, log-probabilities of its asked nodes
+    settings: list[Setting] = []
+    layers = _Layers(rows, labels, train, grid, classes)
+    for step in range(1, steps + 1):
+        layers.step()
+        if step % every == 0 or step == steps:
+            settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
+            for split, nodes in enumerate(asked):
+                taken[split].append(layers.log_probabilities(split, nodes))
+    kept = [
+        keep_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split])
+        for split, nodes in enumerate(asked)
+    ]
+    return join_splits(kept, settings, classes)
 
 
-def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
-    """Return how many classes the training and validation nodes show; test labels are not looked at."""
-    seen = labels[(train | val).any(dim=1)]
-    return max(2, int(seen.max()) + 1 if len(seen) else 0)
+class _Layers:
+    """One linear layer for each split and setting, trained together by Adam.
 
-
-class _Solver:
-    """Logistic regressions on some splits of stacked embeddings, by rows or by their inner products.
-
-    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
-    columns than a split has training nodes, the rows' inner products say all that is needed.
+    The losses are summed over layers; Adam scales each weight on its own, so a layer moves as it would alone.
     """
 
     def __init__(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        train: Tensor,
-        strengths: tuple[float, ...],
-        classes: int,
-        by_column: bool,
+        self, rows: Tensor, labels: Tensor, train: Tensor, grid: list[tuple[float, float]], classes: int
     ) -> None:
-        self.embeddings, self.labels, self.train = embeddings, labels, train
-        self.strengths, self.classes = strengths, classes
-        self.union = torch.nonzero(train.any(dim=1)).flatten()
-        largest = int(train.sum(dim=0).amax()) if train.numel() else 0
-        self.apart = len(self.union) > max(largest, TOGETHER.get(embeddings.device.type, 256))
-        models, nodes, width = embeddings.shape
-        together = len(self.union) if not self.apart else largest
-        wide = width > together and models * nodes * together <= PRODUCTS
-        share = wide and models * nodes * len(self.union) <= PRODUCTS
-        self.spread = None if by_column else common_spread(embeddings)
-        self.rows = None if wide else standardise(embeddings.float(), self.spread)
-        self.products = inner_products(embeddings, self.union, self.spread) if share else None
+        nodes = torch.nonzero(train.any(dim=1)).flatten()
+        self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)  # a column for the bias
+        self.training, self.targets = self.rows[nodes], torch.nn.functional.one_hot(labels[nodes], classes)
+        self.share = (train[nodes] / train.sum(dim=0).clamp_min(1)).t().float()  # [splits, training nodes]
+        self.weights = [rows.new_zeros(train.shape[1], rows.shape[1] + 1, classes) for _ in grid]
+        groups = [
+            {"params": [weight.requires_grad_()], "lr": rate, "weight_decay": decay}
+            for (rate, decay), weight in zip(grid, self.weights, strict=True)
+        ]
+        self.adam = torch.optim.Adam(groups)
 
-    def groups(self) -> list[list[int]]:
-        """Return which splits to solve together."""
-        splits = list(range(self.train.shape[1]))
-        return [[split] for split in splits] if self.apart else [splits]
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every layer once."""
+        for weight in self.weights:
+            found = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
+            slope = (found - self.targets) * self.share[:, :, None]
+            weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
+        self.adam.step()
 
-    def solve(self, splits: list[int], asked: Tensor) -> Tensor:
-        """Return log-probabilities of the asked nodes, `[models, splits, strengths, asked, classes]`."""
-        place = torch.nonzero(self.train[self.union][:, splits].any(dim=1)).flatten()
-        nodes = self.union[place]
-        used = self.train[nodes][:, splits].t().repeat_interleave(len(self.strengths), dim=0)
-        strength = torch.tensor(self.strengths, device=used.device).repeat(len(splits))
-        targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes)
-        if self.rows is not None:
-            weights = fit_logistic(self.rows[:, nodes], targets.float(), used, strength)
-            basis = self.rows[:, asked]
-        else:
-            if self.products is not None:
-                towards = self.products[:, :, place]  # [models, nodes, training nodes]
-            else:
-                towards = inner_products(self.embeddings, nodes, self.spread)
-            weights = fit_kernel_logistic(towards[:, nodes], targets.double(), used, strength)
-            basis = towards[:, asked]
-        logits = torch.einsum("mnd,mpdk->mpnk", basis, weights[:, :, :-1]) + weights[:, :, -1:]
-        log_p = logits.log_softmax(dim=-1)
-        return log_p.view(len(log_p), len(splits), len(self.strengths), *log_p.shape[2:])
+    @torch.no_grad()
+    def log_probabilities(self, split: int, nodes: Tensor) -> Tensor:
+        """Return what every setting says of some nodes, `[settings, nodes, classes]`."""
+        weights = torch.stack([weight[split] for weight in self.weights])
+        return (self.rows[nodes] @ weights).log_softmax(dim=-1)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.candidates import Candidates, Setting
-from h3gnn.evaluation.metrics import accuracy, macro_f1, roc_auc
 
 EPOCH_RULES = ("last", "validation", "label-free")
 """How the training epoch is chosen: not at all; on each split's validation nodes; or without labels."""
@@ -142,7 +141,7 @@ def score(by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers
         candidates, position = by_epoch[choice.epoch], choice.position
         predicted = candidates.predicted[split][position]
         right.append(accuracy(predicted, answers[split]))
-        f1.append(macro_f1(predicted, answers[split], candidates.classes))
+        f1.append(macro_f1(predicted, answers[split]))
         if candidates.odds is not None:
             auc.append(roc_auc(candidates.odds[split][position], answers[split]))
         validation.append(float(candidates.val_accuracy[split, position]))
@@ -153,3 +152,31 @@ def answers_of(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]
     """Return the labels of each split's test nodes, in the order of the nodes."""
     known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
     return [known[masks[:, split]] for split in range(masks.shape[1])]
+
+
+def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the share of labelled nodes whose class is predicted; NaN where no node has a label."""
+    known = labels >= 0
+    return float((predicted[known] == labels[known]).mean()) if known.any() else float("nan")
+
+
+def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the mean F1 of the classes that labelled nodes have or are given; NaN where none has a label."""
+    from sklearn.metrics import f1_score
+
+    known = labels >= 0
+    return float(f1_score(labels[known], predicted[known], average="macro")) if known.any() else float("nan")
+
+
+def roc_auc(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+    """Return the area under the ROC curve of scores for class 1 against class 0.
+
+    NaN where one of the two classes is absent, or a score is not a number.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    known = labels >= 0
+    positive, asked = labels[known] == 1, scores[known]
+    if positive.all() or not positive.any() or np.isnan(asked).any():
+        return float("nan")
+    return float(roc_auc_score(positive, asked))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from h3gnn.baselines import Progress, unwatched
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.paired import TEST_TO_TRAIN, PairedTest, paired_test
-from h3gnn.evaluation.results import Result
-from h3gnn.experiments.methods import METHODS, Method, Watch
+from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, Result, paired_test
+from h3gnn.experiments.methods import METHODS, Method
 from h3gnn.experiments.run import method_params, run_method
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import versions, write_atomically
@@ -102,7 +102,7 @@ def compare(
     grid: str = "small",
     name: str | None = None,
     out: Path | None = None,
-    watch: Callable[[Method], Watch] | None = None,
+    watch: Callable[[Method], Progress] | None = None,
     reused: Callable[[Method], None] | None = None,
 ) -> Comparison:
     """Run methods on a graph, one after another, and compare them.
@@ -136,7 +136,7 @@ def compare(
             device=model.device,
             grid=grid,
             name=name,
-            watch=None if watch is None else watch(method),
+            watch=unwatched if watch is None else watch(method),
         )
         results[method.name] = result
         kept[method.name] = {"key": key, "result": result.as_dict()}

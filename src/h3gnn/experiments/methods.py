@@ -1,99 +1,224 @@
-"""The methods that can be compared, by name: how each comes from a graph to something that can be scored."""
+"""The methods that can be compared: one list, and one way to run each.
+
+A new system is a module of `h3gnn.baselines` and one line of `METHODS`: `embedding(…)` for a function from a
+graph to an embedding, which is then probed, `supervised(…)` for a classifier that is trained on labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
+from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier
+from h3gnn.baselines.features import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-from h3gnn.baselines.smoothing import DIFFUSION, diffused_features, raw_features, smoothed_features
+from h3gnn.baselines.stacks import GridPoint
+from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, Predictions, part_of, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.judge import Judge
+from h3gnn.experiments.evaluate import SNAPSHOTS, fit_and_judge
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.resources import SHARE, free_bytes
 
-Watch = Callable[[float], None]
-"""Told the share of the work that is done."""
-Embed = Callable[[Graph, int, torch.device, Watch], npt.NDArray[np.float32]]
-"""From a graph and a seed to its embedding `[nodes, D]`."""
+GRAPH = ("features", "edges")
+"""What a method sees that learns without labels."""
+STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
+"""Bytes of a stack of supervised models; larger ones are no faster."""
 
-Objective = Callable[[H3GNN, Graph, Watch], npt.NDArray[np.float32]]
-"""From settings of `H3GNN` and a graph to its embedding."""
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a method is given to do.
+
+    Attributes:
+        graph: with labels and splits.
+        seeds: one training each.
+        device: where to train.
+        settings: the method's own, with what was changed in them.
+        watch: told the share of the work that is done.
+        snapshots: at how many points of a training the epoch may be chosen, where it is chosen.
+    """
+
+    graph: Graph
+    seeds: Sequence[int]
+    device: torch.device
+    settings: Mapping[str, Any]
+    watch: Progress = unwatched
+    snapshots: int = SNAPSHOTS
+
+
+Outcome = Callable[[Judge], None] | Predictions
+"""What becomes of one seed: a training that shows a judge its embeddings, or predictions for each split."""
 
 
 @dataclass(frozen=True)
 class Method:
     """One way to classify nodes.
 
-    Exactly one of four: settings of `H3GNN` that differ from the ones asked for, another objective for its
-    encoder, a function that embeds, or a supervised classifier.
-
     Attributes:
         name: as the command line knows it.
         title: as tables show it.
-        overrides: what is changed in the settings of `H3GNN`.
-        objective: how to train the encoder that the settings of `H3GNN` describe, and embed a graph with it.
-        embed: how to embed a graph; the embedding is then probed.
-        classifier: whether `baselines.supervised` trains it on labels.
+        sees: which of "features", "edges" and "labels" it learns from.
+        train: from a task to one outcome for each of its seeds, in their order.
+        settings: its own, all that a result depends on beside graph and seed.
+        takes_settings: whether the settings of `H3GNN` that a user gives are its own too.
         has_chance: whether seeds matter; without chance one run says all.
         probe: the probe of its embedding.
-        params: its settings, for the result.
     """
 
     name: str
     title: str
-    overrides: dict[str, Any] | None = None
-    objective: Objective | None = None
-    embed: Embed | None = None
-    classifier: bool = False
+    sees: tuple[str, ...]
+    train: Callable[[Task], Iterable[Outcome]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    takes_settings: bool = False
     has_chance: bool = True
     probe: str = "logistic"
-    params: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def takes_settings(self) -> bool:
-        """Whether the settings of `H3GNN` are its own."""
-        return self.overrides is not None or self.objective is not None
+    def supervised(self) -> bool:
+        """Whether it is trained on labels; all that it chooses it then chooses on validation nodes."""
+        return "labels" in self.sees
+
+    def with_settings(self, **changes: Any) -> Method:
+        """Return the method with some settings changed."""
+        return replace(self, settings={**self.settings, **changes})
 
 
-def _features(name: str, title: str, of: Callable[[Graph], npt.NDArray[np.float32]], **params: Any) -> Method:
-    def embed(graph: Graph, seed: int, device: torch.device, watch: Watch) -> npt.NDArray[np.float32]:
-        return of(graph)
+def embedding(
+    name: str,
+    title: str,
+    embed: Callable[..., npt.NDArray[np.float32]],
+    settings: Any,
+    sees: tuple[str, ...] = GRAPH,
+) -> Method:
+    """Return a method that embeds a graph without labels.
 
-    return Method(name, title, embed=embed, has_chance=False, probe="features", params=params)
+    Args:
+        name, title, sees: of the method.
+        embed: `(graph, seed, device, settings, watch)` to an embedding `[nodes, D]`.
+        settings: a dataclass, as `embed` takes it.
+    """
+
+    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
+        given = type(settings)(**task.settings)
+        _show(judge, embed(task.graph, seed, task.device, given, watch), task.device)
+
+    return Method(name, title, sees, _each_seed(train), asdict(settings))
+
+
+def features(
+    name: str,
+    title: str,
+    of: Callable[..., npt.NDArray[np.float32]],
+    settings: Mapping[str, Any],
+    sees: tuple[str, ...] = GRAPH,
+) -> Method:
+    """Return a method that trains nothing: features, or what neighbours make of them.
+
+    Args:
+        name, title, sees: of the method.
+        of: from a graph, with the settings as arguments, to `[nodes, D]`.
+        settings: beside them may stand how the rows were made, `"rows"`, which is said and not passed on.
+    """
+
+    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
+        arguments = {key: value for key, value in task.settings.items() if key != "rows"}
+        _show(judge, of(task.graph, **arguments), task.device)
+
+    return Method(name, title, sees, _each_seed(train), settings, has_chance=False, probe="features")
+
+
+def estimator(name: str, title: str, **settings: Any) -> Method:
+    """Return `H3GNN` with a user's settings, some of them changed."""
+
+    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
+        fit_and_judge(_estimator(task, seed), task.graph, judge, task.snapshots)
+
+    return Method(name, title, GRAPH, _each_seed(train), settings, takes_settings=True)
+
+
+def supervised(name: str, title: str, kind: type[Classifier], sees: tuple[str, ...] = GRAPH) -> Method:
+    """Return a classifier that is trained on each split's training nodes."""
+
+    def train(task: Task) -> list[Predictions]:
+        return predict(
+            kind,
+            task.graph,
+            task.seeds,
+            device=task.device,
+            memory=min(int(SHARE * free_bytes(task.device)), STACK.get(task.device.type, STACK["cpu"])),
+            grid=[GridPoint(**point) for point in task.settings["grid"]],
+            epochs=task.settings["epochs"],
+            patience=task.settings["patience"],
+            watch=task.watch,
+        )
+
+    schedule = {"epochs": EPOCHS, "patience": PATIENCE, "scale_features": "auto"}
+    return Method(name, title, (*sees, "labels"), train, {"grid": find_grid("small"), **schedule})
+
+
+def given(
+    title: str, values: torch.Tensor, settings: Mapping[str, Any], *, epoch: int = 0, probe: str = "logistic"
+) -> Method:
+    """Return an embedding `[nodes, D]` that is there already, trained for so many epochs, as a method."""
+
+    def train(task: Task) -> Iterable[Outcome]:
+        return [lambda judge: judge.add(epoch, values.to(task.device))]
+
+    return Method("given", title, (), train, settings, probe=probe)
+
+
+def find_grid(name: str) -> list[dict[str, Any]]:
+    """Return the points of a grid by its name, as plain values."""
+    if name not in GRIDS:
+        raise InputError(f"there is no grid {name!r}; the grids are {', '.join(GRIDS)}")
+    return [asdict(point) for point in GRIDS[name]]
+
+
+def _each_seed(train: Callable[[Task, int, Progress, Judge], None]) -> Callable[[Task], Iterable[Outcome]]:
+    """Return what trains one seed after another, each when its judge is there."""
+
+    def trainings(task: Task) -> Iterable[Outcome]:
+        many = len(task.seeds)
+        return [partial(train, task, s, part_of(task.watch, i, 1, many)) for i, s in enumerate(task.seeds)]
+
+    return trainings
+
+
+def _estimator(task: Task, seed: int) -> H3GNN:
+    return H3GNN(**{**task.settings, "random_state": seed, "device": str(task.device)})
+
+
+def _show(judge: Judge, values: npt.NDArray[np.float32], device: torch.device) -> None:
+    judge.add(0, torch.from_numpy(values).to(device))
 
 
 _UNIT = {"rows": "unit length"}
 _LISTED = (
-    _features("raw", "raw features", raw_features),
-    _features("smoothed", "features + neighbours", lambda g: smoothed_features(g, 1), hops=1, **_UNIT),
-    _features("smoothed2", "features + two hops", lambda g: smoothed_features(g, 2), hops=2, **_UNIT),
-    _features("diffused", "diffused features", diffused_features, smoothing=DIFFUSION, **_UNIT),
-    Method("untrained", "untrained encoder", overrides={"epochs": 0}),
-    Method("mlp", "MLP (supervised)", classifier=True),
-    Method("gcn", "GCN (supervised)", classifier=True),
-    Method("gat", "GAT (supervised)", classifier=True),
-    Method("h2gcn", "H2GCN (supervised)", classifier=True),
-    Method(
-        "dgi",
-        "DGI",
-        embed=lambda graph, seed, device, watch: infomax_embedding(graph, seed, device, watch=watch),
-        params=asdict(InfomaxSettings()),
-    ),
-    Method(
-        "bgrl",
-        "BGRL",
-        embed=lambda graph, seed, device, watch: bootstrap_embedding(graph, seed, device, watch=watch),
-        params=asdict(BootstrapSettings()),
-    ),
-    Method("decoder", "encoder–decoder", overrides={"objective": "features"}),
-    Method("graphmae", "GraphMAE objective", overrides={"objective": "masked-features", "mask": "random"}),
-    Method("h3gnn", "H3GNN", overrides={}),
+    features("raw", "raw features", raw_features, {}, sees=("features",)),
+    features("smoothed", "features + neighbours", smoothed_features, {"hops": 1, **_UNIT}),
+    features("smoothed2", "features + two hops", smoothed_features, {"hops": 2, **_UNIT}),
+    features("diffused", "diffused features", diffused_features, {"smoothing": DIFFUSION, **_UNIT}),
+    estimator("untrained", "untrained encoder", epochs=0),
+    supervised("mlp", "MLP (supervised)", MLP, sees=("features",)),
+    supervised("gcn", "GCN (supervised)", GCN),
+    supervised("gat", "GAT (supervised)", GAT),
+    supervised("h2gcn", "H2GCN (supervised)", H2GCN),
+    embedding("dgi", "DGI", infomax_embedding, InfomaxSettings()),
+    embedding("bgrl", "BGRL", bootstrap_embedding, BootstrapSettings()),
+    estimator("decoder", "encoder–decoder", objective="features"),
+    estimator("graphmae", "GraphMAE objective", objective="masked-features", mask="random"),
+    estimator("h3gnn", "H3GNN"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
 """All methods by name, simple ones first."""

@@ -11,8 +11,13 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.ridge import RidgeValidation
-from h3gnn.experiments.objectives import ClusterAccuracy, ClusterAgreement, ProbeAccuracy, ValidationAccuracy
+from h3gnn.evaluation.criteria import (
+    ClusterAccuracy,
+    ClusterAgreement,
+    ProbeAccuracy,
+    RidgeValidation,
+    ValidationAccuracy,
+)
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.tuning import FIXED, Budget, Objective, Searcher, Tried, best_trials, finished
 from h3gnn.graphs.graph import Graph

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.evaluation.results import Result, Scores
+from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.report.findings import TRAINED, Findings, Floats
 from h3gnn.storage.files import write_atomically
 
@@ -31,7 +31,7 @@ def print_results(results: Sequence[Result]) -> None:
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
-def percent(scores: Scores) -> str:
+def percent(scores: RepeatedScore) -> str:
     """Return mean ± standard deviation in per cent."""
     return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.ridge import RidgeValidation
+from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily

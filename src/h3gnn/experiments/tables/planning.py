@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
 from h3gnn.experiments.methods import METHODS, Method
 from h3gnn.experiments.run import method_params
 from h3gnn.experiments.tables.cells import Cell, Scope
@@ -19,21 +17,6 @@ SEEDS, SEEDS_OF_ONE_SPLIT = 2, 5
 """Training runs of a baseline on a graph with ten splits, and on one with a single split."""
 QUICK_EPOCHS = 5
 """Epochs of a baseline in a quick look."""
-_SMALL_DGI = InfomaxSettings(width=16, epochs=QUICK_EPOCHS)
-_SMALL_BGRL = BootstrapSettings(width=16, epochs=QUICK_EPOCHS)
-_QUICK = {
-    "dgi": replace(
-        METHODS["dgi"],
-        embed=lambda graph, seed, device, watch: infomax_embedding(graph, seed, device, _SMALL_DGI, watch),
-        params=asdict(_SMALL_DGI),
-    ),
-    "bgrl": replace(
-        METHODS["bgrl"],
-        embed=lambda graph, seed, device, watch: bootstrap_embedding(graph, seed, device, _SMALL_BGRL, watch),
-        params=asdict(_SMALL_BGRL),
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Line:
@@ -81,11 +64,11 @@ def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Lin
     seeds = scope.seeds_up_to(SEEDS_OF_ONE_SPLIT if graph in CITATION else SEEDS)
     chosen = baseline(entry.baseline, quick=scope.quick)
     grid = "full" if graph in FULL_GRID and not scope.quick else "small"
-    params = method_params(chosen, grid=grid, epochs=QUICK_EPOCHS if scope.quick else None)
+    params = method_params(chosen, grid=grid)
     if chosen.takes_settings:
         params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
     params |= {"method": entry.baseline, "quick": scope.quick}
-    if chosen.classifier:
+    if chosen.supervised:
         params |= {"grid_name": grid, "grid": _axes(params["grid"])}
     cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
     return [Line(entry.title, graph, (cell,))]
@@ -122,7 +105,11 @@ _PLANNERS = {
 
 def baseline(name: str, *, quick: bool) -> Method:
     """Return a baseline; in a quick look those with many epochs are smaller."""
-    return _QUICK.get(name, METHODS[name]) if quick else METHODS[name]
+    method = METHODS[name]
+    if not quick or method.takes_settings or not method.has_chance:
+        return method
+    small = {} if method.supervised else {"width": 16}
+    return method.with_settings(epochs=QUICK_EPOCHS, **small)
 
 
 def _axes(points: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -10,7 +10,6 @@ from h3gnn.baselines.matrices import adjacency, neighbour_mean
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.graphs.graph import Graph
 
-HOPS = 2
 DIFFUSION = 0.9
 """How far the diffused features are carried, see `Smoother`."""
 
@@ -21,7 +20,7 @@ def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
     return features
 
 
-def smoothed_features(graph: Graph, hops: int = HOPS) -> npt.NDArray[np.float32]:
+def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
     r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]`, `[nodes, (hops + 1) · features]`.
 
     :math:`\hat X` are the features with rows of length 1, and :math:`\bar A` takes the mean over a node's
@@ -35,7 +34,7 @@ def smoothed_features(graph: Graph, hops: int = HOPS) -> npt.NDArray[np.float32]
     return smoothed
 
 
-def diffused_features(graph: Graph, strength: float = DIFFUSION) -> npt.NDArray[np.float32]:
+def diffused_features(graph: Graph, smoothing: float = DIFFUSION) -> npt.NDArray[np.float32]:
     """Return the features with rows of length 1, averaged over random walks, `[nodes, features]`.
 
     What H3GNN's own smoothing does to an embedding, done to the features: what it earns without any training.
@@ -43,5 +42,5 @@ def diffused_features(graph: Graph, strength: float = DIFFUSION) -> npt.NDArray[
     unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
     support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
     walk = StepMatrix(support, "walks", unit.device)
-    diffused: npt.NDArray[np.float32] = Smoother(walk, strength)(unit).numpy()
+    diffused: npt.NDArray[np.float32] = Smoother(walk, smoothing)(unit).numpy()
     return diffused
