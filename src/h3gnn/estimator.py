@@ -33,7 +33,6 @@ from h3gnn.training.batches import SampledBatches, WholeGraph, rows_in_memory, s
 from h3gnn.training.distributed import launched_together, together
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
-from h3gnn.training.objectives import OBJECTIVES, deal
 from h3gnn.training.models import (
     Shape,
     Training,
@@ -43,6 +42,7 @@ from h3gnn.training.models import (
     files_in,
     train_models,
 )
+from h3gnn.training.objectives import OBJECTIVES, deal
 from h3gnn.training.resources import (
     Size,
     peak_megabytes,
@@ -111,7 +111,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     Attributes:
         encoder_: the trained student, a `JointEncoder` with `n_models` models.
-        graph_: the fitted `Graph`.
+        graph_: the fitted `Graph`, or `MappedGraph` of a graph in files.
         embedding_: its embedding, float32 `[nodes, n_models · D]`.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit.
@@ -255,8 +255,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 checkpoints are removed.
             snapshots: after which epochs to hand the models' embedding to a function; not in mini-batches,
                 and not together with checkpoints.
-            after_epoch_of: gives, for a group of models that starts with a given one, what is called after each
-                of its epochs with the epoch and the records so far.
+            after_epoch_of: gives, for a group of models that starts with a given one, what is called after
+                each of its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
         self._check_fit(X, checkpoints, snapshots)
@@ -319,7 +319,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
         for stale in ("embedding_", "support_"):  # of an earlier fit
             self.__dict__.pop(stale, None)
-        self.graph_: Graph | MappedGraph = graph
+        self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
@@ -559,7 +559,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return _as_array(self._smoother(self.graph_, rows.device)(self._scaled(rows)))
 
     def _encode(self, graph: Graph, support: Support, edge_weights: Tensor) -> npt.NDArray[np.float32]:
-        """Return the embedding of another graph in memory, read out as the fitted one's, `[nodes, models · D]`."""
+        """Return the embedding of another graph, read out as the fitted one's, `[nodes, models · D]`."""
         device = pick_device(self.device)
         rows = joined(self._embed(self._rows(graph, support), edge_weights.to(device)))
         return _as_array(self._smoother(graph, device)(self._scaled(rows)))

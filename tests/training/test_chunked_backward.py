@@ -82,7 +82,7 @@ def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targ
     encoder, source = setting(path_graph)
     batch = batch_of(source)
     weights = encoder.edges(batch.factor, batch.start)
-    teacher = Teacher(encoder, [0.9, 0.9]).look(batch.part, weights, None, DrawnNoise([]))
+    teacher = Teacher(encoder, [0.9, 0.9]).look(batch.part, None, weights, None, DrawnNoise([]))
     compare = LatentPrediction(MODELS, encoder, targets).compare(view_of(batch, teacher=teacher.embedding))
     target = encoder(batch.part, weights)
     if targets == "standardized":

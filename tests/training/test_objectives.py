@@ -344,7 +344,7 @@ def test_chunks_change_neither_shares_nor_gradients(
     objective = built(kind, case.student, targets)
     part = case.batch.part
     learned = [*case.student.fusion.parameters(), *objective.parameters()]
-    kept = case.student.attention_keep(part, DrawnNoise(generators(2)))
+    kept = case.student.attention_keep(part.seeds, DrawnNoise(generators(2)))
     assert kept is not None
     assert not kept.all()
     leaf = torch.randn(2, 6, 4, 4, dtype=torch.double, generator=torch.Generator().manual_seed(5))

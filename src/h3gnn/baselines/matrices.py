@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.errors import InputError
-from h3gnn.graphs.graph import Graph
 from h3gnn.encoder.sparse import csr_tensor, row_pointers
 from h3gnn.encoder.support import adjacency_entries
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
 
 TWO_HOP_LIMIT = 300_000_000
 """Paths of two steps that may be walked to find the two-hop neighbourhoods."""

@@ -1,8 +1,8 @@
 """Where dropout's random numbers come from: drawn in turn for a whole graph, or belonging to each node.
 
 A stream of random numbers depends on who drew before. When the nodes of a step are spread over batches and
-processes, that would make the result depend on the split. There a number is a hash of (seed, node, which): the
-finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in whole-number arithmetic that wraps.
+processes, that would make the result depend on the split. There a number is a hash of (seed, node, which):
+the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in whole-number arithmetic that wraps.
 """
 
 from __future__ import annotations

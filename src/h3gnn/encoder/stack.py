@@ -28,8 +28,8 @@ class EncoderStack(nn.Module):
     .. math::
         \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
 
-    followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw features),
-    `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
+    followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw
+    features), `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
 
     All weights have a first axis `models`: a stack trains together, and no model sees another. `JointEncoder`
     is the stack of one, with the calling habits of PyG.

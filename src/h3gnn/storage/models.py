@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.graph import Graph, Provenance
+from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
-from h3gnn.graphs.graph import csr_features
 from h3gnn.storage.checkpoints import CHECKPOINTS
 from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
 
@@ -42,7 +41,7 @@ class ModelState:
 
     params: dict[str, Any]
     tensors: dict[str, Tensor]
-    graph: Graph
+    graph: Graph | MappedGraph
     history: dict[str, Any]
     seeds: list[int]
     scaling: str
@@ -136,12 +135,12 @@ def _read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def graph_words(graph: Graph) -> dict[str, Any]:
+def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
     """Return what a description says of a graph: where it came from, and the names of its classes."""
     return {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
 
 
-def graph_tensors(graph: Graph) -> dict[str, Tensor]:
+def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
     if isinstance(graph, MappedGraph):
         place = str(graph.folder.resolve()).encode()
@@ -170,7 +169,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         mapped = open_mapped(bytes(tensors["mapped"].tolist()).decode())
         if mapped.provenance.sha256 != provenance.sha256:
             raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
-        return cast(Graph, mapped)
+        return mapped
     rows, columns = (int(size) for size in tensors["shape"])
     features = tensors.get("features")
     if features is None:

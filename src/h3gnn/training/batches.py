@@ -147,14 +147,14 @@ class Source(Protocol):
 class WholeGraph:
     """The graph as one batch: every node is a seed and hears all of its neighbours.
 
-    Tokens are made for all nodes. The fusion block and the comparison, which cost more, may be left to a sample
-    of them that is drawn anew in each step, half of it at random and half neighbours of these.
+    Tokens are made for all nodes. The fusion block and the comparison, which cost more, may be left to a
+    sample of them that is drawn anew in each step, half of it at random and half neighbours of these.
 
     Args:
         features: of all nodes, on the device to train on.
         support: on the same device.
         hops: of the encoder.
-        compared: on how many nodes the student is compared in each step; None, or more than there are, is all.
+        compared: on how many nodes the student is compared in each step; None is all.
     """
 
     whole = True

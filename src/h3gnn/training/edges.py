@@ -51,8 +51,8 @@ class Edges(Protocol):
 
 
 class ParameterEdges:
-    """Edge weights with no state of their own here: the optimiser steps those of the whole graph and the teacher
-    follows, as with all other parameters; fixed ones stay, and computed ones are the encoders' own business.
+    """Edge weights with no state of their own here: the optimiser steps those of the whole graph and the
+    teacher follows, as with all other parameters; fixed ones stay, and computed ones are the encoders' own business.
     """
 
     def __init__(self, student: EncoderStack, teacher: EncoderStack | None) -> None:
@@ -135,7 +135,8 @@ class SparseEdges:
 
     def teacher(self, batch: Batch) -> Tensor:
         """Return the teachers' weights, moved up to this step."""
-        assert self.teacher_logit is not None and batch.entries is not None
+        assert self.teacher_logit is not None
+        assert batch.entries is not None
         entries = batch.entries.to(self.logit.device)
         self._follow(entries)
         logit = self.teacher_logit.index_select(1, entries).to(batch.factor.device)
@@ -143,7 +144,8 @@ class SparseEdges:
 
     def step(self, batch: Batch, ranks: Ranks) -> None:
         """Step the students at the entries that any process touched."""
-        assert self._leaf is not None and batch.entries is not None
+        assert self._leaf is not None
+        assert batch.entries is not None
         leaf, self._leaf = self._leaf, None
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         entries, gradient = ranks.merge(batch.entries.to(gradient.device), gradient)

@@ -122,7 +122,7 @@ class Training(_FromSettings):
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """Take the fields from arguments by name; what is left to the objectives becomes theirs, model by model."""
+        """Take the fields from arguments by name, and from each model's objective what is left to it."""
         names = deal(params["objective"], params["n_models"])
         own = {
             name: [OBJECTIVES[one].views[name] for one in names]

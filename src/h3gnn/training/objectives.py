@@ -356,12 +356,15 @@ class Committee(nn.Module):
                 last[:] = [(rows, view.teacher(rows))]
             return last[0][1]
 
+        def teacher_of(models: slice) -> Callable[[slice], Tensor]:
+            return lambda rows: teacher(rows)[models]
+
         compares = []
         for one, models in self:
             of = slice(models.start, models.stop)
             mine = View(
                 view.batch,
-                (lambda rows, of=of: teacher(rows)[of]) if one.needs_teacher else None,
+                teacher_of(of) if one.needs_teacher else None,
                 view.mask[of],
                 None if view.pairs_kept is None else view.pairs_kept[of],
                 view.generators[of],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.evaluation.paired import paired_test
-from h3gnn.evaluation.results import Scores
+from h3gnn.evaluation.results import RepeatedScore
 from h3gnn.experiments.tables.specifications import TABLES, MeanStd, Table, paper_tables, printed
 
 Row = dict[str, Any]
@@ -122,7 +122,7 @@ def selection(table: Table, rows: Sequence[Row]) -> str:
 def pairs(table: Table, rows: Sequence[Row]) -> str:
     """Return each entry's difference to the first under `validation`, in points, with its p-value."""
     scores = {
-        (row["method"], row["graph"]): Scores.from_dict(row["probe"])
+        (row["method"], row["graph"]): RepeatedScore.from_dict(row["probe"])
         for row in rows
         if row["protocol"] == "validation"
     }
@@ -134,11 +134,11 @@ def pairs(table: Table, rows: Sequence[Row]) -> str:
     return grid([f"difference to {base}, `validation`, points (p)", *map(graph_title, table.graphs)], lines)
 
 
-def _difference(one: Scores | None, base: Scores | None) -> str:
+def _difference(one: RepeatedScore | None, base: RepeatedScore | None) -> str:
     if one is None or base is None:
         return NOTHING
     both = min(len(one.values), len(base.values))  # the seeds that both had
-    tested = paired_test(Scores(one.values[:both]), Scores(base.values[:both]))
+    tested = paired_test(RepeatedScore(one.values[:both]), RepeatedScore(base.values[:both]))
     return f"{100 * tested.difference:+.2f} ({tested.p_value:.2f})"
 
 

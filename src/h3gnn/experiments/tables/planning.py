@@ -18,6 +18,7 @@ SEEDS, SEEDS_OF_ONE_SPLIT = 2, 5
 QUICK_EPOCHS = 5
 """Epochs of a baseline in a quick look."""
 
+
 @dataclass(frozen=True)
 class Line:
     """A method on a graph, and the cells that its row is made from."""

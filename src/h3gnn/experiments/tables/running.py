@@ -29,7 +29,7 @@ from h3gnn.experiments.tables.measures import (
     run_efficiency,
     run_statistics,
 )
-from h3gnn.experiments.tables.planning import QUICK_EPOCHS, baseline
+from h3gnn.experiments.tables.planning import baseline
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import versions
@@ -148,7 +148,6 @@ def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
         model=H3GNN(**settings) if method.takes_settings else None,
         device=str(device),
         grid=cell.params.get("grid_name", "small"),
-        epochs=QUICK_EPOCHS if quick else None,
         name=cell.graph,
     )
     return {"rows": [pack(replace(result, params=cell.params))]}
