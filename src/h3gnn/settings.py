@@ -210,6 +210,19 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+BEFORE: dict[str, Any] = {
+    "targets": "plain",
+    "feature_drop": 0.0,
+    "edge_drop": 0.0,
+    "edge_weights": "learned",
+    "edge_rate": 1.0,
+    "nodes_per_step": None,
+    "tokens": False,
+    "smoother": "walks",
+}
+"""What was so before there was a setting for it: a preset or result that does not name it was made with this."""
+
+
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Check every setting on its own, then those that must fit together."""
     for name, setting in SETTINGS.items():
@@ -283,7 +296,7 @@ def preset(name: str) -> dict[str, Any]:
         InputError: when there is no such preset, or the file is none.
     """
     if name in _shipped():
-        return dict(_shipped()[name]["params"])
+        return {**BEFORE, **_shipped()[name]["params"]}
     if not name.endswith(".json"):
         names = ", ".join(preset_names())
         raise InputError(f"there is no preset {name!r}; the presets are {names}, or a file of `h3gnn tune`")
@@ -296,4 +309,4 @@ def preset(name: str) -> dict[str, Any]:
     params = kept.get("params") if isinstance(kept, dict) else None
     if not isinstance(params, dict):
         raise InputError(f'{name} is not a preset: it has no "params"')
-    return params
+    return {**BEFORE, **params}

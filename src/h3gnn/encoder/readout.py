@@ -105,8 +105,8 @@ class Smoother:
     that is the same everywhere stays as it is. P has real eigenvalues between −1 and 1, so Chebyshev's
     semi-iteration finds the sum in about √(1/(1 − \|s\|)) products.
 
-    `"powers"`: by the mean over the first K = 8 powers of the symmetric Ã with self-loops, the weights of S²GC
-    (Zhu and Koniusz, 2021),
+    `"powers"`: by the mean over the first K = 8 powers of the symmetric Ã with self-loops, the weights of
+    S²GC (Zhu and Koniusz, 2021),
 
     .. math:: Z = (1 - s) H + \frac sK \sum_{k=1}^K \tilde A^k H
 

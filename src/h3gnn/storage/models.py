@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +161,7 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     return tensors
 
 
-def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph:
+def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
     """Read what `graph_tensors` and `graph_words` returned."""
     told = description["provenance"]
     provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))

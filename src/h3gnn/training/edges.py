@@ -51,8 +51,10 @@ class Edges(Protocol):
 
 
 class ParameterEdges:
-    """Edge weights with no state of their own here: the optimiser steps those of the whole graph and the
-    teacher follows, as with all other parameters; fixed ones stay, and computed ones are the encoders' own business.
+    """Edge weights with no state of their own here.
+
+    The optimiser steps those of the whole graph and the teacher follows, as with all other parameters; fixed
+    ones stay, and computed ones are the encoders' own business.
     """
 
     def __init__(self, student: EncoderStack, teacher: EncoderStack | None) -> None:

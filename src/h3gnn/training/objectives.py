@@ -1,9 +1,9 @@
 r"""What the student is asked for. Each objective gives every node its share of the loss.
 
-An objective is called with the student's embedding of some seeds and returns `[models, seeds]`: how much each of
-them adds to the loss, whose mean over all seeds is the loss. That share is the node's difficulty, from which
-the next mask is drawn. :math:`S(v)` is the student's embedding of node v in its view of the graph,
-:math:`T(v)` the teacher's in the full graph; a hat is a column brought to mean 0 and variance 1 over the nodes.
+An objective is called with the student's embedding of some seeds and returns `[models, seeds]`: how much
+each of them adds to the loss, which is the mean over all seeds. That share is the node's difficulty, from
+which the next mask is drawn. :math:`S(v)` is the student's embedding of node v in its view of the graph,
+:math:`T(v)` the teacher's in the full graph; a hat is a column brought to mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Objective(nn.Module):
         needs_pairs: it looks at neighbours, so that a batch has to hold some pairs of them.
         node_by_node: a node's share depends on that node's embedding alone, so that the nodes may be worked
             on in chunks.
-        views: the chances with which the student's view drops feature columns and edges and masks nodes, where
-            the user leaves them to the objective.
+        views: the chances with which the student's view drops feature columns and edges and masks nodes,
+            where the user leaves them to the objective.
     """
 
     needs_teacher: ClassVar[bool] = False
@@ -109,7 +109,7 @@ class LatentPrediction(Objective):
         \mathrm{Diffi}(v) = \lVert S(v) - T(v) \rVert_2^2
 
     With `targets="standardized"` the distance is to :math:`\hat T(v)`: a plain distance can fall by shrinking
-    whatever is hard to predict. In mini-batches the mean and the variance are the batch's, over all processes.
+    whatever is hard to predict. In mini-batches mean and variance are the batch's, over all processes.
     """
 
     needs_teacher = True
@@ -160,8 +160,8 @@ class HiddenEdges(Objective):
         - \operatorname*{mean}_{(u,w)\,\text{random}} \log (1 - \sigma(h_{uw})), \qquad
         h_{uv} = \mathrm{MLP}(S(u) \odot S(v))
 
-    At most `MOST` pairs of each kind are drawn per step; where none of them was hidden, all count as hidden. A
-    node's share is that of the pairs that begin with it.
+    At most `MOST` pairs of each kind are drawn per step; where none of them was hidden, all count as hidden.
+    A node's share is that of the pairs that begin with it.
     """
 
     needs_pairs = True
@@ -205,7 +205,9 @@ class HiddenEdges(Objective):
 
 
 class NeighbourPrediction(Objective):
-    r"""Predict what the teacher makes of the neighbours, and stand apart from the rest (GraphACL; Xiao et al., 2023).
+    r"""Predict the teacher's view of the neighbours, and stand apart from the rest.
+
+    After GraphACL (Xiao et al., 2023):
 
     .. math:: \mathcal L = \frac1N \sum_v \Bigl( -\frac1\tau \operatorname*{mean}_{u \in \mathcal N(v)}
         \cos(W S(v), T(u)) + \log \operatorname*{mean}_{w} e^{\cos(S(v), S(w)) / \tau} \Bigr)
@@ -380,7 +382,7 @@ def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
 
 
 def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
-    """Bring every column of `[models, nodes, D]` to mean 0 and variance 1 over the nodes (of all processes)."""
+    """Bring every column of `[models, nodes, D]` to mean 0 and variance 1, over all processes' nodes."""
     if ranks is None or ranks.size == 1:
         variance, mean = torch.var_mean(embedding, dim=1, keepdim=True, correction=0)
     else:

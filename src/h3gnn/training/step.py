@@ -28,8 +28,8 @@ class Step:
     """Mask, encode with the student, look with the teacher, compare, step, move the teacher.
 
     The mask is drawn once per epoch over all nodes, from the difficulty that every node had when it was last
-    a seed. The whole graph is one batch; in mini-batches the rest is done for one batch after another, and the
-    loss is the seeds' alone.
+    a seed. The whole graph is one batch; in mini-batches the rest is done for one batch after another, and
+    the loss is the seeds' alone.
 
     Args:
         student: a stack of one or more models.
@@ -86,7 +86,7 @@ class Step:
         return torch.stack([loss.mean(dim=1), mask.sum(dim=1).to(loss.dtype)])
 
     def _train_on(self, batch: Batch, mask: Tensor) -> Tensor:
-        """Make one step; return the difficulty of the batch's seeds, over all processes, `[models, seeds]`."""
+        """Make one step; return the difficulty of the seeds of all processes, `[models, seeds]`."""
         difficulty = self._look(batch, mask)
         self._share_gradients(batch)
         spent = self.student.input.weight.grad

@@ -9,7 +9,7 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.store import fingerprint
 from h3gnn.experiments.tables.specifications import CITATION
-from h3gnn.settings import kept_for, tuned_presets
+from h3gnn.settings import BEFORE, kept_for, tuned_presets
 
 FORMAT = 2
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
@@ -49,7 +49,12 @@ class Cell:
         Args:
             sha256: of the graph's content.
         """
-        return fingerprint({**self.as_dict(), "sha256": sha256, "format": FORMAT})
+        params = {
+            name: value for name, value in self.params.items() if name not in BEFORE or value != BEFORE[name]
+        }
+        if params.get("objective") == "features":  # the name under which it was first kept
+            params["objective"] = "decoder"
+        return fingerprint({**self.as_dict(), "params": params, "sha256": sha256, "format": FORMAT})
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: all that the outcome depends on, beside the graph's content."""
