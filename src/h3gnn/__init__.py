@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from h3gnn.encoder.joint import JointEncoder
-    from h3gnn.errors import CheckpointError, GraphError, InputError, ModelFolderError, RankLostError
+    from h3gnn.errors import (
+        CheckpointError,
+        GraphError,
+        InputError,
+        ModelFolderError,
+        RankLostError,
+        TrainingStopped,
+    )
     from h3gnn.estimator import H3GNN
     from h3gnn.evaluation.clustering import compare_clusters, kmeans_clusters
     from h3gnn.evaluation.probe import ProbeResult, linear_probe
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from h3gnn.graphs.synthetic import mixed_graph
     from h3gnn.settings import preset, preset_names
     from h3gnn.storage.checkpoints import Checkpoints
-    from h3gnn.training.checkpoints import CheckpointWarning, TrainingStopped
+    from h3gnn.training.checkpoints import CheckpointWarning
     from h3gnn.training.history import CollapseWarning, History
     from h3gnn.training.loop import Snapshots
 
@@ -37,7 +44,14 @@ __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStop
 
 _HOMES = {
     "encoder.joint": ("JointEncoder",),
-    "errors": ("CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"),
+    "errors": (
+        "CheckpointError",
+        "GraphError",
+        "InputError",
+        "ModelFolderError",
+        "RankLostError",
+        "TrainingStopped",
+    ),
     "estimator": ("H3GNN",),
     "evaluation.clustering": ("compare_clusters", "kmeans_clusters"),
     "evaluation.probe": ("ProbeResult", "linear_probe"),
@@ -52,7 +66,7 @@ _HOMES = {
     "graphs.synthetic": ("mixed_graph",),
     "settings": ("preset", "preset_names"),
     "storage.checkpoints": ("Checkpoints",),
-    "training.checkpoints": ("CheckpointWarning", "TrainingStopped"),
+    "training.checkpoints": ("CheckpointWarning",),
     "training.history": ("CollapseWarning", "History"),
     "training.loop": ("Snapshots",),
 }

@@ -28,6 +28,14 @@ class RankLostError(RuntimeError):
     """Another process of a distributed job is gone; empty where a survivor has already said so."""
 
 
+class TrainingStopped(KeyboardInterrupt):
+    """A signal ended the training between two epochs; the message says which, and what was kept."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
 def check_whole(name: str, value: Any, least: int) -> int:
     """Return a whole number that is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:

@@ -29,7 +29,13 @@ from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
-from h3gnn.training.batches import SampledBatches, WholeGraph, rows_in_memory, sampled_batches
+from h3gnn.training.batches import (
+    SampledBatches,
+    WholeGraph,
+    compared_nodes,
+    rows_in_memory,
+    sampled_batches,
+)
 from h3gnn.training.distributed import launched_together, together
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
@@ -59,8 +65,9 @@ INFERENCE_CHUNK = 16_384
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Node embeddings without labels, for graphs that mix homophily and heterophily.
 
-    A student encoder sees a masked graph and predicts what its teacher, a moving average of itself, makes of
-    the whole graph; the nodes that are hard to predict are masked more often. See docs/method.md.
+    A student encoder sees a part of the graph and is asked for something that it did not see: what its teacher, a
+    moving average of itself, makes of the whole graph, or which edges were hidden. The default is a committee:
+    models with different objectives, whose embeddings stand side by side. See docs/method.md.
 
     The defaults are for a graph that nobody has tuned for; `H3GNN.from_preset("paper")` is the paper's
     equations as printed.
@@ -73,20 +80,29 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         norm: place of the norm in the Transformer block: "residual-post", "post" or "pre".
         fusion: "attention", or "mlp" for the ablation without attention.
         output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C).
+        tokens: put the tokens, as they are before they are fused, beside the embedding.
         smoothing: s of the read-out: 0 leaves embeddings as the encoder made them; towards 1 each becomes the
             mean over ever longer walks from its node (for graphs whose neighbours are alike); below 0 it
-            is set off against its neighbours (where they differ). See docs/method.md.
+            is set off against its neighbours (where they differ); "auto" looks at the features of neighbours,
+            never at labels, and writes what it chose to `smoothing_`.
+        smoother: "walks", or "powers" for the mean over powers of Ã.
+        edge_weights: "fixed" at their entry of Ã, "learned", one number per edge, or "computed" from both ends.
+        edge_rate: of learned edge weights, their share of the learning rate.
         edge_start: "normalized" starts each edge weight at its entry of Ã; a number starts all there.
         self_loops: whether a node's neighbourhood includes itself.
         normalize: multiply each learned edge weight with its entry of Ã.
         batch_norm: batch norm between the layers of a weighted GCN.
         undirected: let messages flow both ways along each edge.
         token_dropout, attention_dropout: dropout rates in training.
-        objective: "teacher", or "decoder" for the ablation that rebuilds raw features.
+        objective: what a model is asked for: "teacher" (the paper's), "decorrelation", "neighbours", "edges",
+            "features" or "masked-features"; or a list, which is dealt out among the models.
+        targets: "standardized" brings the columns of the teacher's embedding to one scale, "plain" does not.
+        feature_drop, edge_drop: chances with which the student does not see a feature column or an edge;
+            "auto" is the objective's own.
         teacher_mode: "eval" keeps the teacher free of dropout; "train" does as the released code.
         momentum: α of the teacher's moving average.
         mask: "random", "difficulty" or "probability".
-        mask_ratio: R, the share of nodes to mask.
+        mask_ratio: R, the share of nodes to mask; "auto" is the objective's own.
         exploit_ratio: r, the share of the mask that difficulty decides.
         mask_warmup: epochs with random masks at the start.
         mask_token: the learnable mask token starts "normal" or "zero".
@@ -94,7 +110,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         learning_rate, weight_decay: of Adam.
         schedule: "cosine" or "constant" after the warm-up.
         lr_warmup: epochs over which the learning rate rises.
-        n_models: how many independent models to train; their embeddings stand side by side.
+        nodes_per_step: how many nodes the student is compared on in each step, drawn anew; None is all, "auto"
+            half of them and at least 1,024. Messages always flow in the whole graph.
+        n_models: how many models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
         batch_size: train on so many nodes at a time, with sampled neighbours; None trains on the full graph.
@@ -110,9 +128,12 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         verbose: show a progress bar when standard error is a terminal.
 
     Attributes:
-        encoder_: the trained student, a `JointEncoder` with `n_models` models.
+        encoder_: the trained students, an `EncoderStack` of `n_models` models.
+        members_: the objective of each model, in the order of the embedding's columns.
+        smoothing_: the strength of smoothing, as set or as chosen.
         graph_: the fitted `Graph`, or `MappedGraph` of a graph in files.
-        embedding_: its embedding, float32 `[nodes, n_models · D]`.
+        embedding_: its embedding, float32 `[nodes, n_models · D]`; of several objectives, each column has mean
+            0 and variance 1 before it is smoothed.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
@@ -129,9 +150,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         fusion: str = "attention",
         output: str = "flatten",
         tokens: bool = False,
-        smoothing: float | str = 0.0,
+        smoothing: float | str = "auto",
         smoother: str = "walks",
-        edge_weights: str = "learned",
+        edge_weights: str = "fixed",
         edge_rate: float = 1.0,
         edge_start: float | str = "normalized",
         self_loops: bool = False,
@@ -140,24 +161,24 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         undirected: bool = True,
         token_dropout: float = 0.0,
         attention_dropout: float = 0.1,
-        objective: str | Sequence[str] = "teacher",
-        targets: str = "plain",
-        feature_drop: float | str = 0.0,
-        edge_drop: float | str = 0.0,
+        objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
+        targets: str = "standardized",
+        feature_drop: float | str = "auto",
+        edge_drop: float | str = "auto",
         teacher_mode: str = "eval",
         momentum: float = 0.9,
         mask: str = "probability",
-        mask_ratio: float | str = 0.7,
+        mask_ratio: float | str = "auto",
         exploit_ratio: float = 0.5,
         mask_warmup: int = 10,
         mask_token: str = "zero",
-        epochs: int = 100,
-        learning_rate: float = 0.001,
+        epochs: int = 30,
+        learning_rate: float = 0.004,
         weight_decay: float = 0.0,
         schedule: str = "cosine",
         lr_warmup: int = 10,
-        nodes_per_step: int | None = None,
-        n_models: int = 1,
+        nodes_per_step: int | str | None = "auto",
+        n_models: int = 8,
         scale_features: str = "auto",
         n_neighbors: int = 10,
         batch_size: int | None = None,
@@ -518,7 +539,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if self.batch_size is None:
             assert isinstance(self.graph_, Graph)
             features = self._features(self.graph_.features, device)
-            return WholeGraph(features, self.support_.to(device), self.hops, self.nodes_per_step)
+            compared = compared_nodes(self.nodes_per_step, self.graph_.num_nodes)
+            return WholeGraph(features, self.support_.to(device), self.hops, compared)
         return sampled_batches(
             self._rows_anywhere(),
             self.hops,

@@ -162,8 +162,13 @@ SETTINGS: dict[str, Setting] = {
     "weight_decay": number(OPTIMISATION, 0, 10, "Of Adam."),
     "schedule": choice(OPTIMISATION, ("cosine", "constant"), "The learning rate after the warm-up."),
     "lr_warmup": whole(OPTIMISATION, 0, "Epochs over which the learning rate rises."),
-    "nodes_per_step": whole(
-        OPTIMISATION, 2, "Compare so many nodes in each step, drawn anew; none is all.", may_be_none=True
+    "nodes_per_step": Setting(
+        OPTIMISATION,
+        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 1,024.",
+        lambda name, value: value == "auto" or check_whole(name, value, 2),
+        '"auto", 2, …',
+        ("auto",),
+        may_be_none=True,
     ),
     "n_models": whole(OPTIMISATION, 1, "Train so many models and join their embeddings."),
     "tokens": flag(READ_OUT, "Put the tokens beside the fused embedding."),

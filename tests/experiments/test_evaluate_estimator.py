@@ -26,7 +26,7 @@ def test_snapshots_are_evenly_spaced_and_end_with_the_last() -> None:
 def test_models_trained_in_groups_are_judged_together(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together, grouped = (build_judge(small_mixed, protocol=PUBLISHED) for _ in range(2))
+    together, grouped = (build_judge(small_mixed, protocol=PUBLISHED, parts=3) for _ in range(2))
     fit_and_judge(H3GNN(**MODEL), small_mixed, together)
     monkeypatch.setattr("h3gnn.training.models.models_at_once", lambda *_, **__: 2)
     fit_and_judge(H3GNN(**MODEL), small_mixed, grouped)

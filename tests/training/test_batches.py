@@ -221,9 +221,10 @@ def test_masks_have_the_distribution_of_full_graph_training(
     difficulty = torch.rand(MODELS, nodes, generator=torch.Generator().manual_seed(4)).double()
     hidden = torch.zeros(MODELS, nodes)
 
-    def look(batch: Batch, mask: Tensor) -> None:
+    def look(batch: Batch, mask: Tensor) -> Tensor:
         seeds = batch.part.seeds
         hidden[:, seeds] += mask[:, seeds]
+        return torch.zeros(MODELS, len(seeds))
 
     monkeypatch.setattr(step, "_train_on", look)
     step.difficulty.copy_(difficulty)

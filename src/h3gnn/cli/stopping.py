@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli.output import is_first, say
-from h3gnn.errors import InputError, RankLostError
-from h3gnn.training.checkpoints import TrainingStopped
+from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.storage.checkpoints import Checkpoints

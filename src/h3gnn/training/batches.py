@@ -32,6 +32,8 @@ from h3gnn.training.sampling import (
 EDGE_PLACE = 1 << 20
 """Where the noise that drops edges is drawn; places within the encoder have small numbers."""
 BATCHES = ("neighbours", "clusters")
+FEWEST_COMPARED = 1024
+"""A step compares half of the nodes, but not fewer than this, where nobody says how many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,6 +334,11 @@ class SampledBatches:
         order = np.argsort(extended)
         position = order[np.searchsorted(extended, partner[has], sorter=order)]
         return extended, np.stack([np.flatnonzero(has), position])
+
+
+def compared_nodes(asked: int | str | None, nodes: int) -> int | None:
+    """Return on how many nodes a step compares; None is all."""
+    return max(FEWEST_COMPARED, nodes // 2) if isinstance(asked, str) else asked
 
 
 def sampled_batches(

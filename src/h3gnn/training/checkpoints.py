@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from h3gnn.errors import CheckpointError
+from h3gnn.errors import CheckpointError, TrainingStopped
 from h3gnn.storage.checkpoints import CheckpointFolder, Checkpoints, make_folder, one_process_only
 from h3gnn.storage.files import remove_parts, versions
 from h3gnn.training.history import Recorder
@@ -156,14 +156,6 @@ def _by_part(tensors: dict[str, Tensor]) -> State:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class TrainingStopped(KeyboardInterrupt):
-    """A signal ended the training between two epochs; the message says which, and what was kept."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number
 
 
 class StopRequest:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Which quantiles of the difficulty are kept."""
-SAMPLE = 512
+SAMPLE = 256
 """The rank is measured on at most this many nodes, evenly spaced."""
 
 SMALLEST_RANK = 2.0

@@ -43,7 +43,7 @@ ORDER_SALT = 0x5EED
 
 def default_chunk(device: torch.device, models: int) -> int:
     """Return how many nodes a stack of so many models fuses at a time."""
-    return max(1, CHUNK[device.type] // models)
+    return CHUNK["cpu"] if device.type == "cpu" else max(1, CHUNK[device.type] // models)
 
 
 class _FromSettings:

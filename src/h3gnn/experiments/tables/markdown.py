@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.evaluation.paired import paired_test
-from h3gnn.evaluation.results import RepeatedScore
+from h3gnn.evaluation.results import RepeatedScore, paired_test
 from h3gnn.experiments.tables.specifications import TABLES, MeanStd, Table, paper_tables, printed
 
 Row = dict[str, Any]
