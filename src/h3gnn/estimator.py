@@ -65,9 +65,9 @@ INFERENCE_CHUNK = 16_384
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Node embeddings without labels, for graphs that mix homophily and heterophily.
 
-    A student encoder sees a part of the graph and is asked for something that it did not see: what its teacher, a
-    moving average of itself, makes of the whole graph, or which edges were hidden. The default is a committee:
-    models with different objectives, whose embeddings stand side by side. See docs/method.md.
+    A student encoder sees a part of the graph and is asked for something that it did not see: what its
+    teacher, a moving average of itself, makes of the whole graph, or which edges were hidden. The default is
+    a committee: models with different objectives, whose embeddings stand side by side. See docs/method.md.
 
     The defaults are for a graph that nobody has tuned for; `H3GNN.from_preset("paper")` is the paper's
     equations as printed.
@@ -86,7 +86,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             is set off against its neighbours (where they differ); "auto" looks at the features of neighbours,
             never at labels, and writes what it chose to `smoothing_`.
         smoother: "walks", or "powers" for the mean over powers of Ã.
-        edge_weights: "fixed" at their entry of Ã, "learned", one number per edge, or "computed" from both ends.
+        edge_weights: "fixed" at their entry of Ã, "learned", one number per edge, or "computed" from both
+            ends.
         edge_rate: of learned edge weights, their share of the learning rate.
         edge_start: "normalized" starts each edge weight at its entry of Ã; a number starts all there.
         self_loops: whether a node's neighbourhood includes itself.
@@ -110,8 +111,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         learning_rate, weight_decay: of Adam.
         schedule: "cosine" or "constant" after the warm-up.
         lr_warmup: epochs over which the learning rate rises.
-        nodes_per_step: how many nodes the student is compared on in each step, drawn anew; None is all, "auto"
-            half of them and at least 1,024. Messages always flow in the whole graph.
+        nodes_per_step: how many nodes the student is compared on in each step, drawn anew; None is all,
+            "auto" half of them and at least 1,024. Messages always flow in the whole graph.
         n_models: how many models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
@@ -132,8 +133,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         members_: the objective of each model, in the order of the embedding's columns.
         smoothing_: the strength of smoothing, as set or as chosen.
         graph_: the fitted `Graph`, or `MappedGraph` of a graph in files.
-        embedding_: its embedding, float32 `[nodes, n_models · D]`; of several objectives, each column has mean
-            0 and variance 1 before it is smoothed.
+        embedding_: its embedding, float32 `[nodes, n_models · D]`; of several objectives, each column has
+            mean 0 and variance 1 before it is smoothed.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
@@ -425,9 +426,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
-        model.smoothing_ = model._pick_smoothing()
         if isinstance(state.graph, Graph):
             model.support_ = model._support(state.graph)
+        model.smoothing_ = model._pick_smoothing()
         model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
         model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)

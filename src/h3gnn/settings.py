@@ -225,7 +225,7 @@ BEFORE: dict[str, Any] = {
     "tokens": False,
     "smoother": "walks",
 }
-"""What was so before there was a setting for it: a preset or result that does not name it was made with this."""
+"""What was so before there was a setting for it: presets and results that do not name it were made so."""
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.settings import kept_for
 from h3gnn.storage.checkpoints import (
     CHECKPOINTS,
@@ -31,7 +32,7 @@ class Run:
     """What a training was started with."""
 
     params: dict[str, Any]
-    graph: Graph
+    graph: Graph | MappedGraph
     checkpoints: Checkpoints
     embeddings: Path | None
 

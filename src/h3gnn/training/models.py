@@ -38,12 +38,16 @@ PerModel = float | Sequence[float]
 
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
+TOGETHER = 2048
+"""As many on a processor where an objective looks at all nodes together: one chunk runs once, more run twice."""
 ORDER_SALT = 0x5EED
 
 
-def default_chunk(device: torch.device, models: int) -> int:
+def default_chunk(device: torch.device, models: int, *, together: bool = False) -> int:
     """Return how many nodes a stack of so many models fuses at a time."""
-    return CHUNK["cpu"] if device.type == "cpu" else max(1, CHUNK[device.type] // models)
+    if device.type == "cpu":
+        return TOGETHER if together else CHUNK["cpu"]
+    return max(1, CHUNK[device.type] // models)
 
 
 class _FromSettings:
@@ -289,7 +293,7 @@ def stack_step(
         per_model(training.edge_drop, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         _order(source, seeds),
-        chunk or default_chunk(device, models),
+        chunk or default_chunk(device, models, together=not committee.node_by_node),
         ranks,
     )
 
