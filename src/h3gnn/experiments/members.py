@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,6 @@ from h3gnn.report.findings import (
     member_representation,
 )
 from h3gnn.training.history import effective_rank, sample_rows
-
-OTHERS = ("all members", "several members", "no member")
-"""Who classifies a node right, where it is not one member alone."""
 
 WORDS = f" {member_representation('…')} is the columns of that member alone."
 
@@ -92,11 +90,11 @@ def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -
     tested, labels = splits.tested, splits.labels.numpy()
     times = tested.sum(axis=0)
     right = np.stack([2 * ((one == labels) & tested).sum(axis=0) > times for one in predicted.values()])
-    names = (*(f"{name} alone" for name in predicted), *OTHERS)
-    every, several, none = range(len(predicted), len(names))
+    # with two before them, members have the colours on a map that they have in the charts
+    names = ("all members", "several members", *(f"{name} alone" for name in predicted), "no member")
     count = right.sum(axis=0)
-    values = np.where(count == 1, right.argmax(axis=0), np.where(count == 0, none, several))
-    values = np.where(count == len(right), every, values)
+    cases = [count == len(right), count == 1, count == 0]
+    values = np.select(cases, [0, 2 + right.argmax(axis=0), len(names) - 1], default=1)
     return Category("carried", "carried by", names, np.where(times > 0, values, -1))
 
 
@@ -104,17 +102,23 @@ def class_carriers(scores: Scoreboard, members: Sequence[str]) -> tuple[Carrier,
     """Return the best member for each class that is tested, and how far it is ahead of the next one."""
     by_class = {row.representation: row.by_class for row in scores.rows}
     accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
-    whole, carriers = _known(by_class[TRAINED]), []
-    for place in np.flatnonzero(~np.isnan(whole)):
+    whole, tested, carriers = _known(by_class[TRAINED]), _known(scores.class_counts), []
+    for place in np.flatnonzero(tested):
         mine = accuracy[:, place]
-        ahead = np.sort(mine)[-1] - np.sort(mine)[-2]
-        best = tuple(name for name, one in zip(members, mine, strict=True) if one == mine.max())
+        next_best, best = np.sort(mine)[-2:].tolist()
         carriers.append(
-            Carrier(scores.class_names[place], best, float(mine.max()), float(ahead), float(whole[place]))
+            Carrier(
+                class_name=scores.class_names[place],
+                tested=int(tested[place]),
+                members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
+                accuracy=best,
+                ahead=best - next_best,
+                whole=float(whole[place]),
+            )
         )
     return tuple(carriers)
 
 
-def _known(shares: Floats | None) -> Floats:
-    assert shares is not None
-    return shares
+def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    assert values is not None
+    return values

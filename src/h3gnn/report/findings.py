@@ -108,6 +108,7 @@ class Carrier:
 
     Attributes:
         class_name: of the class.
+        tested: how many test nodes it has, over all splits.
         members: the best one; several where they are equally good.
         accuracy: of its probe on the class's test nodes, over all splits.
         ahead: by how much that is above the next best member's, 0 where several are equally good.
@@ -115,6 +116,7 @@ class Carrier:
     """
 
     class_name: str
+    tested: int
     members: tuple[str, ...]
     accuracy: float
     ahead: float

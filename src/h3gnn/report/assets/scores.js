@@ -41,9 +41,9 @@ function scoreTable(scores) {
 }
 
 function carrierTable({ carriers, words }) {
-  const rows = carriers.map((one) => ({ cells: [one.class_name, one.members.join(", "), percent(one.accuracy), signedPercent(one.ahead), percent(one.whole)] }));
+  const rows = carriers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.ahead), percent(one.whole)] }));
   return wide(card("Which member carries which class", words.carrier,
-    tableOf(["class", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
+    tableOf(["class", "test nodes", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
 }
 
 function confusionTable(scores) {
