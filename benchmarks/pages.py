@@ -14,6 +14,7 @@ from h3gnn.report.findings import (
     Category,
     EdgeChange,
     Findings,
+    Floats,
     Heard,
     Measure,
     Member,
@@ -83,7 +84,9 @@ def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
     )
     carriers = tuple(Carrier(name, 40, ("edges",), 0.8, 0.1, 0.9) for name in names)
     carried = ("all members", "several members", "teacher alone", "edges alone", "no member")
-    columns = {name: values * [1.0, 1.1, 0.1] for name, values in findings.run.columns.items()}
+    columns: dict[str, Floats] = {
+        name: values * [1.0, 1.1, 0.1] for name, values in findings.run.columns.items()
+    }
     columns["teacher_distance"] = np.tile([0.1, 0.2, np.nan], (100, 1))
     members = (Member("teacher", (0, 1), 0.0105, 60.0, 0.6), Member("edges", (2,), 0.001, 40.0, 0.4))
     return replace(
