@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
     UNTRAINED,
+    Carrier,
     Category,
     EdgeChange,
     Findings,
+    Floats,
     Heard,
     Measure,
+    Member,
     RunLog,
     Scoreboard,
     Standing,
+    member_representation,
 )
 from h3gnn.report.page import render_page
 
@@ -65,6 +71,33 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int
         edge_changes=(EdgeChange("all edges", nodes * degree, 0.01, 0.4),),
         scores=_made_up_scores(names, random),
         run=_made_up_run(random),
+    )
+
+
+def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
+    """Return findings in which two models of "teacher" and one of "edges" stand side by side."""
+    findings, random = made_up_findings(nodes, seed=seed), np.random.default_rng(seed)
+    assert findings.scores is not None
+    names, rows = findings.scores.class_names, findings.scores.rows
+    added = tuple(
+        replace(rows[-1], representation=member_representation(one)) for one in ("teacher", "edges")
+    )
+    carriers = tuple(Carrier(name, 40, ("edges",), 0.8, 0.1, 0.9) for name in names)
+    carried = ("all members", "several members", "teacher alone", "edges alone", "no member")
+    columns: dict[str, Floats] = {
+        name: values * [1.0, 1.1, 0.1] for name, values in findings.run.columns.items()
+    }
+    columns["teacher_distance"] = np.tile([0.1, 0.2, np.nan], (100, 1))
+    members = (Member("teacher", (0, 1), 0.0105, 60.0, 0.6), Member("edges", (2,), 0.001, 40.0, 0.4))
+    return replace(
+        findings,
+        categories=(
+            *findings.categories,
+            Category("carried", "carried by", carried, random.integers(-1, 5, size=nodes)),
+        ),
+        scores=replace(findings.scores, rows=(*rows, *added), carriers=carriers),
+        run=replace(findings.run, columns=columns, members=members),
+        edge_changes=(),
     )
 
 

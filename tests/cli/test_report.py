@@ -85,6 +85,23 @@ def test_plot_draws_every_kind(run: Path, tmp_path: Path, kind: str) -> None:
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 50
 
 
+def test_a_committee_has_its_page_and_its_pictures(small_mixed: Graph, tmp_path: Path) -> None:
+    model = H3GNN(
+        epochs=4, channels=8, heads=2, device="cpu", objective=("teacher", "edges"), n_models=2,
+        edge_weights="fixed",
+    )  # fmt: skip
+    model.fit(small_mixed).save(tmp_path / "run")
+    call("report", tmp_path / "run", "--map", "pca", "--table", tmp_path / "nodes.parquet")
+    nodes = pd.read_parquet(tmp_path / "nodes.parquet")
+    assert {"carried", "difficulty", "difficulty_teacher", "difficulty_edges"} <= set(nodes)
+    for kind, words in (("history", "Loss: edges"), ("accuracy", "H3GNN: edges")):
+        call("plot", tmp_path / "run", "--kind", kind, "--out", tmp_path / f"{kind}.svg")
+        assert words in (tmp_path / f"{kind}.svg").read_text()
+    colour = ("--map", "pca", "--colour", "difficulty_edges", "--out", tmp_path / "map.svg")
+    call("plot", tmp_path / "run", *colour)
+    assert "difficulty for edges, percentile" in (tmp_path / "map.svg").read_text()
+
+
 def test_plot_writes_vectors_and_colours_by_measure(run: Path, tmp_path: Path) -> None:
     call("plot", run, "--map", "pca", "--colour", "attention_hop1", "--out", tmp_path / "map.svg")
     assert "attention: neighbours, hop 1" in (tmp_path / "map.svg").read_text()

@@ -59,7 +59,7 @@ def test_scores_by_class_and_by_homophily_are_counts_of_test_nodes() -> None:
     assert trained.by_homophily[0] == 0
     assert np.isnan(trained.by_homophily[1])
     assert trained.by_homophily[4] == 1
-    assert predicted[59] == 0
+    assert predicted[TRAINED][:, 59].tolist() == [0, 0]
     assert [row.representation for row in scores.rows] == [RAW, TRAINED]
 
 

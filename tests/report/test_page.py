@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.page import document_table
-from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
-from h3gnn.report.page import COARSE, Packer, render_page
+from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
+from h3gnn.report.page import COARSE, Packer, colour_places, render_page
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -91,6 +91,30 @@ def test_what_is_not_a_number_is_null_and_what_is_unknown_is_zero() -> None:
     assert ranks[1] == [None]
     split = next(one for one in told["categories"] if one["key"] == "split")
     np.testing.assert_array_equal(array(split["values"], content), findings.categories[4].values + 1)
+
+
+def test_members_travel_with_their_colours_and_words() -> None:
+    findings = made_up_committee(30)
+    told, _ = data_of(render_page(findings, made_up_maps(findings)))
+    teacher, edges = told["members"]
+    assert teacher == {
+        "name": "teacher", "models": [0, 1], "loss": 0.0105, "rank": 60.0, "share": 0.6, "colour": 2
+    }  # fmt: skip
+    assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0, teacher["colour"], edges["colour"]]
+    assert told["carriers"][0]["members"] == ["edges"]
+    assert "divided by the sum of all members' ranks" in told["words"]["share"]
+
+
+def test_a_page_of_one_objective_tells_of_no_members() -> None:
+    told, _ = data_of(made_up_page(30))
+    assert (told["members"], told["carriers"], told["words"]) == ([], [], {})
+    assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0]
+
+
+def test_no_member_has_the_colour_of_a_representation() -> None:
+    places = colour_places([f"member {i}" for i in range(9)])
+    assert [places[f"member {i}"] for i in range(9)] == [2, 3, 4, 5, 6, 8, 9, 10, 11]
+    assert places["H3GNN: member 3"] == places["member 3"]
 
 
 def test_the_change_of_an_edge_keeps_its_sign() -> None:

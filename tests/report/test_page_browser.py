@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.browser import chromium, look, missing, open_page
-from benchmarks.pages import made_up_findings, made_up_maps, made_up_page
+from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
 from h3gnn.report.findings import Category, Findings
 from h3gnn.report.page import render_page
 
@@ -309,6 +309,40 @@ def test_without_labels_the_parts_that_need_them_are_absent(browser: Any, tmp_pa
     assert not browser.find_elements("css selector", ".confusion")
     assert len(browser.find_elements("css selector", "canvas.points")) == 1
     no_errors(browser)
+
+
+def titles(browser: Any, part: str) -> list[str]:
+    return [one.text for one in browser.find_elements("css selector", f"{part} h3")]
+
+
+def test_a_committee_is_told_member_by_member(browser: Any, tmp_path: Path) -> None:
+    findings = made_up_committee(100)
+    (tmp_path / "committee.html").write_text(render_page(findings, made_up_maps(findings)))
+    show(browser, tmp_path / "committee.html")
+    assert titles(browser, "#history") == [
+        "Loss: teacher", "Loss: edges", "Effective rank", "Masked nodes", "Distance of the teacher"
+    ]  # fmt: skip
+    loss, _, rank, _, distance = browser.find_elements("css selector", "#history .readout")
+    assert loss.text == "epoch 99: teacher 0.0105"  # the mean of 1/100 and 1.1/100
+    assert rank.text == "epoch 99: teacher 42 · edges 4"
+    assert distance.text == "epoch 99: teacher 0.15"  # edges has no teacher
+    assert "teacher 0, 1 0.0105 60 60.0 %" in " ".join(text(browser, "#facts").split())
+    assert "divided by the sum of all members' ranks" in text(browser, "#facts")
+    assert "class 0 40 edges 80.0 % +10.0 % 90.0 %" in " ".join(text(browser, "#scores").split())
+    assert "H3GNN: teacher" in text(browser, "#scores table")
+    browser.execute_script("report.choose(3)")
+    assert "their weights are fixed" in text(browser, "#node")
+    assert not browser.find_elements("css selector", "#node .change")
+    no_errors(browser)
+
+
+def test_models_of_one_objective_are_drawn_together(browser: Any, page_of: Callable[[int], Path]) -> None:
+    show(browser, page_of(100))
+    wanted = ["Loss", "Effective rank", "Masked nodes", "Difficulty of the nodes"]
+    assert titles(browser, "#history") == wanted
+    assert not browser.find_elements("css selector", "#history .key")
+    assert titles(browser, "#facts") == ["Facts", "Settings"]
+    assert "Which member carries which class" not in titles(browser, "#scores")
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -65,7 +65,8 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
         places = {title: place(rows, method=method, seed=seed) for title, rows in shown.items()}
         graphics.draw_maps(out, places, chosen)
     elif kind == "history":
-        graphics.draw_history(out, collect.run_log(model).columns)
+        log = collect.run_log(model)
+        graphics.draw_history(out, log.columns, log.members)
     elif kind == "homophily":
         from h3gnn.graphs.profile import profile
         from h3gnn.report.homophily import plot_profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,17 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments.members import (
+    WORDS,
+    carried_by,
+    class_carriers,
+    describe_members,
+    member_columns,
+    member_difficulty,
+    models_of_members,
+)
 from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
-from h3gnn.experiments.surroundings import edge_changes, heard_by, nearest_nodes
+from h3gnn.experiments.surroundings import model_edges, nearest_nodes
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.mapped import MappedGraph
@@ -21,14 +31,13 @@ from h3gnn.report.findings import (
     TRAINED,
     UNTRAINED,
     Category,
-    EdgeChange,
     Findings,
     Floats,
-    Heard,
     Measure,
     RunLog,
     Scoreboard,
     Whole,
+    member_representation,
 )
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
@@ -64,9 +73,9 @@ def collect_findings(model: H3GNN, *, most_nodes: int = MOST_NODES) -> Findings:
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
-    scores, categories = _judge(embeddings, graph, measures)
+    scores, categories = _judge(embeddings, member_columns(model), graph, measures)
     nearest, similarity = nearest_nodes(embeddings[TRAINED][kept])
-    heard, changes = _edges(model, graph, kept)
+    heard, changes = model_edges(model, graph, kept)
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
         title=graph.provenance.source,
@@ -135,7 +144,8 @@ def run_log(model: H3GNN) -> RunLog:
     for which, epoch in collapse_epochs(history).items():
         at, ranks = history.measured("effective_rank")
         now = ranks[list(at).index(epoch), which]
-        who = f"Model {which}: the" if model.n_models > 1 else "The"
+        of = f" ({model.members_[which]})" if models_of_members(model) else ""
+        who = f"Model {which}{of}: the" if model.n_models > 1 else "The"
         sentences.append(
             f"{who} representation collapsed: at epoch {epoch} its effective rank fell to {now:.1f} from "
             f"{ranks[0, which]:.1f}. Try fewer epochs, a smaller learning rate or a larger momentum."
@@ -146,34 +156,46 @@ def run_log(model: H3GNN) -> RunLog:
         facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **versions()},
         settings=kept_for("run", model.get_params()),
         provenance=model.graph_.provenance.as_dict(),
+        members=describe_members(model),
     )
 
 
 def _judge(
-    embeddings: Mapping[str, Floats], graph: Graph, measures: tuple[Measure, ...]
+    embeddings: Mapping[str, Floats],
+    members: Mapping[str, Floats],
+    graph: Graph,
+    measures: tuple[Measure, ...],
 ) -> tuple[Scoreboard, tuple[Category, ...]]:
     """Return the scores, and what they say about each node."""
     clusters = find_clusters(embeddings[TRAINED], graph.labels)
     classes = node_classes(graph)
+    scored = {**embeddings, **{member_representation(name): rows for name, rows in members.items()}}
     if classes is None:
-        return score_without_labels(embeddings, clusters), (as_category(clusters),)
-    assert graph.labels is not None
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    assert graph.test_mask is not None
+        scores = score_without_labels(scored, clusters)
+        return _with_words(scores, members), (as_category(clusters),)
+    splits = Splits.of(graph)
     homophily = next(one.values for one in measures if one.key == "homophily")
-    splits = Splits(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    scores, predicted = score_with_labels(embeddings, splits, classes.names, homophily)
+    scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily)
+    predicted = predicted_by[TRAINED][0]
     first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
     right = np.where(classes.values >= 0, predicted != classes.values, -1)
-    categories = (
+    categories = [
         classes,
         Category("predicted", "predicted class", classes.names, predicted),
         Category("wrong", "right or wrong", ("right", "wrong"), right),
         as_category(clusters),
         Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
-    )
-    return scores, categories
+    ]
+    if members:
+        of_members = {name: predicted_by[member_representation(name)] for name in members}
+        categories.append(carried_by(of_members, splits))
+        scores = replace(scores, carriers=class_carriers(scores, list(members)))
+    return _with_words(scores, members), tuple(categories)
+
+
+def _with_words(scores: Scoreboard, members: Mapping[str, Floats]) -> Scoreboard:
+    """Say what the rows of members are, where there are some."""
+    return replace(scores, protocol=scores.protocol + WORDS) if members and scores.rows else scores
 
 
 def node_classes(graph: Graph) -> Category | None:
@@ -205,7 +227,9 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
     if graph.labels is not None and node_classes(graph) is not None:
         homophily = measure_homophily(graph.edge_index, graph.labels, graph.num_classes).of_nodes.numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
-    if model.history_.difficulty is not None:
+    if model.history_.difficulty is not None and models_of_members(model):
+        measures += member_difficulty(model)
+    elif model.history_.difficulty is not None:
         difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
         measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
     if attention is not None:
@@ -217,15 +241,6 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
             for token, (key, name) in enumerate(zip(keys, names, strict=True))
         ]
     return tuple(measures)
-
-
-def _edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard, tuple[EdgeChange, ...]]:
-    pattern, start = model.support_.pattern, model.support_.start.cpu().numpy()
-    learned = torch.sigmoid(model.encoder_.edges.logit.detach().cpu()).mean(dim=0).numpy()
-    receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
-    labels = None if graph.labels is None else graph.labels.numpy()
-    heard = heard_by(receivers, sources, learned, start, kept)
-    return heard, edge_changes(receivers, sources, learned, start, labels)
 
 
 def _figures(graph: Graph, dimensions: int) -> dict[str, int]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
@@ -37,6 +38,15 @@ class Splits:
     val: Tensor
     test: Tensor
 
+    @classmethod
+    def of(cls, graph: Graph) -> Splits:
+        """Return those of a graph that has labels and splits."""
+        assert graph.labels is not None
+        assert graph.train_mask is not None
+        assert graph.val_mask is not None
+        assert graph.test_mask is not None
+        return cls(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+
     @property
     def tested(self) -> npt.NDArray[np.bool_]:
         """Test nodes with a known class, `[splits, nodes]`."""
@@ -58,11 +68,11 @@ def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
 
 def score_with_labels(
     embeddings: Mapping[str, Floats], splits: Splits, class_names: tuple[str, ...], homophily: Floats
-) -> tuple[Scoreboard, Whole]:
-    """Score every representation, and return the classes that the trained one predicts `[nodes]`.
+) -> tuple[Scoreboard, dict[str, npt.NDArray[np.int64]]]:
+    """Score every representation, and return the classes that each one predicts, `[splits, nodes]`.
 
     Each split's probe is fitted on its training nodes, its strength chosen on its validation nodes, and it is
-    scored on its test nodes alone. The predicted classes that are returned are those of the first split.
+    scored on its test nodes alone.
     """
     labels, tested, classes = splits.labels.numpy(), splits.tested, len(class_names)
     bins, of_bins = len(HOMOPHILY_BINS) - 1, homophily_bin(homophily)
@@ -89,7 +99,7 @@ def score_with_labels(
         HOMOPHILY_BINS,
         _counts(tested, of_bins, bins),
     )
-    return scores, chosen[0]
+    return scores, predicted_by
 
 
 def probe_predictions(embedding: Floats, splits: Splits) -> tuple[Floats, npt.NDArray[np.int64]]:

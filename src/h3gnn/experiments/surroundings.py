@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import EdgeChange, Floats, Heard, Whole
 
 NEAREST, FEWER_NEAREST = 10, 6
@@ -45,6 +48,21 @@ def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, F
         found[first : first + BLOCK] = np.take_along_axis(best, order, axis=1)
         similarity[first : first + BLOCK] = np.take_along_axis(near, found[first : first + BLOCK], axis=1)
     return found, similarity
+
+
+def model_edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard | None, tuple[EdgeChange, ...]]:
+    """Return whom each node hears, and what training did to the edges where it learned their weights."""
+    edges = model.encoder_.edges
+    if edges.kind == "computed":  # their weights are made anew in each pass, and not kept
+        return None, ()
+    pattern, start = model.support_.pattern, model.support_.start.cpu().numpy()
+    receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
+    if edges.kind == "fixed":
+        return heard_by(receivers, sources, start, start, kept), ()
+    learned = torch.sigmoid(edges.logit.detach().cpu()).mean(dim=0).numpy()
+    labels = None if graph.labels is None else graph.labels.numpy()
+    heard = heard_by(receivers, sources, learned, start, kept)
+    return heard, edge_changes(receivers, sources, learned, start, labels)
 
 
 def heard_by(

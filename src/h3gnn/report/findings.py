@@ -14,6 +14,20 @@ Whole = npt.NDArray[np.integer]
 RAW, UNTRAINED, TRAINED = "raw features", "untrained encoder", "H3GNN"
 """The representations that are compared, by name."""
 
+MEMBER_WORDS = {
+    "share": "Effective rank: how many dimensions the member's columns of the joined embedding really use, "
+    "measured on at most 512 nodes. Share: that rank, divided by the sum of all members' ranks.",
+    "loss": "Shaded: the middle half of the nodes. Each member counts in units of its own.",
+    "carrier": "The member whose columns alone classify more test nodes of the class right, over all splits, "
+    "than any other's, and how many points of accuracy it is ahead of the next best.",
+}
+"""What a report's numbers about the members of a committee mean."""
+
+
+def member_representation(name: str) -> str:
+    """Return the name under which a member's own columns are compared with the representations."""
+    return f"{TRAINED}: {name}"
+
 
 @dataclass(frozen=True, eq=False)
 class Category:
@@ -88,6 +102,27 @@ class Standing:
     by_homophily: Floats | None = None
 
 
+@dataclass(frozen=True)
+class Carrier:
+    """Which member of a committee knows a class best.
+
+    Attributes:
+        class_name: of the class.
+        tested: how many test nodes it has, over all splits.
+        members: the best one; several where they are equally good.
+        accuracy: of its probe on the class's test nodes, over all splits.
+        ahead: by how much that is above the next best member's, 0 where several are equally good.
+        whole: the accuracy of the joined embedding.
+    """
+
+    class_name: str
+    tested: int
+    members: tuple[str, ...]
+    accuracy: float
+    ahead: float
+    whole: float
+
+
 @dataclass(frozen=True, eq=False)
 class Scoreboard:
     """All representations' scores and what the trained one confuses.
@@ -100,6 +135,7 @@ class Scoreboard:
         class_counts: test nodes of each class, over all splits.
         homophily_bins: borders of the bins of local homophily.
         homophily_counts: test nodes in each bin, over all splits.
+        carriers: the best member for each class, of a committee.
     """
 
     rows: tuple[Standing, ...]
@@ -109,6 +145,26 @@ class Scoreboard:
     class_counts: Whole | None = None
     homophily_bins: Floats | None = None
     homophily_counts: Whole | None = None
+    carriers: tuple[Carrier, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """The models of a committee that share an objective.
+
+    Attributes:
+        name: the objective.
+        models: which models they are.
+        loss: in the last epoch, mean over the models; NaN without one.
+        rank: effective rank of their columns of the joined embedding.
+        share: of the joined embedding; `MEMBER_WORDS` says how it is counted.
+    """
+
+    name: str
+    models: tuple[int, ...]
+    loss: float
+    rank: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +177,7 @@ class RunLog:
         facts: seconds, memory, device, versions, by name.
         settings: the estimator's arguments.
         provenance: source, hash and notes of the graph.
+        members: of a committee; empty where all models have the same objective.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -128,6 +185,7 @@ class RunLog:
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.errors import InputError
-from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Measure, Scoreboard
+from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Measure, Member, Scoreboard
 from h3gnn.report.pictures import COLOURS, frame, known_range, new_figure, plain, save_figure, shorten
 
 REPRESENTATION_COLOURS = {RAW: "#999999", UNTRAINED: COLOURS[1], TRAINED: COLOURS[0]}
@@ -82,10 +82,18 @@ def draw_nodes(
     return None
 
 
-def draw_history(path: Path, columns: Mapping[str, Floats]) -> None:
-    """Draw loss, effective rank, size of the mask and difficulty over the epochs; one line per model."""
+def draw_history(path: Path, columns: Mapping[str, Floats], members: Sequence[Member] = ()) -> None:
+    """Draw loss, effective rank, size of the mask and difficulty over the epochs; one line per model.
+
+    Of a committee, the losses stand beside one another, since each member counts in units of its own.
+    """
     if not columns:
         raise InputError("this run has no epochs to draw: it was fitted with --epochs 0")
+    figure = _draw_members(columns, members) if members else _draw_run(columns)
+    save_figure(figure, path)
+
+
+def _draw_run(columns: Mapping[str, Floats]) -> Any:
     figure = new_figure(9, 5.6)
     (loss, rank), (mask, difficulty) = figure.subplots(2, 2)
     for axis, name, title in (
@@ -94,13 +102,35 @@ def draw_history(path: Path, columns: Mapping[str, Floats]) -> None:
         (mask, "masked", "Masked nodes"),
     ):
         plain(axis, title, "epoch")
-        for model in range(columns[name].shape[1]):
-            at = np.flatnonzero(~np.isnan(columns[name][:, model]))
-            axis.plot(at, columns[name][at, model], color=COLOURS[0], linewidth=1.3, alpha=0.9)
+        _draw_models(axis, columns[name], range(columns[name].shape[1]), COLOURS[0])
     for axis in (rank, mask):
         axis.set_ylim(bottom=0)
     _draw_difficulty(difficulty, columns)
-    save_figure(figure, path)
+    return figure
+
+
+def _draw_members(columns: Mapping[str, Floats], members: Sequence[Member]) -> Any:
+    """Draw a loss for each member, and below them the effective rank and the size of the mask of all."""
+    figure = new_figure(max(9, 2.6 * len(members)), 5.6)
+    above, below = figure.subfigures(2, 1)
+    losses, (rank, mask) = above.subplots(1, len(members)), below.subplots(1, 2)
+    for place, (loss, member) in enumerate(zip(losses, members, strict=True)):
+        colour = member_colour(place)
+        plain(loss, f"Loss: {member.name}", "epoch")
+        for axis, name in ((loss, "loss"), (rank, "effective_rank"), (mask, "masked")):
+            _draw_models(axis, columns[name], member.models, colour)
+        rank.plot([], [], color=colour, label=member.name)
+    for axis, title in ((rank, "Effective rank"), (mask, "Masked nodes")):
+        plain(axis, title, "epoch")
+        axis.set_ylim(bottom=0)
+    rank.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _draw_models(axis: Any, values: Floats, models: Iterable[int], colour: str) -> None:
+    for model in models:
+        at = np.flatnonzero(~np.isnan(values[:, model]))
+        axis.plot(at, values[at, model], color=colour, linewidth=1.3, alpha=0.9)
 
 
 def _draw_difficulty(axis: Any, columns: Mapping[str, Floats]) -> None:
@@ -110,6 +140,12 @@ def _draw_difficulty(axis: Any, columns: Mapping[str, Floats]) -> None:
     axis.plot(at, quantile[50][at], color=COLOURS[0], linewidth=1.3)
     plain(axis, "Difficulty of the nodes: median and middle half", "epoch")
     axis.set_ylim(bottom=0)
+
+
+def member_colour(place: int) -> str:
+    """Return the colour of a member, which no representation beside it has."""
+    free = [colour for colour in COLOURS if colour not in REPRESENTATION_COLOURS.values()]
+    return free[place % len(free)]
 
 
 def draw_attention(path: Path, attention: Floats, tokens: Sequence[str], groups: Category | None) -> None:
@@ -177,7 +213,8 @@ def _draw_bars(axis: Any, names: Sequence[str], counts: Any, values: Mapping[str
     places, width = np.arange(len(names)), 0.8 / len(values)
     for which, (representation, shares) in enumerate(values.items()):
         if shares is not None:
-            shade = REPRESENTATION_COLOURS.get(representation, COLOURS[2])
+            known = REPRESENTATION_COLOURS.get(representation)
+            shade = member_colour(which - len(REPRESENTATION_COLOURS)) if known is None else known
             offset = (which - (len(values) - 1) / 2) * width
             axis.bar(places + offset, 100 * shares, 0.92 * width, color=shade, label=representation)
     turned = 30 if sum(map(len, names)) > 60 else 0

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,16 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.evaluation.places import LANDMARKS, MAPS, place
-from h3gnn.report.findings import RAW, TRAINED, Findings, Heard, Scoreboard
+from h3gnn.report.findings import (
+    MEMBER_WORDS,
+    RAW,
+    TRAINED,
+    UNTRAINED,
+    Findings,
+    Heard,
+    Scoreboard,
+    member_representation,
+)
 from h3gnn.storage.files import write_atomically
 
 SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
@@ -34,6 +43,9 @@ FINE, COARSE = "uint16", "uint8"
 """How finely numbers are kept: in 65,535 steps or in 255; the step after the last one means "not known"."""
 
 WORD = 8
+
+PLACES = {RAW: 7, UNTRAINED: 1, TRAINED: 0}
+"""Which of the page's sixteen colours each representation has; the others are for members."""
 
 
 def page_maps(
@@ -81,6 +93,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
     """Return everything that the page's script reads, as base64."""
     packer = Packer()
     run = findings.run
+    colours = colour_places([member.name for member in run.members])
     description = {
         "title": findings.title,
         "shown": findings.shown,
@@ -108,8 +121,11 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "nearest": _nearest(findings, packer),
         "heard": _heard(findings.heard, packer),
         "edgeChanges": [vars(change) for change in findings.edge_changes],
-        "scores": _scores(findings.scores),
+        "scores": _scores(findings.scores, colours),
         "history": {name: _plain(values) for name, values in run.columns.items()},
+        "members": [_plain(vars(one)) | {"colour": colours[one.name]} for one in run.members],
+        "carriers": [_plain(vars(one)) for one in findings.scores.carriers] if findings.scores else [],
+        "words": MEMBER_WORDS if run.members else {},
         "collapsed": run.collapsed,
         "facts": {name: _plain(value) for name, value in run.facts.items()},
         "settings": {k: _plain(v) for k, v in run.settings.items()},
@@ -140,7 +156,14 @@ def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
     }
 
 
-def _scores(scores: Scoreboard | None) -> dict[str, Any] | None:
+def colour_places(members: Sequence[str]) -> dict[str, int]:
+    """Return which of the page's colours each representation and each member has, by its name."""
+    free = [place for place in range(16) if place not in PLACES.values()]
+    own = {name: free[which % len(free)] for which, name in enumerate(members)}
+    return PLACES | {member_representation(name): place for name, place in own.items()} | own
+
+
+def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, Any] | None:
     if scores is None:
         return None
     return {
@@ -153,6 +176,7 @@ def _scores(scores: Scoreboard | None) -> dict[str, Any] | None:
         "rows": [
             {
                 "representation": row.representation,
+                "colour": colours.get(row.representation, 2),
                 "probe": _plain(row.probe),
                 "clustering": {name: _plain(values) for name, values in row.clustering.items()},
                 "byClass": _plain(row.by_class),
@@ -167,6 +191,8 @@ def _plain(value: Any) -> Any:
     """Return a value for JSON: arrays as lists, what is not a number as null."""
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     if isinstance(value, (float, np.floating)):

@@ -78,7 +78,8 @@ function lineChart(title, series, { band = null, note = "", zero = false } = {})
     tell(Math.round(Math.min(1, Math.max(0, share)) * (epochs - 1)));
   });
   drawing.addEventListener("pointerleave", () => tell(epochs - 1));
-  return card(title, note, readout, drawing);
+  const named = series.filter((one) => !one.faint);
+  return card(title, note, readout, named.length > 1 ? keyOf(named) : "", drawing);
 }
 
 /** Makes a card take the room of two. */

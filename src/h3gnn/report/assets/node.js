@@ -84,18 +84,18 @@ function attentionOf(data, node) {
 const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7];
 
 function heardList(data, node, heard, go, swatch) {
-  const total = data.heard.total[node], down = heard.filter((one) => one.change < 0).length;
+  const total = data.heard.total[node], learned = data.edgeChanges.length, down = heard.filter((one) => one.change < 0).length;
   const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
   if (!heard.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
   const told = total > heard.length ? `${count(heard.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
-  box.append(make("p", { class: "quiet", text: `${told}${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down; rings mark the nearest in the embedding.` }));
+  box.append(make("p", { class: "quiet", text: `${told}${learned ? `${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down` : "their weights are fixed"}; rings mark the nearest in the embedding.` }));
   const shown = heard.length > MOST_LISTED ? [...heard.slice(0, MOST_LISTED / 2), ...heard.slice(-MOST_LISTED / 2)] : heard;
   box.append(listOf(shown, (one) => [
     nodeButton(data, one.node, go, swatch),
-    make("span", { class: `change ${one.change < 0 ? "down" : "up"}`, text: `${one.change < 0 ? "▼" : "▲"} ${signedPercent(one.change)}` }),
+    learned ? make("span", { class: `change ${one.change < 0 ? "down" : "up"}`, text: `${one.change < 0 ? "▼" : "▲"} ${signedPercent(one.change)}` }) : "",
     make("span", { class: "value", text: one.weight.toFixed(2) }),
-  ], "change in training, learned weight"));
-  if (shown.length < heard.length) box.append(make("p", { class: "quiet", text: `The ${MOST_LISTED} most changed of ${count(heard.length)} are listed.` }));
+  ], learned ? "change in training, learned weight" : "weight"));
+  if (shown.length < heard.length) box.append(make("p", { class: "quiet", text: `${learned ? `The ${MOST_LISTED} most changed` : MOST_LISTED} of ${count(heard.length)} are listed.` }));
   return box;
 }
 

@@ -1,7 +1,5 @@
 // The scores, what the model learned, and the run.
 
-const REPRESENTATION_COLOURS = { "raw features": 7, "untrained encoder": 1, H3GNN: 0 };
-const representationColour = (name) => categoryColour(REPRESENTATION_COLOURS[name] ?? 2);
 const withSpread = (values) => {
   const known = (values ?? []).filter((value) => value !== null);
   if (!known.length) return "–";
@@ -18,7 +16,7 @@ function showScores(host, data) {
   if (!scores || !scores.rows.length) { byId("scores-section").hidden = true; return; }
   host.append(scoreTable(scores));
   if (!scores.confusion) return;
-  const series = (field) => scores.rows.map((row) => ({ name: row.representation, colour: representationColour(row.representation), values: row[field] }));
+  const series = (field) => scores.rows.map((row) => ({ name: row.representation, colour: categoryColour(row.colour), values: row[field] }));
   const bins = scores.homophilyBins, some = scores.homophilyCounts.some((number) => number > 0);
   if (some) {
     const groups = scores.homophilyCounts.map((number, i) => ({ name: `${short(bins[i])}–${short(bins[i + 1])}`, sub: count(number) }));
@@ -27,6 +25,7 @@ function showScores(host, data) {
   }
   host.append(barChart("Accuracy by class", scores.classNames.map((name, i) => ({ name, sub: count(scores.classCounts[i]) })), series("byClass"),
     "Test nodes of all splits, their number below each class."));
+  if (data.carriers.length) host.append(carrierTable(data));
   host.append(confusionTable(scores));
 }
 
@@ -39,6 +38,12 @@ function scoreTable(scores) {
       ...measures.map((name) => (name === "accuracy" ? withSpread(row.clustering[name]) : plainSpread(row.clustering[name])))],
   }));
   return wide(card("Against raw features and the untrained encoder", scores.protocol, tableOf(head, rows, "Scores by representation")));
+}
+
+function carrierTable({ carriers, words }) {
+  const rows = carriers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.ahead), percent(one.whole)] }));
+  return wide(card("Which member carries which class", words.carrier,
+    tableOf(["class", "test nodes", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
 }
 
 function confusionTable(scores) {
@@ -115,27 +120,39 @@ const HISTORY = [
 function showRun(host, facts, data) {
   host.replaceChildren();
   facts.replaceChildren();
-  for (const [key, title, options] of HISTORY) {
-    if (data.history[key]) host.append(lineChart(title, modelLines(data.history[key]), options));
+  const { history } = data, members = data.members.map((one) => ({ ...one, colour: categoryColour(one.colour) }));
+  const quantile = (q, models) => history[`difficulty_q${q}`]?.map((row) => meanOfRow(models ? models.map((m) => row[m]) : row));
+  for (const one of history.loss ? members : []) {
+    host.append(lineChart(`Loss: ${one.name}`, modelLines(history.loss, [one]),
+      { band: [quantile(25, one.models), quantile(75, one.models)], note: data.words.loss }));
   }
-  const quantile = (q) => data.history[`difficulty_q${q}`]?.map(meanOfRow);
-  if (quantile(50)) {
+  for (const [key, title, options] of HISTORY) {
+    if (history[key] && !(members.length && key === "loss")) host.append(lineChart(title, modelLines(history[key], members), options));
+  }
+  if (!members.length && quantile(50)) {
     host.append(lineChart("Difficulty of the nodes", [{ name: "median", colour: categoryColour(0), values: quantile(50) }],
       { band: [quantile(25), quantile(75)], zero: true, note: "Median and middle half. Hard nodes are masked more often." }));
   }
   if (!host.children.length) host.append(make("p", { class: "quiet", text: "No epochs were trained." }));
   const { source, sha256, mended } = data.provenance;
   const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", mended]].filter(([, value]) => value !== undefined);
+  if (members.length) {
+    const rows = members.map((one) => ({ cells: [one.name, one.models.join(", "), short(one.loss), short(one.rank), percent(one.share)] }));
+    facts.append(wide(card("Members", data.words.share, tableOf(["member", "models", "last loss", "effective rank", "share"], rows, "Members"))));
+  }
   facts.append(card("Facts", "", definitions([...origin, ...factLines(data)])), wide(card("Settings", "", definitions(Object.entries(data.settings), "facts long"))));
 }
 
 const meanOfRow = (row) => { const known = row.filter((value) => value !== null); return known.length ? mean(known) : null; };
 
-/** The mean over models, with the single models faint behind it. */
-function modelLines(rows) {
-  const models = rows[0].length, average = { name: "mean", colour: categoryColour(0), values: rows.map(meanOfRow) };
-  if (models === 1) return [average];
-  return [...Array.from({ length: models }, (_, m) => ({ name: `model ${m}`, colour: categoryColour(0), faint: true, values: rows.map((row) => row[m]) })), average];
+/** The mean over models, or each member's, with the single models faint behind it. */
+function modelLines(rows, members) {
+  const groups = members.length ? members : [{ name: "mean", colour: categoryColour(0), models: [...rows[0].keys()] }];
+  return groups.flatMap(({ name, colour, models }) => {
+    const single = models.map((m) => ({ name: `model ${m}`, colour, faint: true, values: rows.map((row) => row[m]) }));
+    const average = { name, colour, values: rows.map((row) => meanOfRow(models.map((m) => row[m]))) };
+    return models.length > 1 ? [...single, average] : [average];
+  }).filter((line) => !members.length || line.values.some((value) => value !== null));
 }
 
 function factLines(data) {
