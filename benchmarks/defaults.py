@@ -1,10 +1,10 @@
 """What each ingredient of the default is worth, on validation nodes: taken out or exchanged, one at a time.
 
-`python -m benchmarks.defaults GRAPH … [--device cuda] [--json FILE]` trains the default and each variant once on
-every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the mean accuracy of
+`python -m benchmarks.defaults GRAPH … [--device cuda] [--json FILE]` trains the default and each variant once
+on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the mean accuracy of
 ridge regression on validation nodes with its standard error over splits. A graph with one split of few
-labels is judged on repeated draws instead: 20 nodes per class from training and validation nodes together, the
-rest of them to judge. Test nodes are never looked at. `--table FILE …` prints stored runs as one table.
+labels is judged on repeated draws instead: 20 nodes per class from training and validation nodes together,
+the rest of them to judge. Test nodes are never looked at. `--table FILE …` prints stored runs as one table.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ PerModel = float | Sequence[float]
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
 TOGETHER = 2048
-"""As many on a processor where an objective looks at all nodes together: one chunk runs once, more run twice."""
+"""As many on a processor where an objective looks at all nodes together: one chunk is fused only once."""
 ORDER_SALT = 0x5EED
 
 
