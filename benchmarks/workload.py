@@ -79,7 +79,9 @@ def engine_step(
     )
     source = WholeGraph(FeatureMatrix(graph.features.to(where)), support.to(where), student.hops)
     # the paper's objective, which the reference has, too
-    paper = H3GNN(n_models=models, learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain")
+    paper = H3GNN.from_preset(
+        "single", n_models=models, learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain"
+    )
     step = stack_step(student, source, list(range(models)), Training.of(paper.get_params()))
     step.student.train()
     return step

@@ -18,7 +18,7 @@ from h3gnn.graphs.checks import check_graph
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
 
-@parametrize_with_checks([H3GNN(epochs=2)])  # type: ignore[untyped-decorator]
+@parametrize_with_checks([H3GNN.from_preset("single", epochs=2)])  # type: ignore[untyped-decorator]
 def test_scikit_learn_contract(estimator: H3GNN, check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)  # some checks fit noise of three rows
@@ -35,7 +35,7 @@ def test_every_way_of_giving_the_graph_gives_the_same_embedding(small_mixed: Gra
     network = nx.Graph()
     network.add_nodes_from((i, {"x": features[i].tolist()}) for i in range(100))
     network.add_edges_from(edges.T.tolist())
-    wanted = H3GNN(**QUICK).fit_transform(data_of(small_mixed))
+    wanted = H3GNN.from_preset("single", **QUICK).fit_transform(data_of(small_mixed))
     assert wanted.shape == (100, 32)
     ways: list[tuple[Any, dict[str, Any]]] = [
         (features, {"edge_index": edges}),
@@ -45,22 +45,27 @@ def test_every_way_of_giving_the_graph_gives_the_same_embedding(small_mixed: Gra
         (small_mixed, {}),
     ]
     for x, more in ways:
-        np.testing.assert_allclose(H3GNN(**QUICK).fit_transform(x, **more), wanted, atol=1e-5)
-    assert H3GNN(**QUICK).fit_transform(adjacency).shape == (100, 32)  # structural features
+        np.testing.assert_allclose(
+            H3GNN.from_preset("single", **QUICK).fit_transform(x, **more), wanted, atol=1e-5
+        )
+    assert H3GNN.from_preset("single", **QUICK).fit_transform(adjacency).shape == (
+        100,
+        32,
+    )  # structural features
 
 
 def test_the_same_seed_gives_the_same_bits(small_mixed: Graph) -> None:
     options = {**QUICK, "token_dropout": 0.3, "attention_dropout": 0.3, "n_models": 2}
-    first, second = (H3GNN(**options).fit_transform(small_mixed) for _ in range(2))
+    first, second = (H3GNN.from_preset("single", **options).fit_transform(small_mixed) for _ in range(2))
     assert first.tobytes() == second.tobytes()
-    other = H3GNN(**options, random_state=1).fit_transform(small_mixed)
+    other = H3GNN.from_preset("single", **options, random_state=1).fit_transform(small_mixed)
     assert not np.array_equal(first, other)
 
 
 def test_several_models_stand_side_by_side_and_the_first_is_the_one_alone(small_mixed: Graph) -> None:
     options = {**QUICK, "token_dropout": 0.3, "attention_dropout": 0.3, "epochs": 10}
-    one = H3GNN(**options).fit_transform(small_mixed)
-    three = H3GNN(**options, n_models=3).fit_transform(small_mixed)
+    one = H3GNN.from_preset("single", **options).fit_transform(small_mixed)
+    three = H3GNN.from_preset("single", **options, n_models=3).fit_transform(small_mixed)
     assert three.shape[1] == 3 * one.shape[1]
     np.testing.assert_allclose(three[:, : one.shape[1]], one, atol=1e-4)
     assert not np.allclose(three[:, : one.shape[1]], three[:, one.shape[1] : 2 * one.shape[1]])
@@ -82,14 +87,14 @@ def test_several_models_stand_side_by_side_and_the_first_is_the_one_alone(small_
     ids=str,
 )
 def test_every_setting_trains(small_mixed: Graph, setting: dict[str, Any]) -> None:
-    model = H3GNN(**{**QUICK, "mask_warmup": 1, **setting}).fit(small_mixed)
+    model = H3GNN.from_preset("single", **{**QUICK, "mask_warmup": 1, **setting}).fit(small_mixed)
     assert np.isfinite(model.embedding_).all()
     assert len(model.history_) == 3
     assert np.isfinite(model.history_["loss"]).all()
 
 
 def test_training_lowers_the_loss_and_the_history_tells(small_mixed: Graph) -> None:
-    model = H3GNN(channels=16, epochs=60, device="cpu").fit(small_mixed)
+    model = H3GNN.from_preset("single", channels=16, epochs=60, device="cpu").fit(small_mixed)
     history = model.history_
     assert history["loss"][-10:].mean() < history["loss"][:10].mean()
     low, middle, high = (history.measured(f"difficulty_q{q}")[1] for q in (0, 50, 100))
@@ -103,7 +108,7 @@ def test_training_lowers_the_loss_and_the_history_tells(small_mixed: Graph) -> N
 
 
 def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
-    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
     learned = torch.sigmoid(model.encoder_.edges.logit).detach()
     assert not torch.allclose(learned, model.support_.start, atol=1e-3)
 
@@ -127,7 +132,7 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
 
 
 def test_strangers_at_the_same_position_share_no_edge_weight(path_graph: Graph) -> None:
-    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
     others = check_graph(path_graph.features.flip(0) * 2, path_graph.edge_index)
     support = model._support(others)
     wanted = model._encode(others, support, (support.start * support.factor)[None])
@@ -137,7 +142,7 @@ def test_strangers_at_the_same_position_share_no_edge_weight(path_graph: Graph) 
 def test_nodes_are_known_by_their_ids(path_graph: Graph) -> None:
     names = np.array(["a", "b", "c", "d", "e"], dtype=object)
     named = check_graph(path_graph.features, path_graph.edge_index, node_ids=names)
-    model = H3GNN(**{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(named)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(named)
     order = torch.tensor([4, 2, 0, 1, 3])  # the same graph, its nodes in another order
     place = torch.argsort(order)
     shuffled = check_graph(
@@ -148,7 +153,7 @@ def test_nodes_are_known_by_their_ids(path_graph: Graph) -> None:
 
 def test_a_table_gets_neighbours_and_new_rows_hear_the_fitted_ones() -> None:
     rows = np.random.default_rng(0).normal(size=(40, 5))
-    model = H3GNN(**QUICK, n_neighbors=3).fit(rows)
+    model = H3GNN.from_preset("single", **QUICK, n_neighbors=3).fit(rows)
     assert model.graph_.num_edges == 40 * 3
     assert "nearest" in model.graph_.provenance.mended[0]
     np.testing.assert_array_equal(model.transform(rows[10:20]), model.embedding_[10:20])
@@ -161,35 +166,39 @@ def test_a_table_gets_neighbours_and_new_rows_hear_the_fitted_ones() -> None:
 
 
 def test_other_feature_columns_are_refused(small_mixed: Graph, path_graph: Graph) -> None:
-    model = H3GNN(**QUICK).fit(small_mixed)
+    model = H3GNN.from_preset("single", **QUICK).fit(small_mixed)
     with pytest.raises(GraphError, match="X has 5 features, but H3GNN is expecting 60"):
         model.transform(path_graph)
 
 
 def test_a_second_fit_forgets_the_first(small_mixed: Graph, path_graph: Graph) -> None:
-    model = H3GNN(**QUICK).fit(small_mixed).fit(path_graph)
-    np.testing.assert_array_equal(model.embedding_, H3GNN(**QUICK).fit_transform(path_graph))
+    model = H3GNN.from_preset("single", **QUICK).fit(small_mixed).fit(path_graph)
+    np.testing.assert_array_equal(
+        model.embedding_, H3GNN.from_preset("single", **QUICK).fit_transform(path_graph)
+    )
 
 
 def test_the_callers_graph_is_left_alone(small_mixed: Graph) -> None:
     data = data_of(small_mixed)
     before = {name: value.clone() for name, value in data.to_dict().items()}
-    H3GNN(**QUICK).fit(data).embedding_[:] = 0
+    H3GNN.from_preset("single", **QUICK).fit(data).embedding_[:] = 0
     for name, value in before.items():
         assert torch.equal(value, data[name])
 
 
 def test_attention_can_be_read(path_graph: Graph) -> None:
-    attention = H3GNN(**QUICK).fit(path_graph).attention()
+    attention = H3GNN.from_preset("single", **QUICK).fit(path_graph).attention()
     assert attention.shape == (1, 5, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=-1), 1, atol=1e-5)
     with pytest.raises(InputError, match="no attention"):
-        H3GNN(**QUICK, fusion="mlp").fit(path_graph).attention()
+        H3GNN.from_preset("single", **QUICK, fusion="mlp").fit(path_graph).attention()
 
 
 def test_collapse_is_named(small_mixed: Graph) -> None:
     # A weight decay that outweighs the loss shrinks every map to nothing: all nodes end on one line.
-    model = H3GNN(**{**QUICK, "epochs": 150, "learning_rate": 0.05, "weight_decay": 5.0, "norm": "pre"})
+    model = H3GNN.from_preset(
+        "single", **{**QUICK, "epochs": 150, "learning_rate": 0.05, "weight_decay": 5.0, "norm": "pre"}
+    )
     with pytest.warns(CollapseWarning, match=r"at epoch \d+ its effective rank fell to"):
         model.fit(small_mixed)
 
@@ -210,7 +219,7 @@ def test_collapse_is_named(small_mixed: Graph) -> None:
 )
 def test_bad_arguments_are_named(path_graph: Graph, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        H3GNN(**{**QUICK, **setting}).fit(path_graph)
+        H3GNN.from_preset("single", **{**QUICK, **setting}).fit(path_graph)
 
 
 def test_presets() -> None:
@@ -228,12 +237,12 @@ def test_presets() -> None:
 
 def test_no_edges_and_one_node_are_graphs_too() -> None:
     lonely = check_graph(torch.rand(4, 3), torch.empty(2, 0, dtype=torch.long))
-    assert H3GNN(**QUICK).fit_transform(lonely).shape == (4, 32)
+    assert H3GNN.from_preset("single", **QUICK).fit_transform(lonely).shape == (4, 32)
     single = check_graph(torch.rand(1, 3), torch.empty(2, 0, dtype=torch.long))
-    assert np.isfinite(H3GNN(**QUICK).fit_transform(single)).all()
+    assert np.isfinite(H3GNN.from_preset("single", **QUICK).fit_transform(single)).all()
 
 
 def test_zero_epochs_is_the_untrained_encoder(path_graph: Graph) -> None:
-    model = H3GNN(**{**QUICK, "epochs": 0}).fit(path_graph)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}).fit(path_graph)
     assert len(model.history_) == 0
     assert model.embedding_.shape == (5, 32)

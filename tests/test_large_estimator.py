@@ -41,16 +41,18 @@ def test_files_and_memory_give_the_same_model(
     if batches == "clusters":
         pytest.importorskip("pymetis")
     settings = {**QUICK, "batches": batches, "self_loops": self_loops, "n_models": 2}
-    inside = H3GNN(**settings).fit(small_mixed)
-    outside = H3GNN(**settings).fit(small_mixed).fit(prepared(small_mixed, tmp_path))  # forgets the first
+    inside = H3GNN.from_preset("single", **settings).fit(small_mixed)
+    outside = (
+        H3GNN.from_preset("single", **settings).fit(small_mixed).fit(prepared(small_mixed, tmp_path))
+    )  # forgets the first
     assert not hasattr(outside, "embedding_")
     np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
     np.testing.assert_allclose(outside.history_["loss"], inside.history_["loss"], rtol=1e-4)
 
 
 def test_edge_state_in_files_changes_nothing(small_mixed: Graph) -> None:
-    plain = H3GNN(**QUICK).fit(small_mixed)
-    on_disk = H3GNN(**QUICK, memory="1KB").fit(small_mixed)
+    plain = H3GNN.from_preset("single", **QUICK).fit(small_mixed)
+    on_disk = H3GNN.from_preset("single", **QUICK, memory="1KB").fit(small_mixed)
     np.testing.assert_array_equal(on_disk.embedding_, plain.embedding_)
 
 
@@ -58,22 +60,22 @@ def test_a_budget_decides_how_many_models_train_at_once(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**QUICK, "batch_size": None, "n_models": 3, "precision": "float32"}
-    plain = H3GNN(**settings).fit(small_mixed)
+    plain = H3GNN.from_preset("single", **settings).fit(small_mixed)
     monkeypatch.setattr("h3gnn.estimator.pick_group", lambda *_: (2, 40))
-    in_groups = H3GNN(**settings, memory="1GB").fit(small_mixed)
+    in_groups = H3GNN.from_preset("single", **settings, memory="1GB").fit(small_mixed)
     assert in_groups.history_.engine["models_at_once"] == 2
     np.testing.assert_allclose(in_groups.embedding_, plain.embedding_, atol=1e-4)
 
 
 def test_the_history_tells_how_batches_were_computed(small_mixed: Graph) -> None:
-    model = H3GNN(**QUICK, n_models=2, precision="bfloat16").fit(small_mixed)
+    model = H3GNN.from_preset("single", **QUICK, n_models=2, precision="bfloat16").fit(small_mixed)
     engine = {"device": "cpu", "precision": "bfloat16", "models_at_once": 2, "processes": 1}
     assert model.history_.engine == engine
     assert not model.encoder_.fuse_in_bfloat16
 
 
 def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, tmp_path: Path) -> None:
-    model = H3GNN(**QUICK).fit(prepared(small_mixed, tmp_path))
+    model = H3GNN.from_preset("single", **QUICK).fit(prepared(small_mixed, tmp_path))
     model.save(tmp_path / "run")
     again = H3GNN.load(tmp_path / "run")
     np.testing.assert_array_equal(joined(again), joined(model))
@@ -102,7 +104,9 @@ def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
     smoothing: float,
 ) -> None:
     monkeypatch.setattr("h3gnn.estimator.INFERENCE_CHUNK", 7)
-    model = H3GNN(**{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(small_mixed)
+    model = H3GNN.from_preset("single", **{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(
+        small_mixed
+    )
     model.save(tmp_path / "run")
     read: list[int] = []
     usual = GraphRows.rows
@@ -121,7 +125,7 @@ def test_mini_batches_go_on_from_a_checkpoint(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**QUICK, "epochs": 6, "token_dropout": 0.2}
-    whole = H3GNN(**settings).fit(small_mixed)
+    whole = H3GNN.from_preset("single", **settings).fit(small_mixed)
     made, usual = [0], Step.__call__
 
     def dying(step: Step, strategy: MaskStrategy) -> torch.Tensor:
@@ -133,14 +137,14 @@ def test_mini_batches_go_on_from_a_checkpoint(
     monkeypatch.setattr(Step, "__call__", dying)
     policy = Checkpoints(tmp_path / "checkpoints", every=1)
     with pytest.raises(RuntimeError, match="power cut"):
-        H3GNN(**settings).fit(small_mixed, checkpoints=policy)
+        H3GNN.from_preset("single", **settings).fit(small_mixed, checkpoints=policy)
     monkeypatch.setattr(Step, "__call__", usual)
-    resumed = H3GNN(**settings).fit(small_mixed, checkpoints=policy)
+    resumed = H3GNN.from_preset("single", **settings).fit(small_mixed, checkpoints=policy)
     np.testing.assert_array_equal(resumed.embedding_, whole.embedding_)
 
 
 def test_training_in_batches_learns(small_mixed: Graph) -> None:
-    model = H3GNN(**{**QUICK, "epochs": 20, "fan_out": 4}).fit(small_mixed)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 20, "fan_out": 4}).fit(small_mixed)
     losses = model.history_["loss"][:, 0]
     assert losses[-1] < losses[0]
     assert model.embedding_.shape == (100, 32)
@@ -160,4 +164,4 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_arguments_are_checked(small_mixed: Graph, name: str) -> None:
     settings, words = BAD[name]
     with pytest.raises(InputError, match=words):
-        H3GNN(**settings).fit(small_mixed)
+        H3GNN.from_preset("single", **settings).fit(small_mixed)

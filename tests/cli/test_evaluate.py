@@ -33,7 +33,9 @@ def invoke(*arguments: object, fails: bool = False) -> Any:
 
 @pytest.fixture(scope="module")
 def fitted() -> H3GNN:
-    return H3GNN(channels=8, epochs=6, device="cpu").fit(mixed_graph(120, words=40, splits=2))
+    return H3GNN.from_preset("single", channels=8, epochs=6, device="cpu").fit(
+        mixed_graph(120, words=40, splits=2)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,9 @@ def test_ctrl_c_while_a_model_is_written_leaves_the_old_one_or_the_new_one(files
     graph = check_graph(
         features.drop(columns="id").to_numpy(np.float32), np.stack(ends), node_ids=features["id"].to_numpy()
     )
-    old, new = (H3GNN(epochs=3, channels=8, random_state=seed).fit(graph) for seed in (0, 1))
+    old, new = (
+        H3GNN.from_preset("single", epochs=3, channels=8, random_state=seed).fit(graph) for seed in (0, 1)
+    )
     old.save(files / "run")
     arguments = ("fit", "--edges", "e.csv", "--features", "f.csv", "--out", "run", *QUICK, "--seed", "1")
     stopped = press_ctrl_c("write", moment, *arguments, "--embeddings", "out.csv", cwd=files)

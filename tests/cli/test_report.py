@@ -21,7 +21,9 @@ from h3gnn.experiments.scoring import find_clusters
 @pytest.fixture(scope="module")
 def run(small_mixed: Graph, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
-    H3GNN(epochs=4, channels=8, heads=2, device="cpu", precision="float32").fit(small_mixed).save(folder)
+    H3GNN.from_preset("single", epochs=4, channels=8, heads=2, device="cpu", precision="float32").fit(
+        small_mixed
+    ).save(folder)
     return folder
 
 
@@ -57,7 +59,7 @@ def test_the_page_and_the_command_find_the_same_clusters(
     small_mixed: Graph, tmp_path: Path, labelled: bool
 ) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
-    model = H3GNN(epochs=4, channels=8, heads=2, device="cpu", precision="float32")
+    model = H3GNN.from_preset("single", epochs=4, channels=8, heads=2, device="cpu", precision="float32")
     model.fit(small_mixed if labelled else bare).save(tmp_path / "run")
     told = json.loads(call("cluster", tmp_path / "run", "--out", tmp_path / "clusters.csv", "--json"))
     shown = collect_findings(H3GNN.load(tmp_path / "run")).category("cluster")
@@ -86,7 +88,7 @@ def test_plot_draws_every_kind(run: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_committee_has_its_page_and_its_pictures(small_mixed: Graph, tmp_path: Path) -> None:
-    model = H3GNN(
+    model = H3GNN.from_preset("single", 
         epochs=4, channels=8, heads=2, device="cpu", objective=("teacher", "edges"), n_models=2,
         edge_weights="fixed",
     )  # fmt: skip

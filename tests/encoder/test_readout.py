@@ -118,10 +118,10 @@ def test_powers_are_the_mean_over_eight_powers_of_the_normalised_adjacency(
 
 def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
     """Return a model with smoothing, and what smoothing by hand makes of the same model without."""
-    plain = H3GNN(**QUICK, **changes).fit(graph)
+    plain = H3GNN.from_preset("single", **QUICK, **changes).fit(graph)
     by_hand = smoother(graph, 0.6)(torch.from_numpy(plain.embedding_)).numpy()
     assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
-    return H3GNN(**QUICK, **changes, smoothing=0.6).fit(graph), by_hand
+    return H3GNN.from_preset("single", **QUICK, **changes, smoothing=0.6).fit(graph), by_hand
 
 
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 3}, {"memory": "1GB"}, {"n_models": 2}])
@@ -138,13 +138,13 @@ def test_every_way_to_an_embedding_is_smoothed_alike(
 def test_snapshots_are_smoothed_too(path_graph: Graph) -> None:
     seen: dict[int, torch.Tensor] = {}
     shots = Snapshots([3], lambda epoch, models, rows: seen.update({epoch: rows}))
-    model = H3GNN(**QUICK, smoothing=0.6).fit(path_graph, snapshots=shots)
+    model = H3GNN.from_preset("single", **QUICK, smoothing=0.6).fit(path_graph, snapshots=shots)
     np.testing.assert_allclose(seen[3].numpy(), model.embedding_, atol=1e-5)
 
 
 def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
     model, _ = smoothed_twice(path_graph)
-    plain = H3GNN(**QUICK).fit(path_graph)
+    plain = H3GNN.from_preset("single", **QUICK).fit(path_graph)
     ring = check_graph(
         path_graph.features, torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
     )
@@ -156,7 +156,10 @@ def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
     rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
     new = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
     how = {**QUICK, "n_neighbors": 3, "scale_features": "none"}
-    plain, model = H3GNN(**how).fit(rows), H3GNN(**how, smoothing=0.6).fit(rows)
+    plain, model = (
+        H3GNN.from_preset("single", **how).fit(rows),
+        H3GNN.from_preset("single", **how, smoothing=0.6).fit(rows),
+    )
     own = plain.transform(new)
     near = np.argsort(((new[:, None] - rows[None]) ** 2).sum(axis=2), axis=1)[:, :3]
     heard = model.embedding_[near].sum(axis=1)
@@ -175,12 +178,14 @@ def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
     inside = check_graph(rows, torch.tensor([[0, 1], [1, 2]]))
     how = {**QUICK, "batch_size": 2, "smoother": kind, "scale_features": "none", "memory": memory}
-    wanted = H3GNN(**how, smoothing=0.5).fit(inside).embedding_
-    assert not np.allclose(wanted, H3GNN(**how).fit(inside).embedding_, atol=1e-2)
-    found = np.concatenate(list(H3GNN(**how, smoothing=0.5).fit(in_files).embedding_chunks()))
+    wanted = H3GNN.from_preset("single", **how, smoothing=0.5).fit(inside).embedding_
+    assert not np.allclose(wanted, H3GNN.from_preset("single", **how).fit(inside).embedding_, atol=1e-2)
+    found = np.concatenate(
+        list(H3GNN.from_preset("single", **how, smoothing=0.5).fit(in_files).embedding_chunks())
+    )
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:
     with pytest.raises(InputError, match="smoothing must lie"):
-        H3GNN(smoothing=1.0).fit(path_graph)
+        H3GNN.from_preset("single", smoothing=1.0).fit(path_graph)

@@ -18,7 +18,7 @@ QUICK: dict[str, Any] = {"epochs": 4, "channels": 8, "heads": 2, "device": "cpu"
 
 @pytest.fixture(scope="module")
 def fitted(small_mixed: Graph) -> H3GNN:
-    return H3GNN(**QUICK, n_models=2).fit(small_mixed)
+    return H3GNN.from_preset("single", **QUICK, n_models=2).fit(small_mixed)
 
 
 def test_all_is_collected_from_a_saved_model(fitted: H3GNN, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_weights_are_those_of_the_encoder(fitted: H3GNN) -> None:
 
 
 def test_degree_counts_neighbours_once(path_graph: Graph) -> None:
-    found = collect_findings(H3GNN(**QUICK).fit(path_graph))
+    found = collect_findings(H3GNN.from_preset("single", **QUICK).fit(path_graph))
     degree, homophily = found.measure("degree"), found.measure("homophily")
     assert degree is not None
     assert homophily is not None
@@ -65,7 +65,7 @@ def test_degree_counts_neighbours_once(path_graph: Graph) -> None:
 
 def test_without_labels_there_are_clusters(small_mixed: Graph) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
-    found = collect_findings(H3GNN(**QUICK, fusion="mlp").fit(bare))
+    found = collect_findings(H3GNN.from_preset("single", **QUICK, fusion="mlp").fit(bare))
     assert [one.key for one in found.categories] == ["cluster"]
     assert found.attention is None  # there is none to show with this fusion
     assert [one.key for one in found.measures] == ["degree", "difficulty"]
@@ -77,7 +77,7 @@ def test_without_labels_there_are_clusters(small_mixed: Graph) -> None:
 
 def test_labels_without_splits_get_some(small_mixed: Graph) -> None:
     bare = replace(small_mixed, train_mask=None, val_mask=None, test_mask=None)
-    found = collect_findings(H3GNN(**QUICK).fit(bare))
+    found = collect_findings(H3GNN.from_preset("single", **QUICK).fit(bare))
     assert found.scores is not None
     assert found.scores.rows[0].probe is not None
     assert len(found.scores.rows[0].probe) == 10
@@ -96,7 +96,7 @@ def test_of_many_nodes_some_are_shown_and_all_are_scored(fitted: H3GNN) -> None:
 
 
 def test_a_collapse_is_told(fitted: H3GNN) -> None:
-    told = H3GNN(**QUICK)
+    told = H3GNN.from_preset("single", **QUICK)
     told.__dict__.update(fitted.__dict__)
     told.history_ = History({"effective_rank": np.array([[50.0, 40.0], [1.5, 39.0]])})
     assert "Model 0: the representation collapsed: at epoch 1 its effective rank fell to 1.5 from 50.0" in (

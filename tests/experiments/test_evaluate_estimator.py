@@ -27,9 +27,9 @@ def test_models_trained_in_groups_are_judged_together(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, grouped = (build_judge(small_mixed, protocol=PUBLISHED, parts=3) for _ in range(2))
-    fit_and_judge(H3GNN(**MODEL), small_mixed, together)
+    fit_and_judge(H3GNN.from_preset("single", **MODEL), small_mixed, together)
     monkeypatch.setattr("h3gnn.training.models.models_at_once", lambda *_, **__: 2)
-    fit_and_judge(H3GNN(**MODEL), small_mixed, grouped)
+    fit_and_judge(H3GNN.from_preset("single", **MODEL), small_mixed, grouped)
     assert list(together.by_epoch) == list(grouped.by_epoch) == [1, 2, 3, 4]
     width = 3 * (2 + 2) * 8
     for judge in (together, grouped):
@@ -43,7 +43,9 @@ def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
 
     def run(**options: Any) -> Result:
         asked: dict[str, Any] = {"seeds": [3, 5], "epoch_rule": "label-free", "snapshots": 2, "cluster": True}
-        return run_method("h3gnn", small_mixed, model=H3GNN(**MODEL), device="cpu", **asked, **options)
+        return run_method(
+            "h3gnn", small_mixed, model=H3GNN.from_preset("single", **MODEL), device="cpu", **asked, **options
+        )
 
     result = run(watch=shares.append)
     assert shares == [0.5, 1.0]

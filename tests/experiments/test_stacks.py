@@ -26,12 +26,12 @@ def params(**changes: Any) -> dict[str, Any]:
         "precision": "float32",
         "batch_norm": True,
     }
-    given: dict[str, Any] = H3GNN(**(small | changes)).get_params()
+    given: dict[str, Any] = H3GNN.from_preset("single", **(small | changes)).get_params()
     return given
 
 
 def test_a_stack_of_one_configuration_is_what_the_estimator_trains(small_mixed: Graph) -> None:
-    model = H3GNN(**params(epochs=15, n_models=2)).fit(small_mixed)
+    model = H3GNN.from_preset("single", **params(epochs=15, n_models=2)).fit(small_mixed)
     stack = ConfigurationStack(small_mixed, params(), [{}, {}], derive_seeds(0, 2), CPU)
     stack.train(15)
     joined = stack.embeddings().transpose(0, 1).flatten(1).numpy()

@@ -39,7 +39,7 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) 
     assert len(found.record["trials"]) == 6
     finalists = [max(score for _, _, score in one["looks"]) for one in found.record["finalists"]]
     assert found.made["score"] == pytest.approx(max(finalists), abs=1e-5)
-    embedding = H3GNN(**found.params).fit_transform(small_mixed)
+    embedding = H3GNN.from_preset("single", **found.params).fit_transform(small_mixed)
     assert embedding.shape == (100, 3 * 8 * (2 + found.params["hops"]))
 
 
@@ -141,7 +141,9 @@ def test_a_stack_that_does_not_fit_is_told_to_the_study(
         raise torch.OutOfMemoryError
 
     study = open_study(small_mixed, "study", None, "validation", seed=0)
-    searcher = Searcher(small_mixed, H3GNN().get_params(), lambda _: [], Budget(trials=2), CPU)
+    searcher = Searcher(
+        small_mixed, H3GNN.from_preset("single").get_params(), lambda _: [], Budget(trials=2), CPU
+    )
     monkeypatch.setattr(searcher, "score", full)
     searcher.search(study, SPACE, seed=0)
     assert finished(study) == 2
@@ -154,4 +156,4 @@ def test_every_value_of_a_space_is_an_argument_that_is_accepted(name: str) -> No
 
     for argument, values in SPACES[name].choices.items():
         for value in values:
-            check_arguments(H3GNN(**{argument: value}).get_params())
+            check_arguments(H3GNN.from_preset("single", **{argument: value}).get_params())

@@ -103,7 +103,10 @@ def test_a_subclass_is_what_it_inherits_from_for_the_conversion_and_for_the_esti
     for given in (data, roads):
         assert is_graph(given)
         assert edge_set(as_graph(given)) == {(0, 1), (1, 2), (2, 0)}
-        assert H3GNN(epochs=1, channels=4, device="cpu").fit(given).embedding_.shape[0] == 3
+        assert (
+            H3GNN.from_preset("single", epochs=1, channels=4, device="cpu").fit(given).embedding_.shape[0]
+            == 3
+        )
 
 
 def test_a_table_of_features_is_no_graph_and_a_square_sparse_matrix_is() -> None:

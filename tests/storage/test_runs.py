@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"epochs": 3, "channels": 4, "heads": 2, "device": "cpu"
 
 
 def run_in(out: Path, graph: Graph, **changes: Any) -> Run:
-    params = H3GNN(**{**QUICK, **changes}).get_params()
+    params = H3GNN.from_preset("single", **{**QUICK, **changes}).get_params()
     return Run(params, graph, Checkpoints(out / "checkpoints", 7, 2.5, 3, keep_finished=True), out / "e.npy")
 
 
@@ -41,8 +41,10 @@ def test_a_run_comes_back_as_it_was_begun_and_trains_to_the_same_bits(tmp_path: 
     )
     assert again.graph.provenance == graph.provenance
     assert again.graph.node_ids.tolist() == names.tolist()
-    wanted = H3GNN(**begun.params).fit_transform(graph)
-    assert H3GNN(**again.params).fit_transform(again.graph).tobytes() == wanted.tobytes()
+    wanted = H3GNN.from_preset("single", **begun.params).fit_transform(graph)
+    assert (
+        H3GNN.from_preset("single", **again.params).fit_transform(again.graph).tobytes() == wanted.tobytes()
+    )
 
 
 def test_the_same_run_may_begin_again_with_other_times(path_graph: Graph, tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_a_finished_run_leaves_the_model_alone(path_graph: Graph, tmp_path: Path
     ):
         (tmp_path / name).write_text("half")  # what a kill in the middle of saving leaves
     check_folder(tmp_path)
-    H3GNN(**QUICK).fit(path_graph).save(tmp_path)
+    H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     finish_run(tmp_path)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
     with pytest.raises(InputError, match="finished model and no checkpoints"):

@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu"
 
 @pytest.fixture
 def fitted(small_mixed: Graph) -> H3GNN:
-    return H3GNN(**QUICK, n_models=2, batch_norm=True).fit(small_mixed)
+    return H3GNN.from_preset("single", **QUICK, n_models=2, batch_norm=True).fit(small_mixed)
 
 
 def test_a_model_comes_back_as_it_was(fitted: H3GNN, small_mixed: Graph, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_sparse_features_and_names_come_back(tmp_path: Path) -> None:
     features = sp.random(30, 50, density=0.05, random_state=0, format="csr")
     names = np.array([f"node {i}" for i in range(30)], dtype=object)
     graph = check_graph(features, np.array([[0, 1, 2], [1, 2, 3]]), node_ids=names)
-    H3GNN(**QUICK).fit(graph).save(tmp_path / "run")
+    H3GNN.from_preset("single", **QUICK).fit(graph).save(tmp_path / "run")
     again = H3GNN.load(tmp_path / "run")
     assert again.graph_.node_ids.tolist() == names.tolist()
     assert again.graph_.features.layout == graph.features.layout
@@ -48,7 +48,7 @@ def test_sparse_features_and_names_come_back(tmp_path: Path) -> None:
 
 def test_a_table_model_still_attaches_new_rows(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(30, 4))
-    model = H3GNN(**QUICK).fit(rows)
+    model = H3GNN.from_preset("single", **QUICK).fit(rows)
     model.save(tmp_path / "run")
     new = np.random.default_rng(1).normal(size=(3, 4))
     np.testing.assert_allclose(H3GNN.load(tmp_path / "run").transform(new), model.transform(new), atol=1e-5)
@@ -58,7 +58,7 @@ def test_saving_again_replaces_and_leaves_nothing_behind(
     fitted: H3GNN, path_graph: Graph, tmp_path: Path
 ) -> None:
     fitted.save(tmp_path)
-    H3GNN(**QUICK).fit(path_graph).save(tmp_path)
+    H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     assert H3GNN.load(tmp_path).graph_.num_nodes == 5
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
 
@@ -167,7 +167,7 @@ model.save(sys.argv[1])
 def test_a_kill_in_the_middle_of_saving_leaves_the_old_model(
     path_graph: Graph, tmp_path: Path, moment: int
 ) -> None:
-    H3GNN(**QUICK).fit(path_graph).save(tmp_path)
+    H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     before = H3GNN.load(tmp_path).embedding_
     command = [sys.executable, "-c", KILLED_SAVE, str(tmp_path), str(moment)]
     outcome = subprocess.run(command, check=False, capture_output=True)

@@ -25,7 +25,12 @@ MODELS, CPU = 2, torch.device("cpu")
 
 
 def training(**changes: object) -> Training:
-    return Training.of({**H3GNN(n_models=MODELS, learning_rate=0.01, momentum=0.9).get_params(), **changes})
+    return Training.of(
+        {
+            **H3GNN.from_preset("single", n_models=MODELS, learning_rate=0.01, momentum=0.9).get_params(),
+            **changes,
+        }
+    )
 
 
 def support_of(graph: Graph, normalize: bool = False) -> Support:

@@ -38,7 +38,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def train(graph: Graph, setting: dict[str, Any], runner: Callable[[Step], Any]) -> tuple[Step, Tensor, Any]:
     """Train on the GPU; return the step, the loss and mask size of every epoch, and what ran the step."""
     params = (
-        H3GNN(**BASE, n_models=MODELS).get_params() | setting | {"epochs": EPOCHS, "mask_warmup": EPOCHS // 2}
+        H3GNN.from_preset("single", **BASE, n_models=MODELS).get_params()
+        | setting
+        | {"epochs": EPOCHS, "mask_warmup": EPOCHS // 2}
     )
     support = build_support(graph.edge_index, graph.num_nodes)
     source = WholeGraph(FeatureMatrix(graph.features.to(DEVICE)), support.to(DEVICE), 2)
@@ -83,14 +85,14 @@ def test_a_fit_on_the_gpu_replays_and_gives_what_a_plain_fit_gives(
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
     options: dict[str, Any] = {**BASE, "epochs": EPOCHS, "mask_warmup": 2, "n_models": 2, "device": "cuda"}
-    captured = H3GNN(**options).fit(graph)
+    captured = H3GNN.from_preset("single", **options).fit(graph)
     assert len(replays) == EPOCHS - 2 - EAGER_STEPS
 
     def as_it_is(step: Step) -> Callable[[MaskStrategy], Tensor]:
         return step
 
     monkeypatch.setattr("h3gnn.training.loop.CapturedStep", as_it_is)
-    plain = H3GNN(**options).fit(graph)
+    plain = H3GNN.from_preset("single", **options).fit(graph)
     assert len(replays) == EPOCHS - 2 - EAGER_STEPS
     np.testing.assert_allclose(captured.history_["loss"], plain.history_["loss"], rtol=1e-3)
     np.testing.assert_allclose(captured.embedding_, plain.embedding_, atol=1e-2)

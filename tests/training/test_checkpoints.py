@@ -110,14 +110,18 @@ def test_a_run_that_goes_on_equals_the_uninterrupted_one_bit_for_bit(
     small_mixed: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], setting: dict[str, Any]
 ) -> None:
     options = {**QUICK, **setting}
-    wanted = H3GNN(**options).fit(small_mixed)
+    wanted = H3GNN.from_preset("single", **options).fit(small_mixed)
     for moment in (1, 3, 6, 7, 8):
         killed_after(moment)
         with pytest.raises(KilledError):
-            H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3))
+            H3GNN.from_preset("single", **options).fit(
+                small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3)
+            )
         killed_after(None)
     assert epochs_in(tmp_path / "run") == [6, 8]
-    again = H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3))
+    again = H3GNN.from_preset("single", **options).fit(
+        small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3)
+    )
     assert_same_bits(again, wanted)
     assert not (tmp_path / "run").exists()
 
@@ -129,13 +133,13 @@ def test_it_does_not_matter_where_it_was_killed(
     killed_after(moment)
     checkpoints = Checkpoints(tmp_path, every=1, keep=1)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
+        H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
     assert epochs_in(tmp_path) == [moment]
     killed_after(None)
     steps: list[int] = []
     with before_each_epoch(steps.append):
-        model = H3GNN(**QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
-    assert_same_bits(model, H3GNN(**QUICK, n_models=3).fit(path_graph))
+        model = H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
+    assert_same_bits(model, H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph))
     assert steps == list(range(moment, 8))  # nothing was trained twice
 
 
@@ -153,7 +157,7 @@ def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
 ) -> None:
     options = {**QUICK, "n_models": 5, "token_dropout": 0.2}
     at_once(2)
-    wanted = H3GNN(**options).fit(small_mixed)
+    wanted = H3GNN.from_preset("single", **options).fit(small_mixed)
     folder = tmp_path / "run"
     # Where it dies, how much memory there is then, and the newest checkpoint that is left.
     for moment, free, left in [
@@ -167,10 +171,10 @@ def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
         at_once(free)
         killed_after(moment)
         with pytest.raises(KilledError):
-            H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+            H3GNN.from_preset("single", **options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
         assert newest_in(folder) == (left[0], folder / left[1])
     killed_after(None)
-    again = H3GNN(**options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+    again = H3GNN.from_preset("single", **options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
     assert_same_bits(again, wanted)
     assert again.history_.engine == wanted.history_.engine
     assert again.history_.engine["models_at_once"] == 2
@@ -191,11 +195,15 @@ def test_groups_of_another_run_are_refused(
     at_once(2)
     killed_after(5)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK, n_models=5).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+        H3GNN.from_preset("single", **QUICK, n_models=5).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
+        )
     killed_after(None)
     before = contents(tmp_path / "models-0-1")
     with pytest.raises(InputError, match=words):
-        H3GNN(**QUICK, n_models=models).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+        H3GNN.from_preset("single", **QUICK, n_models=models).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
+        )
     assert contents(tmp_path / "models-0-1") == before
     assert [path.name for path in tmp_path.iterdir()] == ["models-0-1"]
 
@@ -210,14 +218,14 @@ def test_a_processor_that_rounds_otherwise_is_refused(
     interrupted_run(path_graph, tmp_path, killed_after)
     monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", lambda: True)
     with pytest.raises(InputError, match="precision is 'float32' there and 'bfloat16' here"):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
-    asked = H3GNN(**QUICK, precision="float32")
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    asked = H3GNN.from_preset("single", **QUICK, precision="float32")
     assert len(asked.fit(path_graph, checkpoints=Checkpoints(tmp_path)).history_) == 8
 
 
 def test_training_draws_from_no_generator_that_a_checkpoint_does_not_hold(path_graph: Graph) -> None:
     torch_state, numpy_state = torch.get_rng_state(), numpy_numbers()
-    H3GNN(**QUICK, token_dropout=0.3, teacher_mode="train").fit(path_graph)
+    H3GNN.from_preset("single", **QUICK, token_dropout=0.3, teacher_mode="train").fit(path_graph)
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(numpy_numbers(), numpy_state)
 
@@ -232,12 +240,16 @@ def test_the_last_k_are_kept_and_a_finished_fit_leaves_none(
     (tmp_path / "notes.txt").write_text("mine")
     killed_after(7)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2, keep=3))
+        H3GNN.from_preset("single", **QUICK).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path, every=2, keep=3)
+        )
     assert epochs_in(tmp_path) == [2, 4, 6]
     killed_after(None)
-    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, keep=2, keep_finished=True))
+    H3GNN.from_preset("single", **QUICK).fit(
+        path_graph, checkpoints=Checkpoints(tmp_path, keep=2, keep_finished=True)
+    )
     assert epochs_in(tmp_path) == [6, 8]
-    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -247,7 +259,7 @@ def test_what_a_kill_left_half_written_is_removed_as_the_run_goes_on(
     (tmp_path / ".epoch-00000003.x1y2.part").write_text("half")
     killed_after(2)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2))
     assert not list(tmp_path.glob(".*.part"))
 
 
@@ -258,7 +270,9 @@ def test_the_clock_decides_too(
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     killed_after(7)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, minutes=2.5, keep=9))
+        H3GNN.from_preset("single", **QUICK).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path, minutes=2.5, keep=9)
+        )
     assert epochs_in(tmp_path) == [3, 6]  # looking costs a minute, and so does writing
 
 
@@ -276,7 +290,9 @@ def test_other_settings_are_refused_and_nothing_is_touched(
     content = interrupted_run(path_graph, tmp_path, killed_after)
     setting, words = REFUSED[case]
     with pytest.raises(InputError, match=words):
-        H3GNN(**{**QUICK, **setting}).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=1))
+        H3GNN.from_preset("single", **{**QUICK, **setting}).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
+        )
     assert contents(tmp_path) == content
 
 
@@ -285,7 +301,7 @@ def test_another_graph_is_refused(
 ) -> None:
     content = interrupted_run(path_graph, tmp_path, killed_after)
     with pytest.raises(InputError, match="it was trained on another graph"):
-        H3GNN(**QUICK).fit(small_mixed, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK).fit(small_mixed, checkpoints=Checkpoints(tmp_path))
     assert contents(tmp_path) == content
 
 
@@ -294,7 +310,7 @@ def interrupted_run(
 ) -> dict[str, bytes]:
     killed_after(epoch)
     with pytest.raises(KilledError):
-        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(folder, every=1, keep=3))
+        H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(folder, every=1, keep=3))
     killed_after(None)
     return contents(folder)
 
@@ -313,14 +329,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 )
 def test_bad_values_are_named(path_graph: Graph, tmp_path: Path, options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, **options))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, **options))
     with pytest.raises(InputError, match="random_state to be a whole number"):
-        H3GNN(**QUICK, random_state=None).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK, random_state=None).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path)
+        )
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is a file"):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file"))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file"))
     with pytest.raises(InputError, match="cannot be written"):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file" / "run"))
+        H3GNN.from_preset("single", **QUICK).fit(
+            path_graph, checkpoints=Checkpoints(tmp_path / "file" / "run")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -332,9 +352,11 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Graph, 
     folder = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointWriter, "_due", lambda _, epoch: 3 <= epoch <= 5)
-        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(folder, keep=3, keep_finished=True))
+        H3GNN.from_preset("single", **QUICK).fit(
+            graph, checkpoints=Checkpoints(folder, keep=3, keep_finished=True)
+        )
     assert epochs_in(folder) == [3, 4, 5]
-    return folder, graph, H3GNN(**QUICK).fit(graph)
+    return folder, graph, H3GNN.from_preset("single", **QUICK).fit(graph)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -350,7 +372,7 @@ def test_damage_anywhere_in_any_file_costs_epochs_but_never_the_run(
     for path in sorted(spoilt):
         path.write_bytes(damaged(path.read_bytes(), data))
     before = {path: path.read_bytes() for path in spoilt}
-    fit = H3GNN(**QUICK).fit
+    fit = H3GNN.from_preset("single", **QUICK).fit
     if len(spoilt) == len(files):
         with pytest.raises(CheckpointError, match=r"damaged.* holds no other checkpoint"):
             fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1))
@@ -406,13 +428,15 @@ def test_a_strange_checkpoint_is_passed_over_and_said(
     shutil.copytree(folder, tmp_path / "run")
     rewritten(max(checkpoints_in(tmp_path / "run"), key=epoch_of), **change)
     with pytest.warns(CheckpointWarning, match=rf"{words}.*going on from the one before it, of epoch 4"):
-        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+        assert_same_bits(
+            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
+        )
     shutil.copytree(folder, tmp_path / "all")
     for path in checkpoints_in(tmp_path / "all"):
         rewritten(path, **change)
     before = contents(tmp_path / "all")
     with pytest.raises(CheckpointError, match=words):
-        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "all", every=1))
+        H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "all", every=1))
     assert contents(tmp_path / "all") == before
 
 
@@ -424,7 +448,9 @@ def test_another_torch_is_said_but_not_refused(
     newest = max(checkpoints_in(tmp_path / "run"), key=epoch_of)
     rewritten(newest, versions={**versions(), "torch": "1.0"})
     with pytest.warns(CheckpointWarning, match=r"written with torch 1\.0, here .*: the last digits"):
-        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+        assert_same_bits(
+            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
+        )
 
 
 def test_a_damaged_file_never_pushes_out_a_good_one(
@@ -437,12 +463,16 @@ def test_a_damaged_file_never_pushes_out_a_good_one(
     far = newest.rename(newest.with_name(newest.name.replace("00000005", "00000007")))
     killed_after(6)
     with pytest.warns(CheckpointWarning, match="of epoch 4"), pytest.raises(KilledError):
-        H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep=1))
+        H3GNN.from_preset("single", **QUICK).fit(
+            graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep=1)
+        )
     assert epochs_in(tmp_path / "run") == [6, 7]
     assert far.read_bytes() == b""
     killed_after(None)
     with pytest.warns(CheckpointWarning, match="of epoch 6"):
-        assert_same_bits(H3GNN(**QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted)
+        assert_same_bits(
+            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
+        )
 
 
 def test_a_full_disk_does_not_end_the_training(
@@ -458,7 +488,7 @@ def test_a_full_disk_does_not_end_the_training(
 
     monkeypatch.setattr(os, "fsync", full_later)
     with pytest.warns(CheckpointWarning) as said:
-        model = H3GNN(**QUICK).fit(
+        model = H3GNN.from_preset("single", **QUICK).fit(
             path_graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep_finished=True)
         )
     assert len(said) == 5
@@ -469,8 +499,8 @@ def test_a_full_disk_does_not_end_the_training(
     assert epochs_in(tmp_path / "run") == [2, 3]
     assert not list((tmp_path / "run").glob(".*.part"))
     monkeypatch.undo()
-    assert_same_bits(model, H3GNN(**QUICK).fit(path_graph))
-    again = H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "run"))
+    assert_same_bits(model, H3GNN.from_preset("single", **QUICK).fit(path_graph))
+    again = H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "run"))
     assert_same_bits(again, model)
 
 
@@ -483,12 +513,13 @@ def test_a_signal_waits_for_the_epoch_and_writes_a_checkpoint(
         before_each_epoch(lambda epoch: signal.raise_signal(number) if epoch == 4 else None),
         pytest.raises(TrainingStopped, match="stopped after epoch 5 of 8, with a checkpoint in") as stopped,
     ):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
     assert stopped.value.signal_number == number
     assert signal.getsignal(number) is before
     assert epochs_in(tmp_path) == [5]
     assert_same_bits(
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)), H3GNN(**QUICK).fit(path_graph)
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)),
+        H3GNN.from_preset("single", **QUICK).fit(path_graph),
     )
 
 
@@ -499,7 +530,7 @@ def ctrl_c_twice() -> None:
 
 def test_a_second_ctrl_c_does_not_wait(path_graph: Graph, tmp_path: Path) -> None:
     with before_each_epoch(lambda _: ctrl_c_twice()), pytest.raises(KeyboardInterrupt) as stopped:
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
     assert not isinstance(stopped.value, TrainingStopped)
 
 
@@ -519,30 +550,32 @@ def test_a_full_disk_at_the_end_is_told(
         before_each_epoch(lambda _: signal.raise_signal(signal.SIGINT)),
         pytest.raises(TrainingStopped, match=r"epoch 1 of 8, but .*No space left.* there is no checkpoint"),
     ):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
 
 
 def test_an_ignored_signal_stays_ignored(path_graph: Graph, tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with before_each_epoch(lambda _: signal.raise_signal(signal.SIGINT)):
-        model = H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        model = H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
     assert len(model.history_) == 8
 
 
 def test_outside_the_main_thread_signals_are_left_alone(path_graph: Graph, tmp_path: Path) -> None:
     models: list[H3GNN] = []
     worker = threading.Thread(
-        target=lambda: models.append(H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)))
+        target=lambda: models.append(
+            H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        )
     )
     worker.start()
     worker.join()
-    assert_same_bits(models[0], H3GNN(**QUICK).fit(path_graph))
+    assert_same_bits(models[0], H3GNN.from_preset("single", **QUICK).fit(path_graph))
 
 
 def test_two_processes_cannot_train_one_run(path_graph: Graph, tmp_path: Path) -> None:
     with one_process_only(tmp_path), pytest.raises(InputError, match="another process is training this run"):
-        H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
-    H3GNN(**QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
 
 
 def test_a_checkpoint_holds_what_was_promised(interrupted: tuple[Path, Graph, H3GNN]) -> None:

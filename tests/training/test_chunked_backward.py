@@ -56,7 +56,9 @@ def view_of(batch: Batch, mask: Tensor | None = None, teacher: Any = None) -> Vi
 def test_chunks_change_neither_difficulty_nor_gradients(
     small_mixed: Graph, objective: str, dropout: float, chunk: int
 ) -> None:
-    how = Training.of(H3GNN(n_models=MODELS, objective=objective, edge_drop=dropout).get_params())
+    how = Training.of(
+        H3GNN.from_preset("single", n_models=MODELS, objective=objective, edge_drop=dropout).get_params()
+    )
     mask = torch.zeros(MODELS, small_mixed.num_nodes, dtype=torch.bool)
     mask[:, ::2] = True
 
@@ -152,9 +154,11 @@ def test_masked_features_are_rebuilt_without_a_look_at_masked_nodes(
 def test_masked_features_are_learned_and_repeat_by_seed(small_mixed: Graph) -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "n_models": 2, "learning_rate": 0.01}
     options |= {"mask": "random", "objective": "masked-features", "device": "cpu", "epochs": 30}
-    one, again = (H3GNN(**options).fit(small_mixed) for _ in range(2))
+    one, again = (H3GNN.from_preset("single", **options).fit(small_mixed) for _ in range(2))
     losses = one.history_["loss"]
     assert (losses[-5:].mean(axis=0) < 0.8 * losses[:2].mean(axis=0)).all()
     assert one.embedding_.shape == (100, 2 * 4 * 8)
     np.testing.assert_array_equal(one.embedding_, again.embedding_)
-    assert not np.allclose(one.embedding_, H3GNN(**{**options, "epochs": 0}).fit_transform(small_mixed))
+    assert not np.allclose(
+        one.embedding_, H3GNN.from_preset("single", **{**options, "epochs": 0}).fit_transform(small_mixed)
+    )

@@ -25,7 +25,7 @@ home, chance = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
 graph = mixed_graph(60, words=20, splits=1)
 
 def fitted(checkpoints):
-    model = H3GNN(epochs=40, channels=8, n_models=2, token_dropout=0.2, mask_warmup=3, device="cpu")
+    model = H3GNN.from_preset("single", epochs=40, channels=8, n_models=2, token_dropout=0.2, mask_warmup=3, device="cpu")
     model.fit(graph, checkpoints=checkpoints)
     parts = [model.embedding_.tobytes(), *(model.history_[name].tobytes() for name in model.history_.names)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
@@ -89,7 +89,7 @@ def dying(*arguments, **options):
 
 setattr(home, name, dying)
 graph = check_graph(torch.eye(5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
-H3GNN(epochs=6, channels=4, heads=2, device="cpu").fit(graph, checkpoints=Checkpoints(sys.argv[1], every=1))
+H3GNN.from_preset("single", epochs=6, channels=4, heads=2, device="cpu").fit(graph, checkpoints=Checkpoints(sys.argv[1], every=1))
 """
 
 
@@ -106,7 +106,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoints_before_it(
     outcome = subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True, text=True)
     assert outcome.returncode == -9, outcome.stderr
     graph = check_graph(torch.eye(5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
-    model = H3GNN(epochs=6, channels=4, heads=2, device="cpu")
+    model = H3GNN.from_preset("single", epochs=6, channels=4, heads=2, device="cpu")
     wanted = model.fit_transform(graph)
     again = model.fit_transform(graph, checkpoints=Checkpoints(tmp_path / "run", every=1))
     assert again.tobytes() == wanted.tobytes()
