@@ -262,6 +262,9 @@ def parse_value(name: str, text: str) -> Any:
     text = text.strip()
     if name in SETTINGS and text in SETTINGS[name].words:  # "none" is a word for some
         return text
+    several = [one.strip() for one in text.split(",")]
+    if name in SETTINGS and len(several) > 1 and all(one in SETTINGS[name].words for one in several):
+        return several
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
