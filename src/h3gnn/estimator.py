@@ -26,7 +26,7 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neigh
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
+from h3gnn.settings import by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import (
@@ -436,6 +436,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(state.graph, Graph):
             model.embedding_ = model._embed_fitted()
         return model
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803
+        """Show what differs from the defaults; where that is much, under the headings of its groups."""
+        usual = type(self)().get_params()
+        changed = {name: value for name, value in self.get_params().items() if value != usual[name]}
+        if len(changed) <= 3:
+            return f"H3GNN({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        lines = []
+        for group, names in by_group().items():
+            told = [f"    {name}={changed[name]!r}," for name in names if name in changed]
+            lines += [f"    # {group}", *told] if told else []
+        return "\n".join(["H3GNN(", *lines, ")"])
 
     @property
     def _n_features_out(self) -> int:
