@@ -253,5 +253,10 @@ def test_repr_shows_what_was_changed_and_where_it_belongs() -> None:
     assert repr(H3GNN(epochs=5, channels=8)) == "H3GNN(channels=8, epochs=5)"
     told = repr(H3GNN(epochs=5, channels=8, heads=2, mask="random", device="cpu"))
     headings = [line for line in told.splitlines() if "#" in line]
-    assert headings == ["    # encoder", "    # views and masks", "    # optimisation", "    # machine and run"]
+    assert headings == [
+        "    # encoder",
+        "    # views and masks",
+        "    # optimisation",
+        "    # machine and run",
+    ]
     assert eval(told).get_params()["channels"] == 8

@@ -112,7 +112,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         schedule: "cosine" or "constant" after the warm-up.
         lr_warmup: epochs over which the learning rate rises.
         nodes_per_step: how many nodes the student is compared on in each step, drawn anew; None is all,
-            "auto" half of them and at least 1,024. Messages always flow in the whole graph.
+            "auto" all up to 8,192, else half and at least 8,192. Messages always flow in the whole graph.
         n_models: how many models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
@@ -173,8 +173,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         exploit_ratio: float = 0.5,
         mask_warmup: int = 10,
         mask_token: str = "zero",
-        epochs: int = 30,
-        learning_rate: float = 0.004,
+        epochs: int = 50,
+        learning_rate: float = 0.002,
         weight_decay: float = 0.0,
         schedule: str = "cosine",
         lr_warmup: int = 10,

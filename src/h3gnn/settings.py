@@ -164,7 +164,7 @@ SETTINGS: dict[str, Setting] = {
     "lr_warmup": whole(OPTIMISATION, 0, "Epochs over which the learning rate rises."),
     "nodes_per_step": Setting(
         OPTIMISATION,
-        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 1,024.",
+        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 8,192.",
         lambda name, value: value == "auto" or check_whole(name, value, 2),
         '"auto", 2, …',
         ("auto",),
