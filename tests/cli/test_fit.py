@@ -17,7 +17,7 @@ from h3gnn.cli.app import app
 from h3gnn.graphs.checks import check_graph
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
-QUICK = ("--epochs", "3", "--channels", "8")
+QUICK = ("--preset", "single", "--epochs", "3", "--channels", "8")
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -99,7 +99,7 @@ def test_bad_input_is_exit_code_2_and_one_sentence_and_no_file(files: Path, case
     (files / "empty.csv").write_text("source,target\n")
     before = sorted(files.rglob("*"))
     arguments, place = BAD[case]
-    done = run("fit", *arguments, "--out", "run", "--embeddings", "out.csv", *QUICK, cwd=files)
+    done = run("fit", *arguments, "--out", "run", "--embeddings", "out.csv", *QUICK[2:], cwd=files)
     assert done.returncode == 2, done.stderr
     assert place in done.stderr
     assert done.stderr.startswith("h3gnn: ")

@@ -17,7 +17,7 @@ from h3gnn import InputError
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-QUICK = ("--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
+QUICK = ("--preset", "single", "--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
 EXACT = (*QUICK, "--models", "2", "--set", "precision=float32")
 
 
@@ -72,7 +72,7 @@ def test_a_prepared_graph_trains_as_the_same_graph_in_memory(files: Path) -> Non
 
 
 def test_a_memory_budget_changes_nothing_but_the_memory(files: Path) -> None:
-    graph = ("--edges", "e.csv", "--features", "f.csv", "--epochs", "3", "--channels", "8")
+    graph = ("--edges", "e.csv", "--features", "f.csv", *QUICK[:6])
     for name, budget in (("plain", ()), ("budget", ("--memory", "0.45GB"))):
         done = run("fit", *graph, *budget, "--embeddings", f"{name}.parquet", cwd=files)
         assert done.returncode == 0, done.stderr

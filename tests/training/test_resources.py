@@ -35,7 +35,8 @@ edges = torch.randint(nodes, (2, 10 * nodes), generator=generator)
 graph = check_graph(torch.randn(nodes, features, generator=generator), edges)
 sizes = []
 estimator.pick_group = lambda budget, size, largest: sizes.append(size) or (1, chunk)
-model = estimator.H3GNN(epochs=0, channels=channels, device="cpu", precision=sys.argv[2], memory="1TB")
+small = {"epochs": 0, "channels": channels, "precision": sys.argv[2]}
+model = estimator.H3GNN.from_preset("single", **small, device="cpu", memory="1TB")
 model._embed_fitted = lambda: None
 model.fit(graph)
 before = peak()

@@ -66,8 +66,10 @@ def demo(
 
 
 def _rows(scores: Scoreboard) -> list[dict[str, Any]]:
+    from h3gnn.report.findings import RAW, TRAINED, UNTRAINED
+
     rows = []
-    for one in scores.rows:
+    for one in (row for row in scores.rows if row.representation in (RAW, UNTRAINED, TRAINED)):
         assert one.probe is not None
         rows.append(
             {

@@ -76,11 +76,17 @@ class History:
         columns = {name: np.array(rows, dtype=np.float64) for name, rows in kept["columns"].items()}
         return cls(columns, kept["engine"])
 
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column, NaN where these models have none, such as a distance to a teacher."""
+        if name in self.columns:
+            return self.columns[name]
+        return np.full_like(next(iter(self.columns.values())), np.nan, dtype=np.float64)
+
     @classmethod
     def side_by_side(cls, parts: Sequence[History]) -> History:
         """Join the histories of groups of models that were trained one after another."""
-        names = parts[0].columns
-        joined = cls({name: np.concatenate([part[name] for part in parts], axis=1) for name in names})
+        names = dict.fromkeys(name for part in parts for name in part.columns)
+        joined = cls({name: np.concatenate([part._column(name) for part in parts], axis=1) for name in names})
         kept = [part.difficulty for part in parts if part.difficulty is not None]
         joined.difficulty = torch.cat(kept) if len(kept) == len(parts) else None
         return joined

@@ -16,7 +16,7 @@ from h3gnn.training.capture import CapturedStep
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
 
-MEASUREMENTS = 10
+MEASUREMENTS = 20
 """How many times the rank, the teacher's distance and the quantiles of the difficulty are measured."""
 
 AfterEpoch = Callable[[int, Recorder], None]
