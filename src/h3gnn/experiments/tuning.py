@@ -10,6 +10,7 @@ smoothing is tried, since that costs no training. Configurations that fall behin
 from __future__ import annotations
 
 import gc
+import warnings
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -251,12 +252,14 @@ def _propose(
     study: optuna.Study, sampler: optuna.samplers.BaseSampler, space: Space, count: int
 ) -> list[optuna.Trial]:
     """Ask for proposals of one shape: the first is free, the others vary what a stack's models may vary."""
-    from h3gnn.experiments.samplers import WithinShape
+    import optuna
 
     study.sampler = sampler
     batch = [_suggest(study.ask(), space)]
     shape = {name: batch[0].params[name] for name in space.shared}
-    study.sampler = WithinShape(shape, sampler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.sampler = optuna.samplers.PartialFixedSampler(shape, sampler)
     batch += [_suggest(study.ask(), space) for _ in range(count - 1)]
     study.sampler = sampler
     return batch
