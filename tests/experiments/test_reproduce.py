@@ -16,11 +16,10 @@ from h3gnn.errors import InputError
 from h3gnn.experiments.store import ResultStore, read_json
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running, workers
-from h3gnn.experiments.tables.cells import Cell, Scope
+from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
 from h3gnn.experiments.tables.document import document
 from h3gnn.experiments.tables.markdown import markdown_of
 from h3gnn.experiments.tables.measures import known, look_epochs
-from h3gnn.experiments.tables.planning import lines_of
 from h3gnn.experiments.tables.reproduce import Outcome, find_tables, plan, reproduce
 from h3gnn.experiments.tables.running import both_scores, judge_of
 from h3gnn.experiments.tables.specifications import TABLES

@@ -10,8 +10,8 @@ smoothing is tried, since that costs no training. Configurations that fall behin
 from __future__ import annotations
 
 import gc
-import warnings
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any

@@ -21,7 +21,7 @@ from h3gnn.evaluation.protocols import PUBLISHED
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.store import Record, rounded
-from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables.cells import Cell, baseline
 from h3gnn.experiments.tables.measures import (
     known,
     look_epochs,
@@ -29,7 +29,6 @@ from h3gnn.experiments.tables.measures import (
     run_efficiency,
     run_statistics,
 )
-from h3gnn.experiments.tables.planning import baseline
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import versions
