@@ -14,7 +14,6 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.store import ResultStore, read_json
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running, workers
 from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
@@ -26,6 +25,7 @@ from h3gnn.experiments.tables.running import both_scores, judge_of
 from h3gnn.experiments.tables.specifications import TABLES
 from h3gnn.experiments.tables.workers import Finished
 from h3gnn.graphs.graph import Graph
+from h3gnn.storage.files import ResultStore, read_json
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Scope(quick=True)

@@ -9,9 +9,9 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.methods import METHODS, Method
 from h3gnn.experiments.run import method_params
-from h3gnn.experiments.store import fingerprint
 from h3gnn.experiments.tables.specifications import CITATION, WEBKB, Entry, Table
 from h3gnn.settings import BEFORE, kept_for, tuned_presets
+from h3gnn.storage.files import fingerprint
 
 FORMAT = 2
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""

@@ -21,7 +21,6 @@ from h3gnn.evaluation.protocols import PUBLISHED
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments.run import build_judge, run_method
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.store import Record, rounded
 from h3gnn.experiments.tables.cells import Cell, baseline
 from h3gnn.experiments.tables.measures import (
     look_epochs,
@@ -31,7 +30,7 @@ from h3gnn.experiments.tables.measures import (
 )
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import versions
+from h3gnn.storage.files import Record, rounded, versions
 from h3gnn.training.loop import Snapshots
 
 MAP_NODES, MAP_SIDE = 1500, 999
