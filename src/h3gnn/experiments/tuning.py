@@ -21,8 +21,7 @@ from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
-from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
+from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features
 from h3gnn.graphs.graph import Graph
 
 if TYPE_CHECKING:
