@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no smoothing": {"smoothing": 0.0},
     "powers of Ã for walks": {"smoother": "powers"},
     "tokens beside": {"tokens": True},
-    "all nodes in each step": {"nodes_per_step": None},
+    "1,024 nodes in each step": {"nodes_per_step": 1024},
     "four models": {"n_models": 4},
     "width 64": {"channels": 64},
     "100 epochs": {"epochs": 100, "learning_rate": 0.001},

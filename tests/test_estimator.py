@@ -246,3 +246,17 @@ def test_zero_epochs_is_the_untrained_encoder(path_graph: Graph) -> None:
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}).fit(path_graph)
     assert len(model.history_) == 0
     assert model.embedding_.shape == (5, 32)
+
+
+def test_repr_shows_what_was_changed_and_where_it_belongs() -> None:
+    assert repr(H3GNN()) == "H3GNN()"
+    assert repr(H3GNN(epochs=5, channels=8)) == "H3GNN(channels=8, epochs=5)"
+    told = repr(H3GNN(epochs=5, channels=8, heads=2, mask="random", device="cpu"))
+    headings = [line for line in told.splitlines() if "#" in line]
+    assert headings == [
+        "    # encoder",
+        "    # views and masks",
+        "    # optimisation",
+        "    # machine and run",
+    ]
+    assert eval(told).get_params()["channels"] == 8

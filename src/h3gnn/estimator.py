@@ -26,7 +26,7 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neigh
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.settings import check_arguments, kept_for, parse_memory, preset
+from h3gnn.settings import by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import (
@@ -112,7 +112,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         schedule: "cosine" or "constant" after the warm-up.
         lr_warmup: epochs over which the learning rate rises.
         nodes_per_step: how many nodes the student is compared on in each step, drawn anew; None is all,
-            "auto" half of them and at least 1,024. Messages always flow in the whole graph.
+            "auto" all up to 8,192, else half and at least 8,192. Messages always flow in the whole graph.
         n_models: how many models to train; their embeddings stand side by side.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: for a table without edges, how many nearest rows each row is joined to.
@@ -173,8 +173,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         exploit_ratio: float = 0.5,
         mask_warmup: int = 10,
         mask_token: str = "zero",
-        epochs: int = 30,
-        learning_rate: float = 0.004,
+        epochs: int = 50,
+        learning_rate: float = 0.002,
         weight_decay: float = 0.0,
         schedule: str = "cosine",
         lr_warmup: int = 10,
@@ -246,7 +246,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Return an estimator with named settings; any of them can be overridden.
 
         Args:
-            name: "paper", "single" (one small model), a benchmark graph such as "texas", or a file that `h3gnn tune` wrote.
+            name: "paper", "single" (one small model), a benchmark such as "texas", or a file of `h3gnn tune`.
             overrides: arguments to set otherwise.
         """
         given = {**preset(name), **overrides}
@@ -436,6 +436,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(state.graph, Graph):
             model.embedding_ = model._embed_fitted()
         return model
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803
+        """Show what differs from the defaults; where that is much, under the headings of its groups."""
+        usual = type(self)().get_params()
+        changed = {name: value for name, value in self.get_params().items() if value != usual[name]}
+        if len(changed) <= 3:
+            return f"H3GNN({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        lines = []
+        for group, names in by_group().items():
+            told = [f"    {name}={changed[name]!r}," for name in names if name in changed]
+            lines += [f"    # {group}", *told] if told else []
+        return "\n".join(["H3GNN(", *lines, ")"])
 
     @property
     def _n_features_out(self) -> int:

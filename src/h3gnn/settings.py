@@ -164,7 +164,7 @@ SETTINGS: dict[str, Setting] = {
     "lr_warmup": whole(OPTIMISATION, 0, "Epochs over which the learning rate rises."),
     "nodes_per_step": Setting(
         OPTIMISATION,
-        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 1,024.",
+        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 8,192.",
         lambda name, value: value == "auto" or check_whole(name, value, 2),
         '"auto", 2, …',
         ("auto",),
@@ -262,6 +262,9 @@ def parse_value(name: str, text: str) -> Any:
     text = text.strip()
     if name in SETTINGS and text in SETTINGS[name].words:  # "none" is a word for some
         return text
+    several = [one.strip() for one in text.split(",")]
+    if name in SETTINGS and len(several) > 1 and all(one in SETTINGS[name].words for one in several):
+        return several
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -88,7 +88,7 @@ def test_plot_draws_every_kind(run: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_committee_has_its_page_and_its_pictures(small_mixed: Graph, tmp_path: Path) -> None:
-    model = H3GNN.from_preset("single", 
+    model = H3GNN.from_preset("single",
         epochs=4, channels=8, heads=2, device="cpu", objective=("teacher", "edges"), n_models=2,
         edge_weights="fixed",
     )  # fmt: skip

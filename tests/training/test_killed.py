@@ -25,7 +25,8 @@ home, chance = Path(sys.argv[1]), random.Random(int(sys.argv[2]))
 graph = mixed_graph(60, words=20, splits=1)
 
 def fitted(checkpoints):
-    model = H3GNN.from_preset("single", epochs=40, channels=8, n_models=2, token_dropout=0.2, mask_warmup=3, device="cpu")
+    small = {"epochs": 40, "channels": 8, "n_models": 2, "token_dropout": 0.2, "mask_warmup": 3}
+    model = H3GNN.from_preset("single", **small, device="cpu")
     model.fit(graph, checkpoints=checkpoints)
     parts = [model.embedding_.tobytes(), *(model.history_[name].tobytes() for name in model.history_.names)]
     return hashlib.sha256(b"".join(parts)).hexdigest()
@@ -89,7 +90,8 @@ def dying(*arguments, **options):
 
 setattr(home, name, dying)
 graph = check_graph(torch.eye(5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
-H3GNN.from_preset("single", epochs=6, channels=4, heads=2, device="cpu").fit(graph, checkpoints=Checkpoints(sys.argv[1], every=1))
+model = H3GNN.from_preset("single", epochs=6, channels=4, heads=2, device="cpu")
+model.fit(graph, checkpoints=Checkpoints(sys.argv[1], every=1))
 """
 
 

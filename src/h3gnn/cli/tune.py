@@ -147,7 +147,7 @@ def build_space(name: str, choices: list[str] | None) -> Space:
 
     if name not in SPACES:
         raise InputError(f"there is no space {name!r}; the spaces are {', '.join(SPACES)}")
-    defaults = H3GNN().get_params()
+    defaults = H3GNN.from_preset("single").get_params()
     given: dict[str, list[Any]] = {}
     for text in choices or []:
         argument, listed = settings.split_assignment("--choices", text, "NAME=A,B,…")

@@ -176,7 +176,8 @@ class Adjacency:
 
     def __matmul__(self, messages: Tensor) -> Tensor:
         """Sum what reaches each target: `[models, sources or more, channels]` to `[models, targets, …]`."""
-        messages = messages[:, : self.pattern.sources]
+        if messages.shape[1] > self.pattern.sources:
+            messages = messages[:, : self.pattern.sources]
         if self.dense is not None:
             return torch.bmm(self.dense, messages)
         models, _, channels = messages.shape

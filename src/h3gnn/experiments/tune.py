@@ -127,7 +127,9 @@ def tune(
         seed: of the models' starts.
         told: called after each stack of trials.
     """
-    params = {**H3GNN().get_params(), **(base or {})}
+    params = {**H3GNN.from_preset("single").get_params(), **(base or {})}
+    if not isinstance(params["objective"], str):
+        raise InputError("a search is for one objective at a time: set objective to one, not to a list")
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
     scored_by = _objective(graph, objective, splits, clusters, device)
     searcher = Searcher(graph, params, scored_by, budget, device, smoothings)

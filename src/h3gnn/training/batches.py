@@ -31,7 +31,7 @@ from h3gnn.training.sampling import (
 
 EDGE_PLACE = 1 << 20
 """Where the noise that drops edges is drawn; places within the encoder have small numbers."""
-FEWEST_COMPARED = 1024
+FEWEST_COMPARED = 8192
 """A step compares half of the nodes, but not fewer than this, where nobody says how many."""
 
 
@@ -73,9 +73,9 @@ class Batch:
 
     def chosen(self, values: Tensor) -> Tensor:
         """Return the values `[models, nodes of the part, …]` of the nodes that are compared."""
-        if self.compared is None:
-            return values[:, : self.part.counts[0]]
-        return values.index_select(1, self.compared)
+        if self.compared is not None:
+            return values.index_select(1, self.compared)
+        return values if values.shape[1] == self.part.counts[0] else values[:, : self.part.counts[0]]
 
     def pairs_kept(self, rates: Sequence[float], noise: Noise) -> tuple[Tensor, Tensor] | None:
         """Drop pairs of neighbours, both directions alike; loops always stay.
