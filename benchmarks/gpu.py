@@ -19,7 +19,7 @@ import torch
 from benchmarks.cpu import show
 from benchmarks.workload import Shape, engine_masks, engine_step, graph_of, random_graph, reference_epoch
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.capture import CapturedStep
+from h3gnn.training.loop import CapturedStep
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 CASES = [

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation.candidates import inner_products, turned
 from h3gnn.evaluation.clustering import kmeans_clusters, lloyd_clusters
 from h3gnn.evaluation.logistic import Regressions, _product, fit_logistic, minimise, predict_logistic
 from h3gnn.evaluation.probe import STRENGTHS
-from h3gnn.evaluation.rows import inner_products, turned
 
 RESULTS = Path(__file__).parent / "results" / "hand_written.json"
 SEEDS = range(3)

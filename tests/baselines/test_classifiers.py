@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier, Ground
-from h3gnn.baselines.layers import Features
-from h3gnn.baselines.matrices import adjacency, two_hop_adjacency
+from h3gnn.baselines.layers import Features, adjacency, two_hop_adjacency
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
@@ -98,7 +97,7 @@ def test_h2gcn_by_hand(path_graph: Graph) -> None:
 
 
 def test_hubs_make_h2gcn_give_up(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("h3gnn.baselines.matrices.TWO_HOP_LIMIT", 3)
+    monkeypatch.setattr("h3gnn.baselines.layers.TWO_HOP_LIMIT", 3)
     with pytest.raises(InputError, match="two-hop"):
         H2GCN.on(path_graph, CPU)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.encoder.attention import attention_weights, mix_tokens
+from h3gnn.encoder.fusion import attention_weights, mix_tokens
 
 
 def example(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

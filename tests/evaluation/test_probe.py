@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from h3gnn.evaluation.candidates import inner_products, standardise, turned
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import TOGETHER, gradient_candidates, linear_probe, probe_candidates
-from h3gnn.evaluation.rows import inner_products, standardise, turned
 
 
 def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,8 +10,8 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import PUBLISHED
 from h3gnn.evaluation.results import Result
-from h3gnn.experiments.evaluate import build_judge, fit_and_judge, snapshot_epochs
-from h3gnn.experiments.run import run_method
+from h3gnn.experiments.methods import fit_and_judge, snapshot_epochs
+from h3gnn.experiments.run import build_judge, run_method
 from h3gnn.graphs.graph import Graph
 
 MODEL: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 4, "n_models": 3, "device": "cpu"}

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from h3gnn.errors import InputError
-from h3gnn.experiments.store import ResultStore, read_json
+from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running, workers
-from h3gnn.experiments.tables.cells import Cell, Scope
+from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
 from h3gnn.experiments.tables.document import document
 from h3gnn.experiments.tables.markdown import markdown_of
-from h3gnn.experiments.tables.measures import known, look_epochs
-from h3gnn.experiments.tables.planning import lines_of
+from h3gnn.experiments.tables.measures import look_epochs
 from h3gnn.experiments.tables.reproduce import Outcome, find_tables, plan, reproduce
 from h3gnn.experiments.tables.running import both_scores, judge_of
 from h3gnn.experiments.tables.specifications import TABLES
 from h3gnn.experiments.tables.workers import Finished
 from h3gnn.graphs.graph import Graph
+from h3gnn.storage.files import ResultStore, read_json
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Scope(quick=True)
@@ -185,7 +185,7 @@ def test_models_trained_in_groups_are_joined(small_mixed: Graph) -> None:
 
 
 def test_only_published_chooses_on_test_nodes(small_mixed: Graph) -> None:
-    labels, train, val, test = known(small_mixed)
+    labels, train, val, test = Splits.of(small_mixed)
     once_test = test.any(dim=1) & ~(train | val).any(dim=1)
     assert once_test.any()
     other = replace(

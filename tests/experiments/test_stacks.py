@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.stacks import ConfigurationStack
+from h3gnn.experiments.spaces import ConfigurationStack
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.models import derive_seeds
 

@@ -93,7 +93,7 @@ import sys
 for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
 import h3gnn.graphs.catalogue, h3gnn.graphs.files, h3gnn.graphs.formats, h3gnn.graphs.profile
-import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.homophily
+import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.graphics
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.profile import profile
 from h3gnn.errors import InputError

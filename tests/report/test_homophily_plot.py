@@ -10,7 +10,7 @@ import pytest
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.profile import profile
-from h3gnn.report.homophily import plot_profile
+from h3gnn.report.graphics import plot_profile
 
 EDGES = np.array([[0, 1, 2, 3], [1, 0, 3, 2]])
 

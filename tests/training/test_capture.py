@@ -15,7 +15,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.training.batches import WholeGraph
-from h3gnn.training.capture import EAGER_STEPS, CapturedStep
+from h3gnn.training.loop import EAGER_STEPS, CapturedStep
 from h3gnn.training.models import Shape, Training, stack_step
 from h3gnn.training.objectives import OBJECTIVES
 from h3gnn.training.step import MaskStrategy, Step

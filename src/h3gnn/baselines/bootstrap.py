@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.layers import Convolution, Features, scaled_features
-from h3gnn.baselines.matrices import SparseMatrix, adjacency, symmetric, to_device
+from h3gnn.baselines.layers import (
+    Convolution,
+    Features,
+    SparseMatrix,
+    adjacency,
+    scaled_features,
+    symmetric,
+    to_device,
+)
 from h3gnn.graphs.graph import Graph
 
 

@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.layers import Features, scaled_features
-from h3gnn.baselines.matrices import SparseMatrix, adjacency, symmetric, to_device, two_hop_adjacency
+from h3gnn.baselines.layers import (
+    Features,
+    SparseMatrix,
+    adjacency,
+    scaled_features,
+    symmetric,
+    to_device,
+    two_hop_adjacency,
+)
 from h3gnn.baselines.stacks import Member, Noise, Weights
 from h3gnn.graphs.graph import Graph
 

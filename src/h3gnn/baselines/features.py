@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.baselines.matrices import adjacency, neighbour_mean
+from h3gnn.baselines.layers import adjacency, neighbour_mean
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.graphs.graph import Graph
 

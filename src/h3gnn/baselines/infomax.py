@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.layers import Convolution, Features, scaled_features
-from h3gnn.baselines.matrices import SparseMatrix, gcn_adjacency
+from h3gnn.baselines.layers import Convolution, Features, SparseMatrix, gcn_adjacency, scaled_features
 from h3gnn.graphs.graph import Graph
 
 

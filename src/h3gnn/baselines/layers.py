@@ -1,17 +1,155 @@
-"""What baselines are built from: constant features that are multiplied fast, and graph convolutions."""
+"""What baselines are built from: sparse matrices of a graph, its constant features, and convolutions."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from h3gnn.baselines.matrices import SparseMatrix, sparse_matrix
 from h3gnn.baselines.stacks import Noise
+from h3gnn.encoder.sparse import csr_tensor, row_pointers
+from h3gnn.encoder.support import adjacency_entries
+from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import fit_scaler
 
+TWO_HOP_LIMIT = 300_000_000
+"""Paths of two steps that may be walked to find the two-hop neighbourhoods."""
+
 SPARSE_BELOW = 0.06
 """Features with a smaller share of non-zero values are multiplied as sparse matrices."""
+
+
+class SparseMatrix:
+    """A constant sparse matrix, kept with its transpose; `matrix @ dense` has a gradient for `dense` alone.
+
+    Args:
+        rows, cols: the places, sorted by row and then column.
+        values: what stands there.
+        shape: rows and columns of the matrix.
+    """
+
+    def __init__(self, rows: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
+        self.rows, self.cols, self.values, self.shape = rows, cols, values, shape
+        self.crow = row_pointers(rows, shape[0])
+        self.order = torch.argsort(cols * shape[0] + rows)
+        self.transposed_crow = row_pointers(cols[self.order], shape[1])
+        self.transposed_cols = rows[self.order]
+
+    def with_values(self, values: Tensor) -> SparseMatrix:
+        """Return a matrix with other values in the same places, which are shared and not copied."""
+        other = object.__new__(SparseMatrix)
+        other.__dict__.update(self.__dict__, values=values)
+        return other
+
+    def csr(self) -> Tensor:
+        """Return the matrix as a CSR tensor."""
+        return csr_tensor(self.crow, self.cols, self.values, self.shape)
+
+    def transposed_csr(self) -> Tensor:
+        """Return its transpose as a CSR tensor."""
+        size = (self.shape[1], self.shape[0])
+        return csr_tensor(self.transposed_crow, self.transposed_cols, self.values[self.order], size)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """Multiply with `[columns, …]`; all further axes are carried along."""
+        flat = dense.reshape(self.shape[1], -1)
+        if self.values.numel() == 0:
+            return dense.new_zeros(self.shape[0], *dense.shape[1:])
+        product: Tensor = _Product.apply(flat.contiguous(), self)  # type: ignore[no-untyped-call]
+        return product.view(self.shape[0], *dense.shape[1:])
+
+
+class _Product(torch.autograd.Function):
+    """`A @ H` for constant sparse A; the gradient of H is `Aᵀ @ G`."""
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
+        ctx.matrix = matrix
+        return matrix.csr() @ dense
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.matrix.transposed_csr() @ gradients[0].contiguous(), None
+
+
+def sparse_matrix(matrix: Tensor) -> SparseMatrix:
+    """Return a dense or CSR tensor as a sparse matrix."""
+    if matrix.layout == torch.sparse_csr:
+        crow, cols, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+        rows = torch.repeat_interleave(torch.arange(matrix.shape[0], device=crow.device), crow.diff())
+    else:
+        rows, cols = matrix.nonzero(as_tuple=True)
+        values = matrix[rows, cols]
+    return SparseMatrix(rows, cols, values, (matrix.shape[0], matrix.shape[1]))
+
+
+def adjacency(graph: Graph, *, self_loops: bool) -> SparseMatrix:
+    """Return A, or A + I: every edge both ways, the data's own weights; see `adjacency_entries`."""
+    nodes = graph.num_nodes
+    keys, weights = adjacency_entries(
+        graph.edge_index, graph.edge_weight, nodes, undirected=True, self_loops=self_loops
+    )
+    return SparseMatrix(keys // nodes, keys % nodes, weights, (nodes, nodes))
+
+
+def row_sums(matrix: SparseMatrix) -> Tensor:
+    """Return what each row adds up to."""
+    sums = matrix.values.new_zeros(matrix.shape[0])
+    return sums.index_add_(0, matrix.rows, matrix.values)
+
+
+def symmetric(matrix: SparseMatrix) -> SparseMatrix:
+    r"""Return :math:`D^{-1/2} A D^{-1/2}`; a node without neighbours keeps an empty row."""
+    scale = row_sums(matrix).clamp_min(1e-12).rsqrt()
+    return matrix.with_values(matrix.values * scale[matrix.rows] * scale[matrix.cols])
+
+
+def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
+    r"""Return :math:`\tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
+    return to_device(symmetric(adjacency(graph, self_loops=True)), device)
+
+
+def neighbour_mean(matrix: SparseMatrix) -> SparseMatrix:
+    r"""Return :math:`D^{-1} A`: each row is the mean over a node's neighbours."""
+    return matrix.with_values(matrix.values / row_sums(matrix).clamp_min(1e-12)[matrix.rows])
+
+
+def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
+    """Return the 0/1 adjacency of nodes that are two steps apart and not one.
+
+    Raises:
+        InputError: where hubs make these neighbourhoods too many to hold.
+    """
+    import numpy as np
+    import scipy.sparse as sp
+
+    degree = one_hop.crow.diff()
+    paths = int((degree * degree).sum())
+    if paths > TWO_HOP_LIMIT:
+        raise InputError(
+            f"H2GCN needs every node's two-hop neighbours, and {paths:,} paths of two steps are too many "
+            "here: leave it out with --methods"
+        )
+    ones = np.ones(one_hop.cols.numel(), dtype=np.float32)
+    near = sp.csr_array((ones, one_hop.cols.numpy(), one_hop.crow.numpy()), shape=one_hop.shape)
+    reached = near @ near
+    reached.data[:] = 1
+    far = sp.csr_array(reached - reached.multiply(near))
+    far.setdiag(0)
+    far.eliminate_zeros()
+    rows, cols = (torch.from_numpy(np.asarray(index, dtype=np.int64)) for index in far.nonzero())
+    sort = torch.argsort(rows * one_hop.shape[1] + cols)
+    return SparseMatrix(rows[sort], cols[sort], torch.ones(rows.numel()), one_hop.shape)
+
+
+def to_device(matrix: SparseMatrix, device: torch.device) -> SparseMatrix:
+    """Return the matrix on another device."""
+    if matrix.values.device == device:
+        return matrix
+    rows, cols, values = (part.to(device) for part in (matrix.rows, matrix.cols, matrix.values))
+    return SparseMatrix(rows, cols, values, matrix.shape)
 
 
 class Features:

@@ -76,9 +76,8 @@ def compare(
     """
     loaded = source.load()
     from h3gnn.experiments import compare as comparing
-    from h3gnn.experiments.evaluate import build_judge
     from h3gnn.experiments.methods import find_methods
-    from h3gnn.experiments.run import method_params
+    from h3gnn.experiments.run import build_judge, method_params
 
     if out is not None:
         settings.check_output(out, (".json",))

@@ -38,7 +38,7 @@ def demo(
     """
     from h3gnn.experiments.collect import collect_findings
     from h3gnn.graphs.synthetic import mixed_graph
-    from h3gnn.report.pictures import ENDINGS
+    from h3gnn.report.figures import ENDINGS
 
     page = out.with_suffix(".html")
     if picture:
@@ -96,7 +96,7 @@ def _summary(model: H3GNN, rows: list[dict[str, Any]], seconds: float) -> dict[s
 
 
 def _draw(findings: Findings, out: Path, page: Path) -> None:
-    from h3gnn.report.graphics import draw_maps
+    from h3gnn.report.figures import draw_maps
     from h3gnn.report.page import page_maps, write_page
 
     maps = page_maps(findings)

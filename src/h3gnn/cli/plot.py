@@ -42,7 +42,7 @@ def plot(
     `h3gnn plot run/ --kind history --out training.svg` draws the training; `homophily` what kind of graph it
     is; `attention` who listens to what; `accuracy` the linear probe by class and by local homophily.
     """
-    from h3gnn.report.pictures import ENDINGS
+    from h3gnn.report.figures import ENDINGS
 
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: there are {', '.join(KINDS)}")
@@ -55,7 +55,7 @@ def plot(
 
 def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
     from h3gnn.experiments import collect
-    from h3gnn.report import graphics
+    from h3gnn.report import figures, graphics
 
     if kind == "map":
         from h3gnn.evaluation.places import place
@@ -63,15 +63,14 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
         chosen = _colour(model, colour)
         shown = {"raw features": collect.raw_features(model.graph_), "H3GNN": model.embedding_}
         places = {title: place(rows, method=method, seed=seed) for title, rows in shown.items()}
-        graphics.draw_maps(out, places, chosen)
+        figures.draw_maps(out, places, chosen)
     elif kind == "history":
         log = collect.run_log(model)
         graphics.draw_history(out, log.columns, log.members)
     elif kind == "homophily":
         from h3gnn.graphs.profile import profile
-        from h3gnn.report.homophily import plot_profile
 
-        plot_profile(profile(model.graph_), out)
+        graphics.plot_profile(profile(model.graph_), out)
     elif kind == "attention":
         attention = collect.token_attention(model)
         if attention is None:

@@ -71,10 +71,10 @@ def reproduce(
 
 
 def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
-    from h3gnn.experiments.store import read_json
     from h3gnn.experiments.tables.cells import Scope
     from h3gnn.experiments.tables.reproduce import find_tables, shown_rows
     from h3gnn.experiments.tables.reproduce import reproduce as run
+    from h3gnn.storage.files import read_json
     from h3gnn.training.resources import pick_device
 
     tables = find_tables(name)

@@ -145,7 +145,7 @@ def _launch(kernel: Any, qkv: Tensor, kept: Tensor | None, scale: Tensor | None,
 
 
 def mix_tokens(qkv: Tensor, kept: Tensor | None, scale: Tensor | None) -> Tensor:
-    """Do what `h3gnn.encoder.attention.mix_tokens` says, in one kernel each way."""
+    """Do what `h3gnn.encoder.fusion.mix_tokens` says, in one kernel each way."""
     mixed: Tensor = _MixTokens.apply(  # type: ignore[no-untyped-call]
         qkv.contiguous(), None if kept is None else kept.contiguous(), scale
     )

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation.candidates import standardise
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
-from h3gnn.evaluation.rows import standardise
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Strengths to choose from, relative to a kernel with ones on its diagonal."""

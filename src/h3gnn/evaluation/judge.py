@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.candidates import Candidates, known_classes
+from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
 from h3gnn.evaluation.probe import gradient_candidates, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
-from h3gnn.evaluation.rows import as_rows
 
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,

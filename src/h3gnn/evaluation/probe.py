@@ -14,10 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import Candidates, Setting, join_splits, keep_split, known_classes
+from h3gnn.evaluation.candidates import (
+    Candidates,
+    Setting,
+    as_rows,
+    common_spread,
+    inner_products,
+    join_splits,
+    keep_split,
+    known_classes,
+    standardise,
+    turned,
+)
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
-from h3gnn.evaluation.rows import as_rows, common_spread, inner_products, standardise, turned
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.

@@ -25,14 +25,16 @@ from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, Predictions, par
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
-from h3gnn.experiments.evaluate import SNAPSHOTS, fit_and_judge
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.resources import SHARE, free_bytes
+from h3gnn.training.loop import Snapshots
+from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
 GRAPH = ("features", "edges")
 """What a method sees that learns without labels."""
 STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
 """Bytes of a stack of supervised models; larger ones are no faster."""
+SNAPSHOTS = 20
+"""At so many points of the training may the epoch be chosen, where it is chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,3 +235,20 @@ def find_methods(names: str) -> list[Method]:
             f"there is no method {', '.join(unknown) or names!r}; there are {', '.join(METHODS)}"
         )
     return [method for name, method in METHODS.items() if name in asked]
+
+
+def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:
+    """Fit a model and show the judge the epochs that its rule needs: the last, or some on the way."""
+    if judge.epoch_rule == "last":
+        model.fit(graph)
+        judge.add(model.epochs, torch.from_numpy(model.embedding_).to(pick_device(model.device)))
+        return
+    model.fit(graph, snapshots=Snapshots(snapshot_epochs(model.epochs, snapshots), judge.take))
+
+
+def snapshot_epochs(epochs: int, many: int = SNAPSHOTS) -> list[int]:
+    """Return up to so many epochs, evenly spaced, the last one among them and never the untrained start."""
+    if epochs == 0:
+        return [0]
+    spaced = np.linspace(0, epochs, min(many, epochs) + 1)[1:]
+    return sorted({round(float(epoch)) for epoch in spaced})

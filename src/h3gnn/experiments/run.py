@@ -9,14 +9,14 @@ from typing import Any
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import Predictions
+from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.judge import Judge, Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, answers_of, score
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.evaluate import SNAPSHOTS, build_judge
-from h3gnn.experiments.methods import Method, Outcome, Task, find_grid, find_methods
+from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
@@ -85,6 +85,17 @@ def run_method(
         clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),
         **join_seeds([one.scores for one in judgements]),
     )
+
+
+def build_judge(graph: Graph, **options: Any) -> Judge:
+    """Return a judge for a graph's labels and splits; the options are those of `Judge`."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        raise InputError(
+            f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none"
+        )
+    if graph.train_mask is None or graph.val_mask is None or graph.test_mask is None:
+        raise InputError(f"{graph.provenance.source} has no splits into training, validation and test nodes")
+    return Judge(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask, **options)
 
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:

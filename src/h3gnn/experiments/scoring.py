@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,7 @@ FEW = 5_000
 """Up to so many nodes, a score of k-means takes the best of ten starts, beyond it the best of two."""
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(NamedTuple):
     """Labels, int64 `[nodes]` with -1 for unknown, and bool masks `[nodes, splits]`."""
 
     labels: Tensor

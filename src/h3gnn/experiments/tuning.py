@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,7 @@ from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
-from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.stacks import OWN, ConfigurationStack, scaled_features
+from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features
 from h3gnn.graphs.graph import Graph
 
 if TYPE_CHECKING:
@@ -251,12 +251,14 @@ def _propose(
     study: optuna.Study, sampler: optuna.samplers.BaseSampler, space: Space, count: int
 ) -> list[optuna.Trial]:
     """Ask for proposals of one shape: the first is free, the others vary what a stack's models may vary."""
-    from h3gnn.experiments.samplers import WithinShape
+    import optuna
 
     study.sampler = sampler
     batch = [_suggest(study.ask(), space)]
     shape = {name: batch[0].params[name] for name in space.shared}
-    study.sampler = WithinShape(shape, sampler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.sampler = optuna.samplers.PartialFixedSampler(shape, sampler)
     batch += [_suggest(study.ask(), space) for _ in range(count - 1)]
     study.sampler = sampler
     return batch

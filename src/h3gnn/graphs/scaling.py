@@ -13,7 +13,6 @@ from torch import Tensor
 
 from h3gnn.graphs.graph import csr_features
 
-SCALINGS = ("auto", "none", "rows", "columns")
 BLOCK_ROWS = 1 << 16
 """Rows that are looked at in double precision at a time."""
 

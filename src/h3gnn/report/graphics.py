@@ -1,85 +1,38 @@
-"""Static pictures of a run: its maps, its training, its attention, its accuracy."""
+"""Charts of a run, its training, attention and accuracy; and of what kind of graph it is on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from h3gnn.errors import InputError
-from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Measure, Member, Scoreboard
-from h3gnn.report.pictures import COLOURS, frame, known_range, new_figure, plain, save_figure, shorten
+from h3gnn.report.figures import (
+    COLOURS,
+    INK,
+    SOFT,
+    new_figure,
+    plain,
+    save_figure,
+    shorten,
+)
+from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Category, Floats, Member, Scoreboard
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.profile import GraphProfile
 
 REPRESENTATION_COLOURS = {RAW: "#999999", UNTRAINED: COLOURS[1], TRAINED: COLOURS[0]}
 TOKEN_COLOURS = tuple(COLOURS[i] for i in (0, 5, 1, 4, 3, 2, 6, 7))
 
-UNKNOWN = "#d0d0d0"
-INK_OF_A_MAP = 15_000.0
 
+LOW, HIGH, GREY = "#c8553d", "#2a7f9e", "#d9d9d9"
+"""Neighbours of other classes, neighbours of the own class, and the rest."""
 
-def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure | None) -> None:
-    """Draw maps side by side in a PNG, PDF or SVG.
-
-    Args:
-        path: the file.
-        maps: places of the nodes by title, each `[nodes, 2]`.
-        colour: what the nodes are coloured by.
-    """
-    figure = new_figure(5.2 * len(maps), 5.6)
-    axes = figure.subplots(1, len(maps), squeeze=False)[0]
-    for axis, (title, places) in zip(axes, maps.items(), strict=True):
-        drawn = draw_nodes(axis, np.asarray(places), colour)
-        frame(axis, title)
-        axis.set_aspect("equal", adjustable="datalim")
-    if isinstance(colour, Measure):
-        bar = figure.colorbar(drawn, ax=axes, location="bottom", fraction=0.04, aspect=50, pad=0.02)
-        bar.set_label(colour.title, fontsize=9)
-        bar.ax.tick_params(labelsize=8)
-        bar.outline.set_visible(False)
-    elif isinstance(colour, Category):
-        handles, names = axes[0].get_legend_handles_labels()
-        key = figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-        for handle in key.legend_handles:
-            handle.set_sizes([36])
-    save_figure(figure, path)
-
-
-def draw_nodes(
-    axis: Any, places: Floats, colour: Category | Measure | None, ink: float = INK_OF_A_MAP
-) -> Any:
-    """Draw one map, and return what a colour bar needs where it is coloured by a measure.
-
-    Args:
-        axis: where to draw.
-        places: `[nodes, 2]`.
-        colour: what the nodes are coloured by.
-        ink: what all points cover together, so that few are large and many are small.
-    """
-    look = {
-        "s": float(np.clip(ink / len(places), 1.0, ink / 500)),
-        "linewidths": 0,
-        "rasterized": len(places) > 5_000,
-    }
-    if colour is None:
-        return axis.scatter(*places.T, color=COLOURS[0], **look)
-    if isinstance(colour, Measure):
-        low, high = known_range(colour.values)
-        known = np.isfinite(colour.values)
-        axis.scatter(*places[~known].T, color=UNKNOWN, **look)
-        values = colour.values[known]
-        return axis.scatter(*places[known].T, c=values, vmin=low, vmax=high, cmap="viridis", **look)
-    unknown = colour.values < 0
-    if unknown.any():
-        axis.scatter(*places[unknown].T, color=UNKNOWN, label="unknown", **look)
-    for value, name in enumerate(colour.names):
-        chosen = colour.values == value
-        if chosen.any():
-            shade = COLOURS[value % len(COLOURS)]
-            axis.scatter(*places[chosen].T, color=shade, label=shorten(name, 40), alpha=0.85, **look)
-    return None
+MOST_CLASSES = 20
+"""With more classes, bars are drawn for the largest departures from the mean only."""
 
 
 def draw_history(path: Path, columns: Mapping[str, Floats], members: Sequence[Member] = ()) -> None:
@@ -221,3 +174,91 @@ def _draw_bars(axis: Any, names: Sequence[str], counts: Any, values: Mapping[str
     labels = [f"{name}\n{count:,}" for name, count in zip(names, counts, strict=True)]
     axis.set_xticks(places, labels, rotation=turned)
     axis.set_ylim(0, 100)
+
+
+def plot_profile(measured: GraphProfile, path: str | Path) -> None:
+    """Draw a graph's profile into a file.
+
+    With labels: how many nodes have which share of neighbours in their class, the same by class, and the
+    figures beside. Without: the figures alone.
+
+    Args:
+        measured: what `profile` measured.
+        path: .png, .svg or .pdf.
+
+    Raises:
+        InputError: when the file cannot be written or its suffix is not known.
+    """
+    labelled = measured.node_homophily_histogram is not None and measured.class_homophily is not None
+    figure = new_figure(11 if labelled else 5.5, 4.2)
+    figure.suptitle(measured.source, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    if labelled:
+        left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 1.15, 0.9))
+        _draw_node_homophily(left, measured)
+        _draw_class_homophily(middle, measured)
+    else:
+        right = figure.subplots()
+    _draw_figures(right, measured)
+    save_figure(figure, Path(path))
+
+
+def _draw_node_homophily(axes: Any, measured: GraphProfile) -> None:
+    counts = measured.node_homophily_histogram or ()
+    total = max(1, sum(counts))
+    centres = [(position + 0.5) / len(counts) for position in range(len(counts))]
+    shares = [100 * count / total for count in counts]
+    axes.bar(centres, shares, width=0.92 / len(counts), color=[_colour(centre) for centre in centres])
+    axes.set_xlim(0, 1)
+    words = ("share of neighbours in the own class", "% of nodes with neighbours")
+    plain(axes, "Nodes by share of neighbours in their class", *words)
+
+
+def _draw_class_homophily(axes: Any, measured: GraphProfile) -> None:
+    known = [(name, share) for name, share in (measured.class_homophily or {}).items() if share is not None]
+    overall = measured.edge_homophily or 0.0
+    if len(known) > MOST_CLASSES:
+        known = sorted(known, key=lambda one: -abs(one[1] - overall))[:MOST_CLASSES]
+    names = [shorten(name) for name, _ in known]
+    shares = [share for _, share in known]
+    places = range(len(known))
+    axes.barh(places, [1] * len(known), color=GREY, height=0.7, alpha=0.5)
+    axes.barh(places, shares, color=[_colour(share) for share in shares], height=0.7)
+    for place, share in zip(places, shares, strict=True):
+        axes.text(1.02, place, f"{share:.2f}", va="center", fontsize=8, color=INK)
+    axes.axvline(overall, color=INK, linewidth=1, linestyle="--", label=f"all edges: {overall:.2f}")
+    axes.set_yticks(list(places), names, fontsize=8)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(len(known) - 0.5, -1.0)
+    axes.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1, 1.02))
+    plain(axes, "Homophily by class", "share of edges from the own class")
+
+
+def _draw_figures(axes: Any, measured: GraphProfile) -> None:
+    axes.axis("off")
+    lines = [
+        ("nodes", f"{measured.nodes:,}"),
+        ("edges", f"{measured.edges:,}{' directed' if measured.directed else ''}"),
+        ("mean degree", f"{measured.degrees.mean:.2f}"),
+        ("components", f"{measured.components:,}"),
+        ("isolated nodes", f"{measured.isolated:,}"),
+        ("features", f"{measured.features:,}"),
+        ("not 0", f"{100 * measured.feature_density:.2f} %"),
+        ("smoothness, centred", _figure(measured.centred_smoothness)),
+        ("edge homophily", _figure(measured.edge_homophily)),
+        ("adjusted homophily", _figure(measured.adjusted_homophily)),
+        ("label informativeness", _figure(measured.label_informativeness)),
+    ]
+    for row, (name, value) in enumerate(lines):
+        height = 0.97 - row / len(lines)
+        axes.text(0.0, height, name, transform=axes.transAxes, fontsize=9, color=SOFT, va="top")
+        axes.text(1.0, height, value, transform=axes.transAxes, fontsize=9, color=INK, va="top", ha="right")
+
+
+def _colour(share: float) -> tuple[float, float, float, float]:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("homophily", [LOW, "#e0c08a", HIGH])(share)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -31,7 +31,6 @@ from h3gnn.training.sampling import (
 
 EDGE_PLACE = 1 << 20
 """Where the noise that drops edges is drawn; places within the encoder have small numbers."""
-BATCHES = ("neighbours", "clusters")
 FEWEST_COMPARED = 8192
 """A step compares half of the nodes, but not fewer than this, where nobody says how many."""
 

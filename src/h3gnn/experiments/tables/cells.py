@@ -1,4 +1,4 @@
-"""A cell: the smallest piece of work that is done, kept and never done twice; and how many there are."""
+"""A cell: the smallest piece of work, kept and never done twice; and the lines of a table, made of cells."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.store import fingerprint
-from h3gnn.experiments.tables.specifications import CITATION
+from h3gnn.experiments.methods import METHODS, Method
+from h3gnn.experiments.run import method_params
+from h3gnn.experiments.tables.specifications import CITATION, WEBKB, Entry, Table
 from h3gnn.settings import BEFORE, kept_for, tuned_presets
+from h3gnn.storage.files import fingerprint
 
 FORMAT = 2
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
@@ -19,6 +21,14 @@ QUICK_SPLITS = 2
 QUICK_EPOCHS = 2
 QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "hops": 2, "mask_warmup": 1}
 """What a quick look changes; its numbers mean nothing."""
+
+DEVICES = ("cpu", "cuda")
+FULL_GRID = (*WEBKB, "cora", "citeseer")
+"""On these the supervised baselines choose from the full grid of settings, on others from the small."""
+BASELINE_SEEDS, BASELINE_SEEDS_OF_ONE_SPLIT = 2, 5
+"""Training runs of a baseline on a graph with ten splits, and on one with a single split."""
+QUICK_BASELINE_EPOCHS = 5
+"""Epochs of a baseline in a quick look."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +134,102 @@ class Scope:
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
         return kept_for("preset", params)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method on a graph, and the cells that its row is made from."""
+
+    method: str
+    graph: str
+    cells: tuple[Cell, ...]
+
+
+def lines_of(table: Table, scope: Scope) -> list[Line]:
+    """Return the lines of a table, graph by graph; what two entries share stands there once."""
+    lines: list[Line] = []
+    for graph in table.graphs:
+        for entry in table.entries:
+            made = _PLANNERS["method" if entry.baseline else table.kind](table, entry, graph, scope)
+            lines += [line for line in made if line not in lines]
+    return lines
+
+
+def _fits(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return H3GNN with a graph's preset and some changes: one cell for each seed, the first with the map."""
+    params = scope.settings_of(graph, purpose=table.purpose, **entry.changes)
+    if table.seeds is None:
+        seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))
+    else:
+        seeds = scope.seeds_up_to(table.seeds)
+    wants = ("clusters",) if table.measure != "probe" else ("map",) if graph in entry.mapped else ()
+    cells = [
+        Cell(
+            "fit",
+            graph,
+            params,
+            (seed,),
+            scope.splits,
+            wants if seed == seeds[0] or "map" not in wants else (),
+        )
+        for seed in seeds
+    ]
+    return [Line(entry.title, graph, tuple(cells[:1] if table.rows == "maps" else cells))]
+
+
+def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return a baseline: one cell with all its seeds, under `validation`."""
+    seeds = scope.seeds_up_to(BASELINE_SEEDS_OF_ONE_SPLIT if graph in CITATION else BASELINE_SEEDS)
+    chosen = baseline(entry.baseline, quick=scope.quick)
+    grid = "full" if graph in FULL_GRID and not scope.quick else "small"
+    params = method_params(chosen, grid=grid)
+    if chosen.takes_settings:
+        params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
+    params |= {"method": entry.baseline, "quick": scope.quick}
+    if chosen.supervised:
+        params |= {"grid_name": grid, "grid": _axes(params["grid"])}
+    cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits)
+    return [Line(entry.title, graph, (cell,))]
+
+
+def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return lines for every device; those of other devices stand in the table if they were ever measured."""
+    params = scope.settings_of(graph, **entry.changes)
+    one = params["n_models"] == 1  # of a preset with one model both entries are the same
+    method = table.entries[0].title if one else entry.title.format(**params)
+    return [
+        Line(method, graph, (Cell("efficiency", graph, {**params, "device": device}, (0,), alone=True),))
+        for device in DEVICES
+    ]
+
+
+def _convergence(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    params, seeds = scope.settings_of(graph, **entry.changes), scope.seeds_up_to(table.seeds or 1)
+    return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits, alone=True),))]
+
+
+def _statistics(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    return [Line(entry.title, graph, (Cell("statistics", graph),))]
+
+
+_PLANNERS = {
+    "fit": _fits,
+    "method": _baselines,
+    "efficiency": _efficiency,
+    "convergence": _convergence,
+    "statistics": _statistics,
+}
+
+
+def baseline(name: str, *, quick: bool) -> Method:
+    """Return a baseline; in a quick look those with many epochs are smaller."""
+    method = METHODS[name]
+    if not quick or method.takes_settings or not method.has_chance:
+        return method
+    small = {} if method.supervised else {"width": 16}
+    return method.with_settings(epochs=QUICK_BASELINE_EPOCHS, **small)
+
+
+def _axes(points: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values along each axis of a grid, which say the same in fewer words."""
+    return {name: sorted({point[name] for point in points}) for name in points[0]}

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.evaluation.protocols import PROTOCOLS
-from h3gnn.experiments.store import read_json
 from h3gnn.experiments.tables.markdown import figure_of, figures_of, graph_title, grid, markdown_of, percent
 from h3gnn.experiments.tables.specifications import DIFFI, PAPER_TITLE, PROB, TABLES, printed
 from h3gnn.settings import tuned_presets
+from h3gnn.storage.files import read_json
 
 HEAD = f"""# The paper's tables and figures, made again
 

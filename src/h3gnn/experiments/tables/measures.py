@@ -12,6 +12,7 @@ from torch import Tensor
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import RidgeValidation
+from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
@@ -22,14 +23,6 @@ LOOKS, CURVE_POINTS = 10, 20
 """At so many epochs a run is probed, for the protocol that picks the best on test nodes; and of a curve."""
 FEW, TIMED = 5, 40
 """Epochs for the peak of memory, and for the seconds of an epoch beside a curve."""
-
-
-def known(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return labels and masks of a graph that has them."""
-    found = (graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    if any(one is None for one in found):
-        raise ValueError("a benchmark has labels and splits")
-    return found  # type: ignore[return-value]
 
 
 def look_epochs(epochs: int, count: int = LOOKS) -> list[int]:
@@ -67,7 +60,7 @@ def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str,
 
     Seconds are epochs times the seconds of an epoch, measured in runs that nobody looks into.
     """
-    labels, train, val, _ = known(graph)
+    labels, train, val, _ = Splits.of(graph)
     ridge = RidgeValidation(labels, train, val, device)
     looked_at = [0, *look_epochs(cell.params["epochs"], CURVE_POINTS)]
     curves = []
@@ -87,7 +80,7 @@ def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str,
 
 def run_statistics(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Count a graph's nodes, edges, features and classes, and measure how its labels lie on its edges."""
-    homophily = measure_homophily(graph.edge_index, known(graph)[0], graph.num_classes)
+    homophily = measure_homophily(graph.edge_index, Splits.of(graph).labels, graph.num_classes)
     return {
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,

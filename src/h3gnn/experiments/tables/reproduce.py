@@ -11,14 +11,12 @@ from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.protocols import PROTOCOLS, TEST_EPOCH, SplitScores
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.store import Record, ResultStore, write_json
-from h3gnn.experiments.tables.cells import Cell, Scope
+from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
-from h3gnn.experiments.tables.planning import Line, lines_of
 from h3gnn.experiments.tables.running import graph_of, pack
 from h3gnn.experiments.tables.specifications import TABLES, Table, printed
 from h3gnn.experiments.tables.workers import Finished, run_cells
-from h3gnn.storage.files import versions, write_atomically
+from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""

@@ -19,20 +19,18 @@ from h3gnn.evaluation.judge import Judge
 from h3gnn.evaluation.places import place
 from h3gnn.evaluation.protocols import PUBLISHED
 from h3gnn.evaluation.results import Result
-from h3gnn.experiments.run import run_method
-from h3gnn.experiments.store import Record, rounded
-from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.run import build_judge, run_method
+from h3gnn.experiments.scoring import Splits
+from h3gnn.experiments.tables.cells import Cell, baseline
 from h3gnn.experiments.tables.measures import (
-    known,
     look_epochs,
     run_convergence,
     run_efficiency,
     run_statistics,
 )
-from h3gnn.experiments.tables.planning import baseline
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import versions
+from h3gnn.storage.files import Record, rounded, versions
 from h3gnn.training.loop import Snapshots
 
 MAP_NODES, MAP_SIDE = 1500, 999
@@ -101,8 +99,8 @@ def run_fit(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
 
 def judge_of(graph: Graph, models: int, seed: int, *, clusters: bool = False) -> Judge:
     """Return a judge that keeps what both protocols need."""
-    return Judge(
-        *known(graph),
+    return build_judge(
+        graph,
         protocol=PUBLISHED,
         parts=models,
         cluster=clusters,
@@ -131,7 +129,7 @@ def draw_map(graph: Graph, embedding: npt.NDArray[np.float32], seed: int) -> dic
     return {
         "before": on_grid(graph.dense_features().numpy()),
         "after": on_grid(embedding),
-        "labels": known(graph)[0].numpy()[shown].tolist(),
+        "labels": Splits.of(graph).labels.numpy()[shown].tolist(),
         "classes": list(graph.class_names),
     }
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
-from h3gnn.experiments.store import Record
 from h3gnn.experiments.tables.cells import Cell
+from h3gnn.storage.files import Record
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
