@@ -40,6 +40,7 @@ def test_a_run_comes_back_as_it_was_begun_and_trains_to_the_same_bits(tmp_path: 
         begun.embeddings,
     )
     assert again.graph.provenance == graph.provenance
+    assert isinstance(again.graph, Graph)
     assert again.graph.node_ids.tolist() == names.tolist()
     wanted = H3GNN.from_preset("single", **begun.params).fit_transform(graph)
     assert (

@@ -21,6 +21,7 @@ from h3gnn.errors import InputError
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.storage.checkpoints import Checkpoints
     from h3gnn.training.history import Recorder
     from h3gnn.training.loop import AfterEpoch, AfterEpochOf
@@ -148,7 +149,7 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
 
 def _train_and_write(
     model: H3GNN,
-    graph: Graph,
+    graph: Graph | MappedGraph,
     out: Path | None,
     embeddings: Path | None,
     checkpoints: Checkpoints | None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 from h3gnn.errors import InputError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
 
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.mapped import MappedGraph
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
@@ -85,23 +86,25 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
         write(file)
 
 
-def is_mapped(graph: Graph) -> bool:
+def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
     """Tell a graph in files from one in memory."""
     from h3gnn.graphs.mapped import MappedGraph
 
     return isinstance(graph, MappedGraph)
 
 
-def write_result(path: Path, model: H3GNN, graph: Graph) -> None:
+def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph) -> None:
     """Write a fitted graph's embeddings; those of a graph in files as Parquet, never all in memory."""
-    if is_mapped(graph):
-        check_ending(path, graph)
-        _write(path, lambda file: _write_chunks(file, model, graph))
-    else:
+    from h3gnn.graphs.graph import Graph
+
+    if isinstance(graph, Graph):
         write_embedding(path, model.embedding_, graph)
+        return
+    check_ending(path, graph)
+    _write(path, lambda file: _write_chunks(file, model, graph))
 
 
-def check_ending(path: Path, graph: Graph) -> None:
+def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
     """Refuse, before the work, a format that is not written in chunks."""
     if is_mapped(graph) and path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: the embeddings of a graph in files are written as .parquet")
