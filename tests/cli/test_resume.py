@@ -16,7 +16,7 @@ import pytest
 from h3gnn import InputError
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
-GRAPH = ("--edges", "e.csv", "--features", "f.csv")
+GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
 TRAINING = (*GRAPH, "--epochs", "300", "--channels", "8", "--models", "2")
 FIT = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--checkpoint-every", "5")
 
