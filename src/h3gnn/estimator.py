@@ -246,7 +246,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Return an estimator with named settings; any of them can be overridden.
 
         Args:
-            name: "paper", "single" (one small model), a benchmark such as "texas", or a file of `h3gnn tune`.
+            name: "paper", "single", "quick", a benchmark such as "texas", or a file of `h3gnn tune`.
             overrides: arguments to set otherwise.
         """
         given = {**preset(name), **overrides}

@@ -291,14 +291,14 @@ def tuned_presets() -> dict[str, dict[str, Any]]:
 
 def preset_names() -> list[str]:
     """Return the names of all presets."""
-    return ["paper", "single", *tuned_presets()]
+    return ["paper", "single", "quick", *tuned_presets()]
 
 
 def preset(name: str) -> dict[str, Any]:
     """Return the settings that a preset sets.
 
     Args:
-        name: "paper", "single", the name of a benchmark graph, or a file that `h3gnn tune` wrote.
+        name: "paper", "single", "quick", the name of a benchmark graph, or a file that `h3gnn tune` wrote.
 
     Raises:
         InputError: when there is no such preset, or the file is none.
