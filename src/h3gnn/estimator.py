@@ -26,7 +26,7 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neigh
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.settings import by_group, check_arguments, kept_for, parse_memory, preset
+from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import (
@@ -418,7 +418,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def load(cls, folder: str | Path) -> Self:
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
-        model = cls(**state.params)
+        model = cls(**{**BEFORE, **state.params})
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost

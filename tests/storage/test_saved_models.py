@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from h3gnn import H3GNN, Graph, ModelFolderError
 from h3gnn.graphs.checks import check_graph
+from h3gnn.settings import BEFORE
 from h3gnn.storage.files import write_atomically
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
@@ -173,3 +174,15 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_model(
     outcome = subprocess.run(command, check=False, capture_output=True)
     assert outcome.returncode == -signal.SIGKILL, outcome.stderr
     np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, before)
+
+
+def test_a_model_saved_before_there_were_some_settings_is_what_it_was(
+    small_mixed: Graph, tmp_path: Path
+) -> None:
+    fitted = H3GNN.from_preset("single", epochs=2, channels=8, n_models=2).fit(small_mixed)
+    fitted.save(tmp_path)
+    description = json.loads((tmp_path / "model.json").read_text())
+    for name in BEFORE:
+        del description["params"][name]
+    (tmp_path / "model.json").write_text(json.dumps(description))
+    np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, fitted.embedding_)

@@ -45,8 +45,8 @@ ORDER_SALT = 0x5EED
 
 def default_chunk(device: torch.device, models: int, *, together: bool = False) -> int:
     """Return how many nodes a stack of so many models fuses at a time."""
-    if device.type == "cpu":
-        return TOGETHER if together else CHUNK["cpu"]
+    if together and device.type == "cpu":
+        return TOGETHER
     return max(1, CHUNK[device.type] // models)
 
 
