@@ -11,8 +11,6 @@ from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.sparse import csr_tensor
 from h3gnn.encoder.support import Support, build_support
 
-LIMIT = 0.99
-"""Strengths beyond this would take hundreds of products and say nearly the same."""
 PRECISION = 1e-4
 """The sum over all walks is taken to this share of its error at the start."""
 POWERS = 8
@@ -21,7 +19,6 @@ COLUMNS = 1024
 """So many columns are worked on at a time."""
 ROWS = 1 << 16
 """So many rows of a matrix in files are read at a time."""
-SMOOTHERS = ("walks", "powers")
 PAIRS, CANDIDATES, QUERIES, NEAREST, MOST_COLUMNS = 5000, 5000, 2000, 5, 8192
 """How many edges, nodes and columns are looked at to choose the smoothing, and how many nearest nodes."""
 LEAST_LIKENESS, FULL_LIKENESS, STRONGEST = 0.02, 0.15, 0.6

@@ -90,10 +90,16 @@ class Support:
         spread = (self.receives[rows] * self.sends[cols.long()]).sqrt()
         return spread.reciprocal() if own is None else own / spread
 
-    def pair_keys(self, entries: Tensor) -> Tensor:
-        """Return one number for the two ends of some entries, the same in both directions; -1 for a loop."""
-        rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
-        cols = self.pattern.cols[entries].long()
+    def pair_keys(self, entries: Tensor | None) -> Tensor:
+        """Return one number for the two ends of some entries, or of all, the same in both directions.
+
+        A loop has -1.
+        """
+        if entries is None:
+            rows, cols = self.pattern.rows, self.pattern.cols
+        else:
+            rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
+            cols = self.pattern.cols[entries].long()
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
 

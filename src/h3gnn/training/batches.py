@@ -166,10 +166,7 @@ class WholeGraph:
         self.features, self.support = features, support
         self.nodes, self.device = support.nodes, features.device
         self.half = None if compared is None or compared >= self.nodes else max(1, compared // 2)
-        rows, cols = support.pattern.rows, support.pattern.cols
-        keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
-        keys = torch.where(rows == cols, -1, keys)
-        every, pair_of = torch.unique(keys, return_inverse=True)
+        every, pair_of = torch.unique(support.pair_keys(None), return_inverse=True)
         loops = int((every < 0).any())
         every = every[loops:]
         pairs = torch.stack([every // max(1, self.nodes), every % max(1, self.nodes)])

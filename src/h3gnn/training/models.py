@@ -204,9 +204,8 @@ def train_models(
         where = place
         if place is not None and size < len(seeds):
             where = replace(place, folder=group_folder(Path(place.folder), start, len(group)))
-        step = stack_step(
-            build(len(group)), source, group, training.of_models(models), chunk, ranks, allocate
-        )
+        mine = training.of_models(models)
+        step = stack_step(build(len(group)), source, group, mine, chunk, ranks, allocate)
         told = {**(fingerprint or {}), "seeds": group}
         with (
             progress_bar(training.epochs, "training", show=show and first) as bar,
@@ -220,7 +219,7 @@ def train_models(
             history = train(
                 step,
                 epochs=training.epochs,
-                mask_of=training.of_models(models).mask_of(len(group)),
+                mask_of=mine.mask_of(len(group)),
                 learning_rate_of=training.learning_rate_of(),
                 after_epoch=each(bar, more, write, taken),
                 recorder=agree(step, recorder, ranks),

@@ -24,7 +24,6 @@ from h3gnn.training.distributed import Ranks
 
 Compare = Callable[[Tensor, slice], Tensor]
 """Given the embedding `[models, rows, D]` of some seeds and which they are, their shares of the loss."""
-TARGETS = ("standardized", "plain")
 
 
 @dataclass(frozen=True)
