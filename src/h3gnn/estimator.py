@@ -287,7 +287,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         at_once, chunk = self._room(device)
         with (
             together(device) as ranks,
-            edge_files(self._entries(), self.n_models, self._budget()) as allocate,
+            edge_files(self.support_.entries, self.n_models, self._budget()) as allocate,
         ):
             self.encoder_, self.history_ = train_models(
                 self._stack,
@@ -339,14 +339,13 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
-        for stale in ("embedding_", "support_"):  # of an earlier fit
-            self.__dict__.pop(stale, None)
+        self.__dict__.pop("embedding_", None)  # of an earlier fit
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
             self.scaler_ = fit_scaler(graph.features, self.scale_features)
-            self.support_ = self._support(graph)
+        self.support_ = self._support(graph)
         self.n_features_in_ = graph.num_features
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
@@ -426,8 +425,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
-        if isinstance(state.graph, Graph):
-            model.support_ = model._support(state.graph)
+        model.support_ = model._support(state.graph)
         model.smoothing_ = model._pick_smoothing()
         model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
         model.encoder_.fuse_in_bfloat16 = False
@@ -487,7 +485,12 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 f"X has {columns} features, but H3GNN is expecting {self.n_features_in_} features as input"
             )
 
-    def _support(self, graph: Graph) -> Support:
+    def _support(self, graph: Graph | MappedGraph) -> Support:
+        if isinstance(graph, MappedGraph):
+            found = support_rows(graph, undirected=self.undirected, self_loops=self.self_loops)
+            return support_of_rows(
+                found.crow, found.cols, found.weight, start=self.edge_start, normalize=self.normalize
+            )
         return build_support(
             graph.edge_index,
             graph.num_nodes,
@@ -496,17 +499,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self_loops=self.self_loops,
             start=self.edge_start,
             normalize=self.normalize,
-        )
-
-    def _entries(self) -> int:
-        """Return how many edge weights a model has when it is drawn: mini-batches place theirs later."""
-        return self.support_.entries if isinstance(self.graph_, Graph) else self._support_in_files().entries
-
-    def _support_in_files(self) -> Support:
-        assert isinstance(self.graph_, MappedGraph)
-        found = support_rows(self.graph_, undirected=self.undirected, self_loops=self.self_loops)
-        return support_of_rows(
-            found.crow, found.cols, found.weight, start=self.edge_start, normalize=self.normalize
         )
 
     def _stack(self, models: int, entries: int | None = None) -> EncoderStack:
@@ -568,7 +560,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Return the fitted graph as rows that are read on demand, from memory or from files."""
         if isinstance(self.graph_, MappedGraph):
             read = feature_rows(self.graph_, self.scaler_)
-            return GraphRows(lambda nodes: read(nodes.numpy()), self._support_in_files(), self.n_features_in_)
+            return GraphRows(lambda nodes: read(nodes.numpy()), self.support_, self.n_features_in_)
         return rows_in_memory(self.scaler_(self.graph_.features), self.support_)
 
     def _rows(self, graph: Graph, support: Support) -> GraphRows:
