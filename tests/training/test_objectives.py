@@ -337,8 +337,9 @@ def test_whether_a_share_is_the_nodes_alone(kind: type[Objective], targets: str,
 @each
 @pytest.mark.parametrize("chunk", [1, 2, 4, 6])
 @pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("keep", [True, False])
 def test_chunks_change_neither_shares_nor_gradients(
-    kind: type[Objective], targets: str, formula: Formula, chunk: int, share: float
+    kind: type[Objective], targets: str, formula: Formula, chunk: int, share: float, keep: bool
 ) -> None:
     case = Case()
     objective = built(kind, case.student, targets)
@@ -368,6 +369,7 @@ def test_chunks_change_neither_shares_nor_gradients(
         chunk,
         share,
         whole=not objective.node_by_node,
+        keep=keep,
     )
     torch.testing.assert_close(difficulty, shares.detach(), rtol=1e-10, atol=1e-12)
     found = gradients()

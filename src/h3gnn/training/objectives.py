@@ -371,8 +371,14 @@ class Committee(nn.Module):
                 view.generators[of],
                 view.ranks,
             )
-            compares.append((of, one.compare(mine)))
-        return lambda embedding, rows: torch.cat([ask(embedding[of], rows) for of, ask in compares])
+            compares.append(one.compare(mine))
+        sizes = [len(models) for models in self.runs]
+
+        def shares(embedding: Tensor, rows: slice) -> Tensor:
+            parts = torch.split(embedding, sizes)  # backward is one copy; slices would each fill a stack
+            return torch.cat([ask(part, rows) for ask, part in zip(compares, parts, strict=True)])
+
+        return shares
 
 
 def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
