@@ -1,14 +1,14 @@
 """What each ingredient of the default is worth, and what more or less of it costs, on validation nodes.
 
-`python -m benchmarks.defaults GRAPH … [--sizes] [--device cuda] [--json FILE]` trains the default and each variant
-once on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the mean
-accuracy of ridge regression on validation nodes with its standard error over splits, and the seconds of the
-fit. A graph with one split of few labels is judged on repeated draws instead: 20 nodes per class from training
-and validation nodes together, the rest of them to judge. Test nodes are never looked at. What FILE holds
-already is not trained again.
+`python -m benchmarks.defaults GRAPH … [--sizes] [--device cuda] [--json FILE]` trains the default and each
+variant once on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the
+mean accuracy of ridge regression on validation nodes with its standard error over splits, and the seconds of
+the fit. A graph with one split of few labels is judged on repeated draws instead: 20 nodes per class from
+training and validation nodes together, the rest of them to judge. Test nodes are never looked at. What FILE
+holds already is not trained again.
 
-`--table FILE …` prints stored runs as one table. `--picture PICTURE SECONDS ACCURACY` draws sizes: the seconds
-of one stored file (a graph on a processor) against the mean accuracy over the graphs of another.
+`--table FILE …` prints stored runs as one table. `--picture PICTURE SECONDS ACCURACY` draws sizes: the
+seconds of one stored file (a graph on a processor) against the mean accuracy over the graphs of another.
 """
 
 from __future__ import annotations

@@ -377,6 +377,21 @@ def test_chunks_change_neither_shares_nor_gradients(
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
 
 
+@each
+def test_in_bfloat16_the_shares_are_those_of_float64_but_for_rounding(
+    kind: type[Objective], targets: str, formula: Formula
+) -> None:
+    case = Case()
+    exact = built(kind, case.student, targets).compare(case.view())(case.embedding, ALL_NODES)
+    case.student.fuse_in_bfloat16 = True
+    objective = built(kind, case.student, targets)
+    rough = objective.compare(case.view())(case.embedding, ALL_NODES)
+    assert rough.dtype == exact.dtype
+    torch.testing.assert_close(rough, exact, rtol=0.03, atol=0.03)
+    if kind in (Decorrelation, NeighbourPrediction, HiddenEdges):  # these have large products
+        assert (rough != exact).any()
+
+
 def test_draws_are_each_models_own_and_lie_in_range() -> None:
     case = Case()
     both = case.view().draw(4000, 7)
