@@ -24,8 +24,10 @@ from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
+from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.graphs.structural import is_structural
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -368,7 +370,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
         The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that
         was fitted keeps its learned weight and every other edge takes its start value. Nodes are the same
-        when their ids are, or, where the user gave no ids, when position and features are. A new row of a
+        when their ids are, or, where the user gave no ids, when position and features are. Where neither
+        graph has features, the new one is told in the fitted one's terms (`graphs.grown`). A new row of a
         table hears its nearest fitted rows.
         """
         check_is_fitted(self)
@@ -377,11 +380,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
         graph = self._read(X, edge_index)
-        self._check_columns(graph.num_features)
+        check_kind(self.graph_, graph)
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
+        if is_structural(self.graph_):
+            graph, same = in_terms_of(self.graph_, graph)
+        else:
+            self._check_columns(graph.num_features)
+            same = match_nodes(self.graph_, graph)
         support = self._support(graph)
-        same = match_nodes(self.graph_, graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
 
