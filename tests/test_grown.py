@@ -23,7 +23,7 @@ BLOCK = np.repeat([0, 1, 2], SIZES)
 
 def communities() -> nx.Graph:
     chances = [[0.25 if a == b else 0.01 for a in range(3)] for b in range(3)]
-    return nx.stochastic_block_model(SIZES, chances, seed=1)
+    return nx.Graph(nx.stochastic_block_model(SIZES, chances, seed=1).edges)
 
 
 def grown(network: nx.Graph, by: int = 10) -> nx.Graph:
