@@ -64,7 +64,7 @@ def test_own_rows_are_known_in_any_form(of_graph: H3GNN, of_frame: H3GNN) -> Non
     np.testing.assert_array_equal(of_frame.transform(FRAME[list("edcba")]), of_frame.embedding_)
     with pytest.raises(InputError, match="edge_index=E"):
         of_frame.transform(FRAME.set_axis([f"m{i}" for i in range(NODES)]))  # other nodes that look alike
-    wide = sp.random_array((NODES, 200), density=0.02, rng=1, format="csr")
+    wide: Any = sp.random_array((NODES, 200), density=0.02, rng=1, format="csr")
     model = H3GNN(**SMALL).fit(wide, edge_index=EDGES)
     np.testing.assert_array_equal(model.transform(wide), model.embedding_)
     with pytest.raises(InputError, match="edge_index=E"):
@@ -198,10 +198,25 @@ def test_labels_as_y_are_ignored_as_ever(of_graph: H3GNN, y: Any) -> None:
         (NAMED.assign(weight=1.0), r"looks like edges.*edge_index"),
         (ADJACENCY.toarray(), r"square.*scipy\.sparse\.csr_array"),
         (np.triu(ADJACENCY.toarray()), r"square.*scipy\.sparse\.csr_array"),
+        (pd.DataFrame(ADJACENCY.toarray()), r"square.*scipy\.sparse\.csr_array"),
+        (
+            pd.DataFrame(ADJACENCY.toarray(), index=FRAME.index, columns=FRAME.index),
+            r"called as its rows.*scipy\.sparse\.csr_array",
+        ),
         (ADJACENCY[:32], r"rows of an adjacency.*embedding_"),
         (ADJACENCY.toarray()[np.arange(NODES) % 5 > 0], r"rows of an adjacency.*embedding_"),
     ],
-    ids=["2 rows", "2 columns", "frame", "dense", "dense, one way", "slice", "dense slice"],
+    ids=[
+        "2 rows",
+        "2 columns",
+        "frame",
+        "dense",
+        "dense, one way",
+        "dense frame",
+        "named frame",
+        "slice",
+        "dense slice",
+    ],
 )
 def test_a_graph_that_would_be_taken_for_a_table_is_refused(table: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -214,6 +229,8 @@ def test_cross_validation_over_an_adjacency_is_refused_with_the_right_call() -> 
         cross_val_score(pipeline, ADJACENCY, Y, cv=4, error_score="raise")
     with pytest.raises(InputError, match=r"rows of an adjacency.*cross-validate.*embedding_"):
         cross_val_score(pipeline, X, Y, cv=4, error_score="raise", params={"h3gnn__edge_index": ADJACENCY})
+    with pytest.raises(InputError, match="cross-validation cuts rows off, embed the whole graph once"):
+        cross_val_score(pipeline, X, Y, cv=4, error_score="raise", params={"h3gnn__edge_index": EDGES})
 
 
 @pytest.mark.parametrize("kind", ["normal", "counts", "words"])
@@ -268,13 +285,14 @@ DATES = pd.date_range("2024-01-01", periods=NODES)
     [
         FRAME.assign(when=DATES),
         pd.DataFrame({"when": DATES, "then": DATES}),
+        pd.DataFrame({0: DATES, 1: DATES}),
         FRAME.assign(since=DATES - DATES[0]),
         np.stack([DATES.to_numpy()] * 2, axis=1),
         np.stack([DATES.to_numpy().astype(object)] * 2, axis=1),
         [[one] for one in DATES],
         [[one] for one in DATES.to_numpy()],
     ],
-    ids=["frame", "dates alone", "spans", "array", "objects", "list", "numpy list"],
+    ids=["frame", "dates alone", "without names", "spans", "array", "objects", "list", "numpy list"],
 )
 @pytest.mark.parametrize("edges", [None, EDGES])
 def test_dates_are_not_taken_for_numbers(table: Any, edges: Any) -> None:

@@ -27,9 +27,10 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neigh
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.graphs.structural import is_structural
-from h3gnn.inputs import NO_EDGES, are_rows_of, by_name, check_target, named_rows, read_table
+from h3gnn.inputs import by_name, check_own_rows, named_rows, read_table
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -396,7 +397,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         graph = as_graph(X, edge_index)
         check_kind(self.graph_, graph)
         graph = graph if is_structural(graph) else by_name(self.graph_, graph)
-        return named_rows(self, self._transform_graph(graph), graph)
+        return named_rows(self, self._transform_graph(graph), graph, X)
 
     def _transform_graph(self, graph: Graph) -> npt.NDArray[np.float32]:
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
@@ -412,7 +413,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def fit_transform(self, X: Any, y: Any = None, **how: Any) -> Any:  # noqa: N803
         """Fit, and return the embedding of the fitted graph; takes what `fit` takes."""
         self.fit(X, y, **how)
-        return named_rows(self, self.embedding_.copy(), self.graph_)
+        return named_rows(self, self.embedding_.copy(), self.graph_, X)
 
     def attention(self) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
@@ -681,8 +682,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         table, named = read_table(self, X, self.graph_)
         graph = check_graph(table, NO_EDGE, node_ids=named["node_ids"])
         if not self.is_table_:
-            if not are_rows_of(self.graph_, graph):
-                raise InputError(NO_EDGES)
+            check_own_rows(self.graph_, graph)
             return self.embedding_.copy()
         rows = graph.features
         known = match_rows(self.graph_.features, rows)

@@ -9,8 +9,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from h3gnn import H3GNN
 from h3gnn.cli.app import app

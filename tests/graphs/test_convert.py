@@ -263,3 +263,18 @@ def test_rows_of_source_and_target_are_turned() -> None:
     assert edge_set(as_graph(FEATURES, two)) == {(0, 1), (1, 2)}
     with pytest.raises(GraphError, match="whole numbers"):
         as_graph(FEATURES, rows + 0.5)
+
+
+def test_a_dense_matrix_is_not_taken_for_a_table_of_edges() -> None:
+    ring = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
+    for matrix in (ring, pd.DataFrame(ring), pd.DataFrame(ring, index=list("abc"), columns=list("abc"))):
+        with pytest.raises(GraphError, match=r"adjacency matrix: give a matrix as scipy\.sparse\.csr_array"):
+            as_graph(FRAME, matrix)
+    with pytest.raises(GraphError, match="adjacency matrix"):
+        as_graph(np.ones((6, 2)), np.ones((6, 6)))
+
+
+def test_edge_attributes_of_several_columns_are_said_not_to_be_used() -> None:
+    data = Data(x=torch.from_numpy(FEATURES), edge_index=torch.from_numpy(EDGES), edge_attr=torch.ones(3, 2))
+    with pytest.warns(UserWarning, match="edge_attr has more than one column and is not used"):
+        assert as_graph(data).edge_weight is None

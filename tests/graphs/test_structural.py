@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from h3gnn.graphs import structural
 from h3gnn.graphs.convert import as_graph
@@ -126,3 +128,22 @@ def test_a_node_that_has_lost_its_neighbours_is_placed_anew_and_a_part_of_the_gr
     part, same = in_terms_of(fitted, as_graph(nx.cycle_graph(names).subgraph(names[5:12])))
     assert sorted(same.tolist()) == list(range(5, 12))
     assert torch.equal(part.features, fitted.features[same])
+
+
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(0, 12), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_any_growth_leaves_the_known_nodes_as_they_are(seed: int, nodes: int, new: int, named: bool) -> None:
+    chance = np.random.default_rng(seed)
+    network = nx.gnm_random_graph(nodes, 2 * nodes, seed=seed)
+    bigger = nx.Graph(network)
+    for node in range(nodes, nodes + new):
+        bigger.add_edges_from((node, int(other)) for other in chance.integers(0, node, size=2))
+    if named:
+        network, bigger = (nx.relabel_nodes(one, lambda node: f"n{node}") for one in (network, bigger))
+    fitted = as_graph(network)
+    graph, same = in_terms_of(fitted, as_graph(bigger))
+    assert same.tolist() == [*range(nodes), *[-1] * new]
+    assert torch.equal(graph.features[:nodes], fitted.features)
+    assert graph.features.shape[1] == fitted.num_features
+    assert torch.isfinite(graph.features).all()
+    assert (graph.features[:, 8:].abs() <= 3).all()

@@ -211,9 +211,10 @@ def _check_edges(
         first = int(outside[0])
         end = edges[:, first]
         stranger = int(end[(end < 0) | (end >= nodes)][0])
+        cut = "; where cross-validation cuts rows off, embed the whole graph once and cut its embedding"
         raise GraphError(
             f"{where('edges', first)}: node {stranger} is unknown; "
-            f"the features describe nodes 0 to {nodes - 1}"
+            f"the features describe nodes 0 to {nodes - 1}{cut if where is _position else ''}"
         )
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
     keys = edges[1] * nodes + edges[0]

@@ -69,7 +69,7 @@ def as_graph(
     if kind == "graph":
         return data  # type: ignore[no-any-return]
     if kind == "pyg":
-        return from_pyg(data, source=source or "PyG Data")
+        return said_aloud(from_pyg(data, source=source or "PyG Data"))
     if kind == "networkx":
         found = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
         return said_aloud(found)

@@ -102,6 +102,8 @@ def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     if not hasattr(frame, "columns") or frame.shape[1] < 2:
         raise GraphError("edges in a DataFrame need two columns (source, target), and may have a weight")
     names = [str(name).lower() for name in frame.columns]
+    if not names_edges(frame):
+        _check_not_adjacency(frame.shape, known.size)
     start, end = 0, 1
     if names_edges(frame):
         start, end = (
@@ -129,7 +131,9 @@ def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     An array of two rows is always `[2, edges]`. Numbers are positions, and anything else names nodes.
     """
     array = as_numpy(edges, "the edges")
-    if array.ndim != 2 or array.shape[0] == 2 or array.shape[1] < 2 or (len(array) == 1 < array.shape[1] - 1):
+    _check_not_adjacency(array.shape, known.size)
+    odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
+    if odd or len(array) == 2:
         return array, None, ()  # [2, edges], or what the check of a graph refuses
     ends = array[:, :2]
     if ends.dtype.kind in "OUS":
@@ -141,6 +145,14 @@ def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
         None,
         unused_columns([f"column {one + 1}" for one in range(2, array.shape[1])]),
     )
+
+
+def _check_not_adjacency(shape: tuple[int, ...], nodes: int) -> None:
+    if shape == (nodes, nodes) and nodes > 2:
+        raise GraphError(
+            f"edge_index of the shape {list(shape)} may be a table of edges or an adjacency matrix: give a "
+            "matrix as scipy.sparse.csr_array(edge_index), and call the columns of a table source and target"
+        )
 
 
 def unused_columns(names: list[str]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def from_pyg(data: Any, *, source: str) -> Graph:
         if attributes.numel() == attributes.shape[0]:
             weights = attributes.reshape(-1)
         else:
-            notes.append("edge_attr has more than one column and was left out")
+            notes.append("edge_attr has more than one column and is not used")
     return build_graph(
         features,
         edges,
