@@ -22,15 +22,14 @@ from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_we
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import InputError
-from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
+from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.graphs.structural import is_structural
-from h3gnn.inputs import by_name, check_own_rows, named_rows, read_table
+from h3gnn.inputs import by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -63,7 +62,6 @@ from h3gnn.training.resources import (
     use_bfloat16,
 )
 
-NO_EDGE = np.empty((2, 0), dtype=np.int64)
 INFERENCE_CHUNK = 16_384
 """So many nodes are embedded at a time, where memory is bounded."""
 
@@ -292,7 +290,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
         started, device = time.perf_counter(), pick_device(self.device)
-        self._take_in(X if isinstance(X, MappedGraph) else self._read(X, edge_index))
+        self._take_in(X if isinstance(X, MappedGraph) else read_input(self, X, edge_index))
         at_once, chunk = self._room(device)
         with (
             together(device) as ranks,
@@ -355,18 +353,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         else:
             self.scaler_ = fit_scaler(graph.features, self.scale_features)
         self.support_ = self._support(graph)
-        self._take_columns()
+        take_columns(self, graph)
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
         self.members_ = deal(self.objective, self.n_models)
         self.smoothing_ = self._pick_smoothing()
-
-    def _take_columns(self) -> None:
-        """Know the fitted columns as scikit-learn does: by their number and, where they have some, names."""
-        self.n_features_in_ = self.graph_.num_features
-        self.__dict__.pop("feature_names_in_", None)
-        if self.graph_.feature_names:
-            self.feature_names_in_ = np.array(self.graph_.feature_names, dtype=object)
 
     def embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
         """Yield the fitted graph's embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
@@ -447,7 +438,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
-        model._take_columns()
+        take_columns(model, state.graph)
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
@@ -496,14 +487,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return storage.ModelState(
             params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
-
-    def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
-        if edge_index is not None or is_graph(X):
-            return as_graph(X, edge_index)
-        table, named = read_table(self, X)
-        graph = check_graph(table, NO_EDGE)
-        scaled = fit_scaler(graph.features, self.scale_features)(graph.features)
-        return nearest_neighbour_graph(table, scaled, self.n_neighbors, **named)
 
     def _support(self, graph: Graph | MappedGraph) -> Support:
         if isinstance(graph, MappedGraph):
@@ -679,8 +662,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
-        table, named = read_table(self, X, self.graph_)
-        graph = check_graph(table, NO_EDGE, node_ids=named["node_ids"])
+        graph = read_rows(self, X, self.graph_)
         if not self.is_table_:
             check_own_rows(self.graph_, graph)
             return self.embedding_.copy()

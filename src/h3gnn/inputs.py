@@ -1,4 +1,4 @@
-"""What the estimator is handed: columns known by their names, and rows that need no edges of their own."""
+"""What the estimator is handed: graphs, tables whose columns are known by name, rows that need no edges."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.frames import column_names, counted, is_frame, node_names
 from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_table
+from h3gnn.graphs.scaling import fit_scaler
 
+NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 NO_EDGES = (
     "X alone has no edges, and its rows are not those of the graph that H3GNN was fitted on: give the edges "
     "with transform(X, edge_index=E), or, in a Pipeline, after "
@@ -25,6 +29,54 @@ NO_EDGES = (
     "H3GNN().set_fit_request(edge_index=True).set_transform_request(edge_index=True), and then "
     "pipeline.predict(X, edge_index=E)"
 )
+
+
+def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
+    """Return the graph that a fit is handed; a table alone gets the edges of its nearest rows."""
+    if edge_index is not None or is_graph(X):
+        return as_graph(X, edge_index)
+    table, named = _read_table(estimator, X)
+    features = check_graph(table, NO_EDGE).features
+    scaled = fit_scaler(features, estimator.scale_features)(features)
+    return nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
+
+
+def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:
+    """Return the rows of a table without edges, their columns in the order of the fitted graph's."""
+    numbers, named = _read_table(estimator, table, fitted)
+    return check_graph(numbers, NO_EDGE, node_ids=named["node_ids"])
+
+
+def take_columns(estimator: Any, graph: Graph | MappedGraph) -> None:
+    """Let an estimator know its columns as scikit-learn does: their number, and their names, if any."""
+    estimator.n_features_in_ = graph.num_features
+    vars(estimator).pop("feature_names_in_", None)
+    if graph.feature_names:
+        estimator.feature_names_in_ = np.array(graph.feature_names, dtype=object)
+
+
+def _read_table(
+    estimator: BaseEstimator, table: Any, fitted: Graph | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """Return the numbers of a table as scikit-learn checks them, and the names of its rows and columns.
+
+    Args:
+        estimator: to which the columns are known, or made known where there is no `fitted` graph.
+        table: one row per node.
+        fitted: the graph whose columns these must be, in any order.
+    """
+    names = column_names(table)
+    if names:
+        table = table.set_axis(list(names), axis="columns")  # scikit-learn knows names that are texts
+    if fitted is None:
+        check_table(table)
+    elif names and (fitted.feature_names or {*names} == {*counted(fitted.num_features)}):
+        order = column_order(fitted.feature_names or counted(fitted.num_features), names)
+        table = table if order is None else table.iloc[:, order]
+        table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
+    numbers = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
+    unique = is_frame(table) and table.index.is_unique and not table.index.hasnans
+    return numbers, {"feature_names": names, "node_ids": node_names(table) if unique else None}
 
 
 def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] | None:
@@ -73,30 +125,6 @@ def by_name(fitted: Graph, graph: Graph) -> Graph:
             "as input"
         )
     return graph
-
-
-def read_table(
-    estimator: BaseEstimator, table: Any, fitted: Graph | None = None
-) -> tuple[Any, dict[str, Any]]:
-    """Return the numbers of a table as scikit-learn checks them, and the names of its rows and columns.
-
-    Args:
-        estimator: to which the columns are known, or made known where there is no `fitted` graph.
-        table: one row per node.
-        fitted: the graph whose columns these must be, in any order.
-    """
-    names = column_names(table)
-    if names:
-        table = table.set_axis(list(names), axis="columns")  # scikit-learn knows names that are texts
-    if fitted is None:
-        check_table(table)
-    elif names and (fitted.feature_names or {*names} == {*counted(fitted.num_features)}):
-        order = column_order(fitted.feature_names or counted(fitted.num_features), names)
-        table = table if order is None else table.iloc[:, order]
-        table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
-    numbers = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
-    unique = is_frame(table) and table.index.is_unique and not table.index.hasnans
-    return numbers, {"feature_names": names, "node_ids": node_names(table) if unique else None}
 
 
 def check_own_rows(fitted: Graph, rows: Graph) -> None:
