@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import sklearn
@@ -155,6 +156,16 @@ def test_an_order_is_found_for_any_names_or_refused(names: list[str], random: An
         column_order((*names, "long name"), tuple(given_names))
     with pytest.raises(GraphError, match="is not known"):
         column_order(tuple(names), (*given_names, "long name"))
+
+
+def test_names_are_known_in_tables_of_other_libraries_too() -> None:
+    mixed = pa.Table.from_pandas(FRAME[list("cabed")], preserve_index=False)
+    for edges in (None, EDGES):
+        model = H3GNN(**SMALL).fit(pa.Table.from_pandas(FRAME, preserve_index=False), edge_index=edges)
+        assert model.feature_names_in_.tolist() == list("abcde")
+        np.testing.assert_array_equal(model.transform(mixed, edge_index=edges), model.embedding_)
+    with pytest.raises(InputError, match="edge_index=edges"):
+        H3GNN(**SMALL).fit(X, pa.Table.from_pandas(NAMED))
 
 
 # edges are edges, wherever they are put

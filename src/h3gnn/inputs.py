@@ -15,7 +15,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
-from h3gnn.graphs.frames import column_names, counted, is_frame, node_names
+from h3gnn.graphs.frames import as_frame, column_names, counted, is_frame, node_names
 from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_table
@@ -65,6 +65,7 @@ def _read_table(
         table: one row per node.
         fitted: the graph whose columns these must be, in any order.
     """
+    table = as_frame(table)
     names = column_names(table)
     if names:
         table = table.set_axis(list(names), axis="columns")  # scikit-learn knows names that are texts

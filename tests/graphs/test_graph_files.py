@@ -90,6 +90,13 @@ def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> 
         read_graph_file(tmp_path / "d.pt", features="a")
 
 
+def test_an_attribute_with_few_words_is_offered_as_the_class() -> None:
+    with pytest.warns(
+        UserWarning, match=r"not used: club; use them by labels='club' \(--label-column club\)"
+    ):
+        as_graph(nx.karate_club_graph())
+
+
 def test_a_list_and_a_number_stand_side_by_side() -> None:
     network = nx.path_graph(2)
     nx.set_node_attributes(network, {0: [1.0, 2.0], 1: [3.0, 4.0]}, "place")

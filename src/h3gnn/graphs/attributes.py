@@ -71,7 +71,7 @@ class NodeAttributes:
     def unused(self) -> tuple[str, ...]:
         """Return what is said of attributes that nobody asked for, with the way to ask for them."""
         left = [key for key in self._keys if key not in self._used]
-        label = next((key for key in left if str(key).lower() in LABEL_NAMES), None)
+        label = self._likely_label(left)
         numeric = [
             key for key in left if key != label and all(_is_number(one.get(key)) for one in self._values)
         ]
@@ -82,6 +82,15 @@ class NodeAttributes:
             command.append(f"--label-column {label}")
         hint = f"; use them by {', '.join(python)} ({' '.join(command)})" if python else ""
         return unused_of("node", left, hint)
+
+    def _likely_label(self, keys: Sequence[Any]) -> Any:
+        """Return the attribute that has a usual name of a class, or else few words for many nodes."""
+        usual = [key for key in keys if str(key).lower() in LABEL_NAMES]
+        for key in [] if usual else keys:
+            words = [one[key] for one in self._values if isinstance(one.get(key), str)]
+            if len({*words}) <= len(words) / 2:
+                usual += [key] if words else []
+        return usual[0] if usual else None
 
     def _check(self, key: str, role: str) -> None:
         if key not in self._keys:

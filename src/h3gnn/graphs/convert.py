@@ -13,6 +13,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
 from h3gnn.graphs.frames import (
+    as_frame,
     column_names,
     edges_of_array,
     edges_of_frame,
@@ -59,6 +60,7 @@ def as_graph(
     Raises:
         GraphError: in one sentence, for what cannot be read.
     """
+    data, edge_index = as_frame(data), as_frame(edge_index)
     kind = _kind_of(data)
     if (features is not None or labels is not None) and kind != "networkx":
         raise GraphError(

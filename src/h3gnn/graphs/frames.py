@@ -22,6 +22,11 @@ def is_frame(values: Any) -> bool:
     return any(cls.__module__.partition(".")[0] == "pandas" for cls in type(values).__mro__)
 
 
+def as_frame(table: Any) -> Any:
+    """Return what can become a DataFrame (Polars, Arrow) as one, for its names; anything else as it is."""
+    return table.to_pandas() if hasattr(table, "to_pandas") and not is_frame(table) else table
+
+
 def column_names(table: Any) -> tuple[str, ...]:
     """Return the names of a DataFrame's columns as text; none where there are none, or they only count."""
     if not is_frame(table) or not hasattr(table, "columns"):

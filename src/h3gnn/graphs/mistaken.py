@@ -13,7 +13,7 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import DATES, holds_dates, is_sparse
 from h3gnn.graphs.convert import ROWS_OF_AN_ADJACENCY, is_graph
-from h3gnn.graphs.frames import column_names, is_frame, names_edges
+from h3gnn.graphs.frames import as_frame, column_names, is_frame, names_edges
 
 WIDEST_CUT = 2.5
 """So many times as wide as high may a table be that is looked at as rows of an adjacency matrix."""
@@ -23,6 +23,7 @@ def check_target(X: Any, y: Any) -> None:  # noqa: N803
     """Refuse a `y` that is edges: labels are one value, or one row of values, for each row of X."""
     if y is None:
         return
+    y = as_frame(y)
     if is_graph(y) or names_edges(y):
         raise InputError(_y_is_edges(type(y).__name__))
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
