@@ -311,6 +311,13 @@ def test_dates_are_not_taken_for_numbers(table: Any, edges: Any) -> None:
         H3GNN(**SMALL).fit(table, edge_index=edges)
 
 
+def test_dates_in_the_place_of_numbers_are_refused_by_a_fitted_model_too(of_frame: H3GNN) -> None:
+    dated = pd.DataFrame(dict.fromkeys("abcde", DATES), index=FRAME.index)
+    for model in (of_frame, H3GNN(**SMALL).fit(FRAME)):
+        with pytest.raises(GraphError, match="column 'a' of the features holds dates or times"):
+            model.transform(dated)
+
+
 def test_dates_as_weights_or_names() -> None:
     with pytest.raises(GraphError, match="dates or times"):
         as_graph(FRAME, NAMED.assign(weight=DATES[0]))

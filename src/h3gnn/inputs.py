@@ -18,7 +18,7 @@ from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.frames import as_frame, column_names, counted, is_frame, node_names
 from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.graphs.mistaken import check_table
+from h3gnn.graphs.mistaken import check_dates, check_table
 from h3gnn.graphs.scaling import fit_scaler
 
 NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
@@ -66,6 +66,7 @@ def _read_table(
         fitted: the graph whose columns these must be, in any order.
     """
     table = as_frame(table)
+    check_dates(table)
     names = column_names(table)
     if names:
         table = table.set_axis(list(names), axis="columns")  # scikit-learn knows names that are texts

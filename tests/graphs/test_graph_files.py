@@ -51,7 +51,10 @@ def test_graphml_and_gml_keep_names_classes_weights_and_numbered_features(
     assert edge_set(graph) == {(0, 1), (1, 0)}
     assert graph.edge_weight is not None
     assert graph.provenance.mended == (str(said[0].message),)
-    assert "features=['age'] (--feature-columns age)" in graph.provenance.mended[0]
+    assert (
+        "features=['age'] of as_graph or read_graph_file (--feature-columns age)"
+        in graph.provenance.mended[0]
+    )
 
 
 def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> 
     assert bare.num_features >= 8
     assert (
         "node attributes not used: a, b, label, word; use them by features=['a', 'b'], labels='label' "
-        "(--feature-columns a,b --label-column label)"
+        "of as_graph or read_graph_file (--feature-columns a,b --label-column label)"
     ) in {str(one.message) for one in said}
     for read in (partial(read_graph_file, path), partial(as_graph, network)):
         with pytest.warns(UserWarning, match="not used") as said:
@@ -91,9 +94,7 @@ def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> 
 
 
 def test_an_attribute_with_few_words_is_offered_as_the_class() -> None:
-    with pytest.warns(
-        UserWarning, match=r"not used: club; use them by labels='club' \(--label-column club\)"
-    ):
+    with pytest.warns(UserWarning, match=r"not used: club; use them by labels='club' of as_graph"):
         as_graph(nx.karate_club_graph())
 
 

@@ -80,7 +80,11 @@ class NodeAttributes:
         if label is not None:
             python.append(f"labels={str(label)!r}")
             command.append(f"--label-column {label}")
-        hint = f"; use them by {', '.join(python)} ({' '.join(command)})" if python else ""
+        hint = (
+            f"; use them by {', '.join(python)} of as_graph or read_graph_file ({' '.join(command)})"
+            if python
+            else ""
+        )
         return unused_of("node", left, hint)
 
     def _likely_label(self, keys: Sequence[Any]) -> Any:

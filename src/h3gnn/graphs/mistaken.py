@@ -57,8 +57,18 @@ def _numbers_nodes(pairs: npt.NDArray[Any], nodes: int) -> bool:
     return bool(pairs.min() >= 0 and nodes // 2 <= pairs.max() < nodes)
 
 
+def check_dates(table: Any) -> None:
+    """Refuse a table that holds dates, of which scikit-learn would make numbers."""
+    if is_frame(table):
+        for position, name in enumerate(getattr(table, "columns", ())):
+            if holds_dates(table.iloc[:, position]):
+                raise GraphError(f"the column {name!r} of the features holds {DATES}")
+    elif not is_sparse(table) and holds_dates(np.asarray(table)):
+        raise GraphError(f"the features hold {DATES}")
+
+
 def check_table(table: Any) -> None:
-    """Refuse a table without edges that is a graph, or a piece of one, or holds dates."""
+    """Refuse a table without edges that is a graph, or a piece of one."""
     if is_frame(table):
         _check_frame(table)
         if column_names(table):
@@ -69,8 +79,6 @@ def check_table(table: Any) -> None:
     array = np.asarray(table)
     if array.ndim != 2 or array.size == 0:
         return  # scikit-learn has words for it
-    if holds_dates(array):
-        raise GraphError(f"the features hold {DATES}")
     if array.dtype.kind in "iu" and array.min() >= 0 and _is_list_of_edges(array):
         raise InputError(_x_is_edges(f"an array of whole numbers of the shape {list(array.shape)}"))
     if array.dtype.kind in "biuf":
@@ -83,9 +91,6 @@ def _check_frame(frame: Any) -> None:
         return  # scikit-learn has words for a Series
     if names_edges(frame) and len(frame.columns) <= 4:
         raise InputError(_x_is_edges("a DataFrame with the columns " + ", ".join(map(str, frame.columns))))
-    for position, name in enumerate(frame.columns):
-        if holds_dates(frame.iloc[:, position]):
-            raise GraphError(f"the column {name!r} of the features holds {DATES}")
     if len(frame) > 2 and frame.columns.equals(frame.index) and column_names(frame):
         raise InputError(_x_is_adjacency("a table whose columns are called as its rows"))
 
