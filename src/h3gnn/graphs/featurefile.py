@@ -29,6 +29,7 @@ class FeatureFile:
         named: whether the file gives the ids, rather than their order.
         place: words for a row.
         path: the file.
+        names: one name per column, or none where the file does not give them.
     """
 
     values: Any
@@ -36,6 +37,7 @@ class FeatureFile:
     named: bool
     place: Callable[[int], str]
     path: Path
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,14 @@ class FeatureTable:
         for block in self.table.blocks([self.key], self.chosen, progress=progress):
             self._check(block)
             yield block
+
+    def names(self, width: int) -> tuple[str, ...]:
+        """Return the names of so many columns of numbers; none without a header, or beside a list."""
+        chosen = [self.table.names[column] for column in self.chosen]
+        if len(chosen) == 1 < width:
+            chosen = [f"{chosen[0]}[{place}]" for place in range(width)]
+        unique = len({*chosen}) == len(chosen) == width
+        return tuple(chosen) if self.table.header and unique else ()
 
     def _check(self, block: TableBlock) -> None:
         """Name the cell of a gap here, where its column in the file is still known."""
@@ -75,7 +85,8 @@ def read_features(
     table = features.table
     block = joined(features.blocks())
     check_once(block.ids[0], table.place)
-    return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path)
+    names = features.names(block.numbers.shape[1])
+    return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path, names)
 
 
 def open_features(

@@ -215,6 +215,7 @@ def _join(
         nodes=ids.size,
         edge_weight=weight,
         node_ids=ids if features is None or features.named else None,
+        feature_names=() if features is None else features.names,
         source=", ".join(path.name for path in files if path is not None),
         notes=edges.notes,
         locate=_locator(edges.table, len(rows.numbers), features),

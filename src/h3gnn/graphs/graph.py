@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,7 @@ class Graph:
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
+        feature_names: one name per column of features, or none where the user gave none.
     """
 
     features: Tensor
@@ -66,6 +68,7 @@ class Graph:
     test_mask: Tensor | None = None
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -100,6 +103,14 @@ class Graph:
         """Return the same graph with more lines in `provenance.mended`."""
         mended = (*self.provenance.mended, *notes)
         return replace(self, provenance=replace(self.provenance, mended=mended))
+
+
+def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> Graph:
+    """Return the graph with the columns of its features in another order, under these names."""
+    features = graph.dense_features()[:, list(order)].contiguous()
+    others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
+    return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
 def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:

@@ -136,8 +136,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: where it came from, and the names of its classes."""
-    return {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    """Return what a description says of a graph: where it came from, its classes and its columns."""
+    words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    return words | {"feature_names": list(graph.feature_names)}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
@@ -181,6 +182,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         edge_index=tensors["edge_index"],
         provenance=provenance,
         class_names=tuple(description["class_names"]),
+        feature_names=tuple(description.get("feature_names", ())),  # not in models of old
         node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
         has_ids=has_ids,
         **{name: tensors.get(name) for name in OPTIONAL},
