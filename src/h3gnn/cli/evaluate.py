@@ -37,6 +37,16 @@ ProbeOption = Annotated[
 SeedsOption = Annotated[
     int, typer.Option(help="With --preset: train so many times.", min=1, rich_help_panel=PANEL)
 ]
+TopOption = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        help="The k of recall at k: how many nodes somebody will look at; else as many as the class has.",
+        min=1,
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 ClustersOption = Annotated[
     bool, typer.Option("--clusters/--no-clusters", help="Run k-means too.", rich_help_panel=PANEL)
 ]
@@ -51,6 +61,7 @@ def evaluate(
     epoch_rule: EpochRuleOption = "last",
     probe: ProbeOption = "logistic",
     clusters: ClustersOption = True,
+    top: TopOption = None,
     preset: settings.PresetOption = None,
     seeds: SeedsOption = 10,
     epochs: settings.EpochsOption = None,
@@ -68,9 +79,10 @@ def evaluate(
     `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
 
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
-    validation nodes, and test nodes are looked at once. docs/evaluation.md explains the rest.
+    validation nodes, and test nodes are looked at once. Where one class is rare, average precision, recall at
+    k and balanced accuracy stand beside accuracy. docs/evaluation.md explains the rest.
     """
-    asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
+    asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
     if preset is not None:
         if embeddings is not None and source.graph is not None:

@@ -63,6 +63,7 @@ class Judge:
         cluster: whether to run k-means too.
         cluster_options: `seeds` and `starts` of `cluster_scores`.
         probe_last: probe the last embedding alone, where k-means is what is asked for.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class Judge:
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
         probe_last: bool = False,
+        top: int | None = None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
         self.fit, self.parts = find_probe(probe), parts
         self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
+        self.top = top
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
@@ -124,7 +127,7 @@ class Judge:
         if clustering is not None:
             every = self.clusters.values()
             clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
-        return Judgement(score(self.by_epoch, choices, answers), clustering)
+        return Judgement(score(self.by_epoch, choices, answers, self.top), clustering)
 
     def result_at_end(self) -> Judgement:
         """Score the embedding that was kept with nothing chosen on test nodes, whatever the protocol."""
@@ -132,7 +135,7 @@ class Judge:
             raise ValueError("there is no embedding to judge")
         epoch, embedding = self.kept
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
-        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers)
+        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
         return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
 
     def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Candidates:
