@@ -24,6 +24,9 @@ EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
 """From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
+Told = Callable[[str, float], None]
+"""Told what is done next, and the share of the work that is done."""
+
 
 def say(message: str) -> None:
     """Tell the person something, beside the result."""
@@ -50,9 +53,41 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
 
     done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
     note, title = rich.TextColumn("{task.fields[note]}"), rich.TextColumn("{task.description}")
-    columns = (title, rich.BarColumn(), done, rich.TimeRemainingColumn(elapsed_when_finished=True), note)
+    # the wheel and the clock move while a step is long, so that nobody thinks it hangs
+    columns = (
+        rich.SpinnerColumn(),
+        title,
+        rich.BarColumn(),
+        done,
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+        note,
+    )
     with rich.Progress(*columns, console=Console(stderr=True)) as bars:
         yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))
+
+
+@contextmanager
+def stages(*, show: bool = True) -> Iterator[Told]:
+    """Give what is told each part of a long command: a bar in a terminal, elsewhere a line for each part.
+
+    What is told is the words of what comes next, and the share of all that is done.
+    """
+    if not show:
+        yield lambda words, share: None
+        return
+    with progress() as add_bar:
+        bar, last = add_bar("", 1.0), ""
+
+        def told(words: str, share: float) -> None:
+            nonlocal last
+            bar(completed=share, description=words)
+            if words != last and not sys.stderr.isatty():
+                say(f"{words} …")
+            last = words
+
+        yield told
+        bar(completed=1.0, description="done")
 
 
 def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:

@@ -18,6 +18,7 @@ from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
 from h3gnn.evaluation.probe import gradient_candidates, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
+from h3gnn.evaluation.threads import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,
@@ -134,6 +135,10 @@ class Judge:
         if self.kept is None:
             raise ValueError("there is no embedding to judge")
         epoch, embedding = self.kept
+        with one_thread(len(self.labels)):
+            return self._result_of(epoch, embedding)
+
+    def _result_of(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Judgement:
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
         scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
         return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
