@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,16 +134,22 @@ def collect_findings(
 
 def graph_title(graph: Graph) -> str:
     """Return what a graph is, in few words: its name, its nodes and what their classes are."""
-    names = [name for name in graph.provenance.source.split(", ") if name]
-    telling = [name for name in names if name.split(".")[0].lower() not in SAY_NOTHING]
-    about = (telling or names or ["graph"])[0].removesuffix(".csv").removesuffix(".parquet")
+    files = [Path(name) for name in graph.provenance.source.split(", ")]
+    named = [one.stem for one in files] if all(one.suffix for one in files) else []
+    telling = [name for name in named or [_call(graph.provenance.source)] if name.lower() not in SAY_NOTHING]
+    about = f"{telling[0]}: " if telling else ""
     known = 0 if graph.labels is None else int((graph.labels >= 0).sum())
     classes = f" in {graph.num_classes} classes" if graph.num_classes > 3 else ""
     if 1 < graph.num_classes <= 3 and max(map(len, graph.class_names)) <= 20:
         *first, last = (f"class {one}" if one.isdecimal() else one for one in graph.class_names)
         classes = f", {', '.join(first)} or {last}"
     few = f" ({known:,} labelled)" if classes and known < graph.num_nodes else ""
-    return f"{about}: {graph.num_nodes:,} nodes{classes}{few}"
+    return f"{about}{graph.num_nodes:,} nodes{classes}{few}"
+
+
+def _call(source: str) -> str:
+    """Return the name of what made a graph, without what it was called with."""
+    return source.split("(", maxsplit=1)[0].replace("_", " ").strip()
 
 
 def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:

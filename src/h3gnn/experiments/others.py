@@ -39,15 +39,15 @@ def _places(graph: Graph, other: H3GNN, name: str) -> np.ndarray:
     if not (graph.has_ids or other.graph_.has_ids):
         if graph.num_nodes != other.graph_.num_nodes:
             raise InputError(
-                f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none has an "
-                "id: which are the same cannot be told"
+                f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
+                "has an id: which are the same cannot be told"
             )
         return np.arange(graph.num_nodes)
     place = find_ids(graph.node_ids, other.graph_.node_ids)
     missing = np.flatnonzero(place < 0)
     if missing.size:
         raise InputError(
-            f"{name} has no node {graph.node_ids[missing[0]]} ({missing.size:,} of {graph.num_nodes:,} nodes are "
-            "missing there); if this run has the newer, larger graph, give the other one first"
+            f"{name} has no node {graph.node_ids[missing[0]]} ({missing.size:,} of {graph.num_nodes:,} nodes "
+            "are missing there); if this run has the newer, larger graph, give the other one first"
         )
     return np.asarray(place)

@@ -41,7 +41,8 @@ from h3gnn.report.findings import (
 )
 from h3gnn.storage.files import write_atomically
 
-SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
+_PARTS = "data colours points map node charts find scores main"
+SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())
 """In the order in which they are read; together they are one script."""
 
 FINE, COARSE = "uint16", "uint8"
@@ -77,11 +78,10 @@ def page_maps(
     if method == "tsne" and findings.nodes > LANDMARKS:
         kind += f" by {LANDMARKS:,} landmarks"
     raw, scaled = evenly_scaled(findings.embeddings[RAW])
-    shown = {"H3GNN embedding": findings.embeddings[TRAINED]}
-    if findings.other is None:
-        shown["raw features, scaled" if scaled else "raw features"] = raw
-    else:
-        shown[findings.other.name] = findings.embeddings[findings.other.name]
+    first, beside = "H3GNN embedding", {"raw features, scaled" if scaled else "raw features": raw}
+    if findings.other is not None:
+        first, beside = "this run", {findings.other.name: findings.embeddings[findings.other.name]}
+    shown = {first: findings.embeddings[TRAINED], **beside}
     begun: list[str] = []
 
     def placed(title: str) -> npt.NDArray[np.float32]:
