@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from h3gnn import InputError
+from h3gnn import H3GNN, InputError
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
@@ -115,10 +116,10 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     assert said == ""
     epoch = newest_epoch(files / "run")
     assert words.strip() == (
-        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; "
-        "go on with `h3gnn fit --resume run`"
+        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model as it "
+        "is was written to run; go on with `h3gnn fit --resume run`"
     )
-    assert not (files / "run" / "model.json").exists()
+    assert len(H3GNN.load(files / "run").history_) == epoch
 
 
 @SIGNALS
@@ -135,14 +136,53 @@ def test_a_signal_while_the_training_is_set_up_is_told_as_well(
     assert words.strip().endswith("go on with `h3gnn fit --resume run`")
 
 
-def test_sigterm_without_checkpoints_leaves_nothing(files: Path) -> None:
-    process = start("fit", *GRAPH, "--out", "run", "--epochs", "1000000", cwd=files)
-    time.sleep(6)
-    process.send_signal(signal.SIGTERM)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == 143, words
-    assert words.strip().splitlines()[-1] == "h3gnn: stopped; nothing is half-written"
+@SIGNALS
+def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_on(
+    files: Path, number: signal.Signals, code: int
+) -> None:
+    plain = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--tensorboard", "logs")
+    process = start(*plain, cwd=files)
+    wait_for(lambda: bool(list((files / "logs").glob("events*"))), process)  # the first epoch is near
     assert not (files / "run").exists()
+    process.send_signal(number)
+    said, words = process.communicate(timeout=60)
+    assert (process.returncode, said) == (code, ""), words
+    last = words.strip().splitlines()[-1]
+    assert re.fullmatch(
+        r"h3gnn: stopped after epoch \d+ of 300, with a checkpoint in run/checkpoints; the model as it is was "
+        r"written to run and out.npy; go on with `h3gnn fit --resume run`",
+        last,
+    ), words
+    kept = H3GNN.load(files / "run")
+    assert len(kept.history_) == newest_epoch(files / "run") < 300
+    assert np.load(files / "out.npy").shape == kept.embedding_.shape
+    other = run("fit", *TRAINING, "--seed", "3", "--out", "run", cwd=files)
+    assert "run holds an unfinished run (random_state is 0 there and 3 here)" in other.stderr
+    assert run("fit", "--resume", "run", cwd=files).returncode == 0
+    assert not (files / "run" / "checkpoints").exists()
+    resumed = results(files)
+    assert run("fit", *TRAINING, "--out", "whole", "--embeddings", "out.npy", cwd=files).returncode == 0
+    assert (files / "out.npy").read_bytes() == resumed[0]
+
+
+def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(files: Path) -> None:
+    process = start(
+        "fit",
+        *ENDLESS[:-6],
+        "--embeddings",
+        "out.npy",
+        "--epochs",
+        "1000000",
+        "--tensorboard",
+        "l",
+        cwd=files,
+    )
+    wait_for(lambda: bool(list((files / "l").glob("events*"))), process)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 130, words
+    assert words.strip().endswith("was written to out.npy; to be able to go on, give --out FOLDER")
+    assert len(np.load(files / "out.npy")) == 40
 
 
 @pytest.fixture

@@ -33,9 +33,14 @@ def say(message: str) -> None:
     print(f"h3gnn: {message}", file=sys.stderr)
 
 
+def is_alone() -> bool:
+    """Tell whether torchrun did not start several processes."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
 def is_first() -> bool:
     """Tell whether this process writes: the only one, or rank 0 of those that torchrun started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+    return is_alone() or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

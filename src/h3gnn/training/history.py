@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.errors import TrainingStopped
+
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Which quantiles of the difficulty are kept."""
 SAMPLE = 256
@@ -28,7 +30,7 @@ class History:
     teacher's distance and the quantiles of the difficulty are measured every few epochs and are NaN in
     between. `history.engine` says how it was computed: device, precision, how the features are stored, how
     many models ran at once; `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None
-    where it was not kept.
+    where it was not kept. `history.stopped` is the signal that ended the training early, until it is raised.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class History:
         self.columns: dict[str, npt.NDArray[Any]] = columns or {}
         self.engine: dict[str, Any] = engine or {}
         self.difficulty: Tensor | None = None
+        self.stopped: TrainingStopped | None = None
 
     @property
     def names(self) -> list[str]:
@@ -85,8 +88,13 @@ class History:
     @classmethod
     def side_by_side(cls, parts: Sequence[History]) -> History:
         """Join the histories of groups of models that were trained one after another."""
-        names = dict.fromkeys(name for part in parts for name in part.columns)
-        joined = cls({name: np.concatenate([part._column(name) for part in parts], axis=1) for name in names})
+        names, epochs = dict.fromkeys(name for part in parts for name in part.columns), max(map(len, parts))
+
+        def whole(part: History, name: str) -> npt.NDArray[Any]:  # one that a signal ended has fewer epochs
+            values = part._column(name)
+            return np.pad(values, ((0, epochs - len(values)), (0, 0)), constant_values=np.nan)
+
+        joined = cls({name: np.concatenate([whole(part, name) for part in parts], axis=1) for name in names})
         kept = [part.difficulty for part in parts if part.difficulty is not None]
         joined.difficulty = torch.cat(kept) if len(kept) == len(parts) else None
         return joined

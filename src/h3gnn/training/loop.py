@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.encode import embed_models, joined
+from h3gnn.errors import TrainingStopped
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
@@ -98,6 +99,8 @@ def train(
 ) -> History:
     """Train the student(s) of a step in place and return the history.
 
+    A signal that ends the training early is kept in the history, for the caller to raise.
+
     Args:
         step: one epoch.
         epochs: how many.
@@ -112,6 +115,7 @@ def train(
     every = max(1, epochs // MEASUREMENTS)
     at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
+    stopped: TrainingStopped | None = None
     for epoch in range(len(recorder), epochs):
         step.set_learning_rate(learning_rate_of(epoch))
         loss, masked = run(mask_of(epoch))
@@ -122,9 +126,15 @@ def train(
             measured |= difficulty_quantiles(step.difficulty)
         recorder.add(loss=loss, masked=masked, **measured)
         if after_epoch is not None:
-            after_epoch(epoch, recorder)
+            try:
+                after_epoch(epoch, recorder)
+            except TrainingStopped as stop:  # between two epochs: what was learned so far is whole
+                stopped = stop
+                break
     step.student.eval()
-    return recorder.history(step.difficulty)
+    history = recorder.history(step.difficulty)
+    history.stopped = stopped
+    return history
 
 
 def runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
