@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -13,8 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import Result
+from torch import Tensor
+from typer.testing import CliRunner
 
 from h3gnn import H3GNN, InputError
+from h3gnn.cli.app import app
+from h3gnn.training.step import MaskStrategy, Step
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
@@ -116,8 +122,8 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     assert said == ""
     epoch = newest_epoch(files / "run")
     assert words.strip() == (
-        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model as it "
-        "is was written to run; go on with `h3gnn fit --resume run`"
+        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model "
+        "as it is was written to run; go on with `h3gnn fit --resume run`"
     )
     assert len(H3GNN.load(files / "run").history_) == epoch
 
@@ -136,53 +142,57 @@ def test_a_signal_while_the_training_is_set_up_is_told_as_well(
     assert words.strip().endswith("go on with `h3gnn fit --resume run`")
 
 
+def fit_until(epoch: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """Fit, and send this process a signal in the middle of an epoch."""
+    count, made = itertools.count(1), Step.__call__
+
+    def step(self: Step, mask: MaskStrategy) -> Tensor:
+        if next(count) == epoch:
+            signal.raise_signal(number)
+        return made(self, mask)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "__call__", step)
+        return CliRunner().invoke(app, ["fit", *TRAINING, *arguments])
+
+
 @SIGNALS
 def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_on(
-    files: Path, number: signal.Signals, code: int
+    files: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--tensorboard", "logs")
-    process = start(*plain, cwd=files)
-    wait_for(lambda: bool(list((files / "logs").glob("events*"))), process)  # the first epoch is near
-    assert not (files / "run").exists()
-    process.send_signal(number)
-    said, words = process.communicate(timeout=60)
-    assert (process.returncode, said) == (code, ""), words
-    last = words.strip().splitlines()[-1]
-    assert re.fullmatch(
-        r"h3gnn: stopped after epoch \d+ of 300, with a checkpoint in run/checkpoints; the model as it is was "
-        r"written to run and out.npy; go on with `h3gnn fit --resume run`",
-        last,
-    ), words
-    kept = H3GNN.load(files / "run")
-    assert len(kept.history_) == newest_epoch(files / "run") < 300
-    assert np.load(files / "out.npy").shape == kept.embedding_.shape
-    other = run("fit", *TRAINING, "--seed", "3", "--out", "run", cwd=files)
-    assert "run holds an unfinished run (random_state is 0 there and 3 here)" in other.stderr
-    assert run("fit", "--resume", "run", cwd=files).returncode == 0
-    assert not (files / "run" / "checkpoints").exists()
-    resumed = results(files)
-    assert run("fit", *TRAINING, "--out", "whole", "--embeddings", "out.npy", cwd=files).returncode == 0
-    assert (files / "out.npy").read_bytes() == resumed[0]
-
-
-def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(files: Path) -> None:
-    process = start(
-        "fit",
-        *ENDLESS[:-6],
-        "--embeddings",
-        "out.npy",
-        "--epochs",
-        "1000000",
-        "--tensorboard",
-        "l",
-        cwd=files,
+    monkeypatch.chdir(files)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    done = fit_until(5, number, monkeypatch, "--out", "run", "--embeddings", "out.npy")
+    signal.signal(signal.SIGTERM, before)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.strip() == (
+        "h3gnn: stopped after epoch 5 of 300, with a checkpoint in run/checkpoints; the model as it is was "
+        "written to run and out.npy; go on with `h3gnn fit --resume run`"
     )
-    wait_for(lambda: bool(list((files / "l").glob("events*"))), process)
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == 130, words
-    assert words.strip().endswith("was written to out.npy; to be able to go on, give --out FOLDER")
-    assert len(np.load(files / "out.npy")) == 40
+    kept = H3GNN.load("run")
+    assert len(kept.history_) == newest_epoch(Path("run")) == 5
+    np.testing.assert_array_equal(np.load("out.npy"), kept.embedding_)
+    other = CliRunner().invoke(app, ["fit", *TRAINING, "--seed", "3", "--out", "run"])
+    assert "run holds an unfinished run (random_state is 0 there and 3 here)" in str(other.exception)
+    assert CliRunner().invoke(app, ["fit", "--resume", "run"]).exit_code == 0
+    assert not Path("run/checkpoints").exists()
+    resumed = np.load("out.npy")
+    assert CliRunner().invoke(app, ["fit", *TRAINING, "--out", "whole"]).exit_code == 0
+    np.testing.assert_array_equal(H3GNN.load("whole").embedding_, resumed)
+    assert not Path("whole/checkpoints").exists()
+
+
+def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
+    assert done.exit_code == 130
+    assert done.stderr.strip() == (
+        "h3gnn: stopped after epoch 3 of 300; the model as it is was written to out.npy; to be able to go "
+        "on, give --out FOLDER"
+    )
+    assert len(np.load("out.npy")) == 40
 
 
 @pytest.fixture
