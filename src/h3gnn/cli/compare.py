@@ -93,6 +93,11 @@ def compare(
         method_params(method, model, grid)  # says at once if there is no such grid
     for note in loaded.provenance.mended:
         say(f"note: {note}")
+    trainings = seeds or (1 if loaded.num_splits > 1 else 5)
+    say(
+        f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
+        f"{trainings} seed(s)"
+    )
     with progress() as add_bar:
 
         def watch(method: Method) -> Callable[[float], None]:
@@ -102,7 +107,7 @@ def compare(
         result = comparing.compare(
             chosen,
             loaded,
-            seeds=range(seeds or (1 if loaded.num_splits > 1 else 5)),
+            seeds=range(trainings),
             model=model,
             grid=grid,
             name=source.benchmark,

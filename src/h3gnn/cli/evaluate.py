@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import say
+from h3gnn.cli.output import say, stages
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
@@ -133,8 +135,20 @@ def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
 ) -> Result:
     from h3gnn.experiments.methods import METHODS
+    from h3gnn.experiments.outlook import duration
     from h3gnn.experiments.run import run_method
 
+    began = time.perf_counter()
+
+    def watch(share: float) -> None:
+        spent = time.perf_counter() - began
+        left = f"; about {duration(spent / share - spent)} to go" if 0 < share < 1 else ""
+        say(f"trained and scored {round(share * seeds)} of {seeds}{left}")
+
+    models = "1 model" if model.n_models == 1 else f"{model.n_models} models"
+    say(
+        f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes, {graph.num_splits} splits"
+    )
     return run_method(
         replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe")),
         graph,
@@ -142,7 +156,7 @@ def _of_preset(
         model=model.set_params(verbose=True),
         device=model.device,
         name=name,
-        watch=lambda share: say(f"trained and scored {round(share * seeds)} of {seeds}"),
+        watch=watch,
         **how,
     )
 
@@ -162,4 +176,5 @@ def _of_embedding(
         read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
     )
     seeds = [] if read.seed is None else [read.seed]
-    return run_method(made, read.graph, seeds=seeds, device=device, name=name, **how)
+    with stages(show=sys.stderr.isatty()) as told:
+        return run_method(made, read.graph, seeds=seeds, device=device, name=name, told=told, **how)

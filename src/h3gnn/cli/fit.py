@@ -20,6 +20,7 @@ from h3gnn.errors import InputError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
+    from h3gnn.experiments.outlook import Outlook
     from h3gnn.graphs.graph import Graph
     from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.storage.checkpoints import Checkpoints
@@ -158,14 +159,19 @@ def _train_and_write(
     tensorboard: Path | None,
     as_json: bool,
 ) -> None:
+    from h3gnn.experiments.outlook import Outlook
+
     started = time.perf_counter()
     with resumable(out):
         if not is_first():  # of several processes, the first one writes
             model.fit(graph)
             return
+        outlook = Outlook(model, say)
         with _scalar_log(tensorboard) as log_of:
             try:
-                model.fit(graph, checkpoints=checkpoints, after_epoch_of=log_of)
+                model.fit(
+                    graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
+                )
             except TrainingStopped as stop:
                 _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop)
         seconds = time.perf_counter() - started
@@ -186,6 +192,15 @@ def _train_and_write(
     for written in (out, embeddings):
         if written is not None:
             typer.echo(f"wrote {written}")
+
+
+def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
+    """Return what tells how long a group of models will take, and logs it where that was asked for."""
+    from h3gnn.training.loop import each
+
+    watched = each(outlook.of(first), None if log_of is None else log_of(first))
+    assert watched is not None
+    return watched
 
 
 def _write(model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None) -> None:

@@ -65,6 +65,7 @@ class Judge:
         cluster_options: `seeds` and `starts` of `cluster_scores`.
         probe_last: probe the last embedding alone, where k-means is what is asked for.
         top: the k of recall at k; by default as many as the rare class has test nodes.
+        told: called with what is done next, and the share of the scoring that is done.
     """
 
     def __init__(
@@ -82,12 +83,13 @@ class Judge:
         cluster_options: dict[str, Any] | None = None,
         probe_last: bool = False,
         top: int | None = None,
+        told: Callable[[str, float], None] = lambda words, share: None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
         self.fit, self.parts = find_probe(probe), parts
         self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
-        self.top = top
+        self.top, self.told = top, told
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
@@ -139,7 +141,10 @@ class Judge:
             return self._result_of(epoch, embedding)
 
     def _result_of(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Judgement:
+        self.told("linear probe", 0.0)
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
+        if self.cluster:
+            self.told("k-means", 0.5)
         scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
         return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ def run_method(
     name: str | None = None,
     top: int | None = None,
     watch: Progress = unwatched,
+    told: Callable[[str, float], None] = lambda words, share: None,
 ) -> Result:
     """Train a method once for each seed, and score it on every split of a graph.
 
@@ -57,6 +58,7 @@ def run_method(
         name: of the graph, for the result.
         top: the k of recall at k; by default as many as the rare class has test nodes.
         watch: told the share of the work that is done.
+        told: called with what is scored next, and the share of one seed's scoring that is done.
     """
     started, place = time.perf_counter(), pick_device(device)
     method = find_methods(method)[0] if isinstance(method, str) else method
@@ -65,6 +67,7 @@ def run_method(
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
     options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1), "top": top}
+    options["told"] = told
     rule = build_judge(graph, **options).epoch_rule  # says at once if there are no labels
     if chooses and rule != "last":
         params["snapshots"] = snapshots

@@ -106,6 +106,7 @@ def tune(
     device: torch.device,
     seed: int = 0,
     told: Callable[[optuna.Study], None] | None = None,
+    looked: Callable[[int], None] = lambda epoch: None,
 ) -> Tuned:
     """Search, train the best few with more models each, and return the best of those.
 
@@ -126,13 +127,14 @@ def tune(
         device: where to train.
         seed: of the models' starts.
         told: called after each stack of trials.
+        looked: called with the epoch after each look at a stack.
     """
     params = {**H3GNN.from_preset("single").get_params(), **(base or {})}
     if not isinstance(params["objective"], str):
         raise InputError("a search is for one objective at a time: set objective to one, not to a list")
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
     scored_by = _objective(graph, objective, splits, clusters, device)
-    searcher = Searcher(graph, params, scored_by, budget, device, smoothings)
+    searcher = Searcher(graph, params, scored_by, budget, device, smoothings, looked)
     searcher.search(study, space, seed=seed, told=told)
     chosen = best_trials(study, finalists)
     if not chosen:

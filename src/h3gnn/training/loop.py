@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ EAGER_STEPS = 3
 
 MEASUREMENTS = 20
 """How many times the rank, the teacher's distance and the quantiles of the difficulty are measured."""
+
+OFTEN = 0.2
+"""Seconds between two looks at the newest loss: on a GPU, each of them waits for the device."""
 
 AfterEpoch = Callable[[int, Recorder], None]
 """Called after each epoch with its number and the records so far."""
@@ -226,20 +230,33 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
+        SpinnerColumn(),  # it turns, and the clock runs, while an epoch is long
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),
+        TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(title, total=epochs, loss="–", rank="–")
+        shown = 0.0
 
         def update(epoch: int, recorder: Recorder) -> None:
-            if epoch % 5 == 0 or epoch == epochs - 1:
+            nonlocal shown
+            if time.monotonic() - shown > OFTEN or epoch == epochs - 1:
+                shown = time.monotonic()
                 loss, rank = recorder.latest("loss"), recorder.latest("effective_rank")
                 progress.update(task, completed=epoch + 1, loss=f"{loss:.4g}", rank=f"{rank:.1f}")
 
