@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,7 @@ class RepeatedScore:
         return cls([[float("nan") if one is None else float(one) for one in row] for row in rows])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """How a method does on a graph, and all that this depends on.
 
@@ -128,6 +129,24 @@ class Result:
     def words(self) -> str:
         """What the protocol says about these numbers."""
         return PROTOCOLS[self.protocol].words
+
+    def __repr__(self) -> str:
+        score = self.score(self.leading)
+        told = f"{TITLES[self.leading]} {100 * score.mean:.1f} ± {100 * score.std:.1f} %"
+        return f"Result({self.method} on {self.graph}: {told})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook every measure, the leading one first, and what the protocol says about them."""
+        named = {
+            TITLES[name]: self.score(name) for name in dict.fromkeys((self.leading, "accuracy", *self.beside))
+        }
+        named |= {"macro-F1": self.macro_f1} | ({} if self.roc_auc is None else {"ROC-AUC": self.roc_auc})
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{100 * one.mean:.1f} ± {100 * one.std:.1f} %</td></tr>"
+            for name, one in named.items()
+        )
+        title = f"<caption>{html.escape(self.method)} on {html.escape(self.graph)}</caption>"
+        return f"<table>{title}{rows}</table><p>{html.escape(self.words)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

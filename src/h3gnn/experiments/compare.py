@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from h3gnn.storage.files import versions, write_atomically
 FORMAT = "h3gnn comparison"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Results of several methods on one graph, by the methods' names.
 
@@ -89,6 +90,20 @@ class Comparison:
             f"On this graph {second} cannot be told from {first}: "
             f"the difference of {points:.1f} {unit} is within chance ({p_value})."
         )
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.verdict})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the methods, best first, and the verdict."""
+        heading = html.escape(TITLES[self.leading])
+        rows = "".join(
+            f"<tr><th>{html.escape(self.results[name].method)}</th>"
+            f"<td>{100 * self.score(name).mean:.1f} ± {100 * self.score(name).std:.1f} %</td></tr>"
+            for name in self.ranked
+        )
+        head = f"<tr><th>method</th><th>{heading}</th></tr>"
+        return f"<table>{head}{rows}</table><p>{html.escape(self.verdict)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, best method first."""
