@@ -40,8 +40,8 @@ def run(
 def test_the_first_epochs_tell_how_long_it_takes() -> None:
     # 28 s, then 49 epochs of 14 s: 714 s
     assert run(14) == ["30,000 nodes, 8 models, 50 epochs: about 12 min"]
-    assert run(0.6) == ["30,000 nodes, 8 models, 50 epochs: about 30 s"]
-    assert run(0.1) == []  # over before anybody wants to know
+    assert run(0.7) == ["30,000 nodes, 8 models, 50 epochs: about 35 s"]
+    assert run(0.5) == []  # over before anybody wants to know
     # two more groups of two follow the one that is measured: 2 · 1 + 49 + 2 · 50
     assert run(1.0, models=6, group=2) == ["30,000 nodes, 6 models, 50 epochs: about 3 min"]
     assert run(14, models=1, group=1)[0].startswith("30,000 nodes, 1 model, 50")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -176,5 +175,5 @@ def _of_embedding(
         read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
     )
     seeds = [] if read.seed is None else [read.seed]
-    with stages(show=sys.stderr.isatty()) as told:
+    with stages() as told:
         return run_method(made, read.graph, seeds=seeds, device=device, name=name, told=told, **how)

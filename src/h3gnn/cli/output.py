@@ -74,24 +74,13 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
 
 @contextmanager
 def stages(*, show: bool = True) -> Iterator[Told]:
-    """Give what is told each part of a long command: a bar in a terminal, elsewhere a line for each part.
-
-    What is told is the words of what comes next, and the share of all that is done.
-    """
+    """Give what is told each part of a long command, its words and the share that is done: a bar shows it."""
     if not show:
         yield lambda words, share: None
         return
     with progress() as add_bar:
-        bar, last = add_bar("", 1.0), ""
-
-        def told(words: str, share: float) -> None:
-            nonlocal last
-            bar(completed=share, description=words)
-            if words != last and not sys.stderr.isatty():
-                say(f"{words} …")
-            last = words
-
-        yield told
+        bar = add_bar("", 1.0)
+        yield lambda words, share: bar(completed=share, description=words)
         bar(completed=1.0, description="done")
 
 

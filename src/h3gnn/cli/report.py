@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,10 @@ def report(
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:
         say(f"note: {note}")
+    said = not as_json and not sys.stderr.isatty()  # where there is no bar
     with stages(show=not as_json) as told:
+        if said:
+            say("scoring …")
         findings = collect_findings(
             model,
             most_nodes=nodes,
@@ -110,6 +114,8 @@ def report(
             other=other,
             told=lambda words, share: told(words, SCORING * share),
         )
+        if said:
+            say(f"placing {findings.nodes:,} nodes …")
         maps = page_maps(
             findings,
             method=map_,

@@ -14,8 +14,8 @@ from h3gnn.training.loop import AfterEpoch
 from h3gnn.training.models import Training, derive_seeds, stack_step
 from h3gnn.training.resources import pick_device
 
-LONG = 10.0
-"""A training of fewer seconds is over before anybody wants to know."""
+LONG = 30.0
+"""A training with fewer seconds to go is over before anybody wants to know."""
 VERY_LONG = 120.0
 """From so many seconds on it is worth a moment to find out what mini-batches would take."""
 SLOW = 60.0

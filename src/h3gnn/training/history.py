@@ -34,9 +34,9 @@ class History:
     """What happened in each epoch, for each model.
 
     `pd.DataFrame(history)` or `history.to_frame()` is a table. `history["loss"]` is an array
-    `[epochs, models]`; so is every name in `history.names`. The rank, the teacher's distance and the quantiles
-    of the difficulty are measured every few epochs and are NaN in between. `history.engine` says how it was
-    computed: device, precision, how the features are stored, how many models ran at once;
+    `[epochs, models]`; so is every name in `history.names`. The rank, the teacher's distance and the
+    quantiles of the difficulty are measured every few epochs and are NaN in between. `history.engine` says
+    how it was computed: device, precision, how the features are stored, how many models ran at once;
     `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None where it was not kept.
     `history.stopped` is the signal that ended the training early, until it is raised.
     """
