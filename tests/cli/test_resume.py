@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import Result
 from torch import Tensor
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from h3gnn import H3GNN, InputError
 from h3gnn.cli.app import app

@@ -27,7 +27,8 @@ def run(
     seconds: float, *, epochs: int = 50, models: int = 8, group: int = 8, nodes: int = 30_000, **more: Any
 ) -> list[str]:
     """Return what is told in the first ten epochs that take so long; the first takes twice as long."""
-    model, clock, told = H3GNN(n_models=models, epochs=epochs, **more), Clock(), []
+    model, clock = H3GNN(n_models=models, epochs=epochs, **more), Clock()
+    told: list[str] = []
     model.graph_ = type("Large", (), {"num_nodes": nodes})()
     after, recorder = Outlook(model, told.append, clock).of(0), Recorder()
     for epoch in range(10):

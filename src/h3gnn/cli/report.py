@@ -128,7 +128,7 @@ def report(
 
         write_node_table(table, findings, *maps.values())
     if as_json:
-        told = {
+        summary = {
             "page": str(path),
             "table": None if table is None else str(table),
             "bytes": path.stat().st_size,
@@ -138,7 +138,7 @@ def report(
             "map": map_,
             "provenance": findings.run.provenance,
         }
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(summary, indent=2))
     else:
         if table is not None:
             typer.echo(f"table: {table}")

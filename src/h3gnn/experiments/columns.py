@@ -133,7 +133,8 @@ def _as_dates(values: pd.Series) -> pd.Series | None:
             return None
     moments = values.dt.tz_localize(None) if values.dt.tz is not None else values
     periods = [moments.dt.to_period(one).astype(str) for one in PERIODS]
-    return next((one for one in periods if one.nunique() <= MOST_VALUES), periods[-1])
+    found: pd.Series = next((one for one in periods if one.nunique() <= MOST_VALUES), periods[-1])
+    return found
 
 
 def _category(key: str, title: str, column: pd.Series, *, ordered: bool = False) -> Category:
