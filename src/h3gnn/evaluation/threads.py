@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 FEW_NODES = 5_000
 """Up to so many nodes a graph is small."""
@@ -27,8 +28,6 @@ def one_thread(nodes: int) -> Iterator[None]:
     if nodes > FEW_NODES:
         yield
         return
-    from threadpoolctl import threadpool_limits
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -49,8 +48,6 @@ def each_apart(work: Callable[[Item], Found], items: Iterable[Item], nodes: int)
     def alone(item: Item) -> Found:
         with threadpool_limits(1):  # OpenMP counts its threads for each thread that asks
             return work(item)
-
-    from threadpoolctl import threadpool_limits
 
     pool = ThreadPoolExecutor(max_workers=_cores())
     with one_thread(nodes), pool:
