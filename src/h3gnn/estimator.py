@@ -272,6 +272,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
+        Ctrl-C lets the epoch end and raises `TrainingStopped`, a `KeyboardInterrupt`; the model is then kept
+        as it is, with its `embedding_` and `history_`. A second Ctrl-C does not wait.
+
         Args:
             X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph`; or features (dense
                 or scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
@@ -318,6 +321,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             "peak_megabytes": peak_megabytes(device),
         }
         warn_of_collapse(self.history_, stacklevel=3)
+        stopped, self.history_.stopped = self.history_.stopped, None
+        if stopped is not None:  # the model is fitted, as far as the training came
+            raise stopped
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self

@@ -75,12 +75,17 @@ def _rows(measured: Any) -> Iterator[tuple[str, str]]:
             "classes",
             f"{measured.classes} ({measured.labelled:,} nodes labelled, {measured.splits} split(s))",
         )
+    if measured.adjusted_homophily_interval is not None:
+        yield "edges between labelled nodes", f"{measured.labelled_pairs:,}"
     if measured.edge_homophily is not None:
         yield "edge homophily", _figure(measured.edge_homophily)
         yield "node homophily", _figure(measured.node_homophily)
         yield "class-insensitive homophily", _figure(measured.class_insensitive_homophily)
-        yield "adjusted homophily", _figure(measured.adjusted_homophily)
-        yield "label informativeness", _figure(measured.label_informativeness)
+        yield "adjusted homophily", _within(measured.adjusted_homophily, measured.adjusted_homophily_interval)
+        yield (
+            "label informativeness",
+            _within(measured.label_informativeness, measured.label_informativeness_interval),
+        )
         for name, share in measured.class_homophily.items():
             yield f"  {f'class {name}' if name.isdecimal() else name}", _figure(share)
         yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
@@ -93,6 +98,13 @@ def _rows(measured: Any) -> Iterator[tuple[str, str]]:
 def _undirected(measured: Any) -> str:
     pairs = (measured.edges - measured.self_loops) // 2
     return f"{measured.edges:,} ({pairs:,} undirected pairs)"
+
+
+def _within(value: float | None, interval: tuple[float, float] | None) -> str:
+    """Return a figure with its 95 % interval, where few labels leave it open."""
+    if value is None or interval is None:
+        return _figure(value)
+    return f"{value:.3f} (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
 
 
 def _figure(value: float | None) -> str:

@@ -24,15 +24,23 @@ EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
 """From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
+Told = Callable[[str, float], None]
+"""Told what is done next, and the share of the work that is done."""
+
 
 def say(message: str) -> None:
     """Tell the person something, beside the result."""
     print(f"h3gnn: {message}", file=sys.stderr)
 
 
+def is_alone() -> bool:
+    """Tell whether torchrun did not start several processes."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
 def is_first() -> bool:
     """Tell whether this process writes: the only one, or rank 0 of those that torchrun started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+    return is_alone() or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
@@ -50,9 +58,30 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
 
     done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
     note, title = rich.TextColumn("{task.fields[note]}"), rich.TextColumn("{task.description}")
-    columns = (title, rich.BarColumn(), done, rich.TimeRemainingColumn(elapsed_when_finished=True), note)
+    # the wheel and the clock move while a step is long, so that nobody thinks it hangs
+    columns = (
+        rich.SpinnerColumn(),
+        title,
+        rich.BarColumn(),
+        done,
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+        note,
+    )
     with rich.Progress(*columns, console=Console(stderr=True)) as bars:
         yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))
+
+
+@contextmanager
+def stages(*, show: bool = True) -> Iterator[Told]:
+    """Give what is told each part of a long command, its words and the share that is done: a bar shows it."""
+    if not show:
+        yield lambda words, share: None
+        return
+    with progress() as add_bar:
+        bar = add_bar("", 1.0)
+        yield lambda words, share: bar(completed=share, description=words)
+        bar(completed=1.0, description="done")
 
 
 def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:

@@ -7,6 +7,7 @@ its nodes are those of another.
 from __future__ import annotations
 
 import hashlib
+import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ class Provenance:
         return {"source": self.source, "sha256": self.sha256, "mended": list(self.mended)}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """Nodes with features, directed edges, and what is known about the nodes.
 
@@ -94,6 +95,22 @@ class Graph:
     def num_splits(self) -> int:
         """Number of train/validation/test splits."""
         return 0 if self.train_mask is None else self.train_mask.shape[1]
+
+    def __repr__(self) -> str:
+        return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook what kind of thing this is, and what was mended in it."""
+        rows = "".join(f"<tr><th>{name}</th><td>{number:,}</td></tr>" for name, number in self._counts())
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.provenance.mended)
+        title = f"<caption>{html.escape(self.provenance.source)}</caption>"
+        return f"<table>{title}{rows}</table>{f'<ul>{notes}</ul>' if notes else ''}"
+
+    def _counts(self) -> list[tuple[str, int]]:
+        labelled = 0 if self.labels is None else int((self.labels >= 0).sum())
+        counts = {"nodes": self.num_nodes, "edges": self.num_edges, "features": self.num_features}
+        known = {"classes": self.num_classes, "labelled": labelled, "splits": self.num_splits}
+        return [*counts.items(), *((name, number) for name, number in known.items() if number)]
 
     def dense_features(self) -> Tensor:
         """Return the features as a dense tensor, whatever their storage."""
