@@ -22,7 +22,16 @@ from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_we
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
+from h3gnn.graphs.convert import (
+    as_graph,
+    encode_frame,
+    find_nearest,
+    is_frame,
+    is_graph,
+    is_mixed,
+    nearest_neighbour_graph,
+)
+from h3gnn.graphs.encoding import TablePlan, check_same_plan
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
@@ -344,7 +353,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
-            self.scaler_ = fit_scaler(graph.features, self.scale_features)
+            self.scaler_ = fit_scaler(graph.features, self._scaling(graph.plan))
         self.support_ = self._support(graph)
         self.n_features_in_ = graph.num_features
         self.is_table_ = graph.provenance.source == "table"
@@ -376,7 +385,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return self._transform_table(X)
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
-        graph = self._read(X, edge_index)
+        graph = self._read(X, edge_index, self.graph_.plan)
+        check_same_plan(self.graph_.plan, graph.plan)
         self._check_columns(graph.num_features)
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
@@ -471,13 +481,21 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
 
-    def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
+    def _read(self, X: Any, edge_index: Any, plan: TablePlan | None = None) -> Graph:  # noqa: N803
         if edge_index is not None or is_graph(X):
-            return as_graph(X, edge_index)
+            return as_graph(X, edge_index, plan=plan)
+        notes: tuple[str, ...] = ()
+        if is_mixed(X):
+            X, plan, notes = encode_frame(X)  # noqa: N806
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
         graph = as_graph(table, np.empty((2, 0), dtype=np.int64))
-        scaled = fit_scaler(graph.features, self.scale_features)(graph.features)
-        return nearest_neighbour_graph(table, scaled, self.n_neighbors)
+        scaled = fit_scaler(graph.features, self._scaling(plan))(graph.features)
+        return nearest_neighbour_graph(table, scaled, self.n_neighbors, plan, notes)
+
+    def _scaling(self, plan: TablePlan | None) -> str:
+        """Return how features are scaled; a table of mixed columns is, as it is encoded."""
+        encoded = plan is not None and not plan.as_is
+        return "none" if encoded and self.scale_features == "auto" else self.scale_features
 
     def _check_columns(self, columns: int) -> None:
         if columns != self.n_features_in_:
@@ -659,6 +677,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
+        if self.graph_.plan is not None and is_frame(X):
+            X = encode_frame(X, plan=self.graph_.plan)[0]  # noqa: N806
         table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
         rows = as_graph(table, np.empty((2, 0), dtype=np.int64)).features
         known = match_rows(self.graph_.features, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
+from h3gnn.graphs.encoding import TablePlan, encode_table, plain_plan
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_ids, find_ids
 from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
@@ -21,7 +24,14 @@ READABLE = (
 )
 
 
-def as_graph(data: Any, edge_index: Any = None, *, source: str | None = None) -> Graph:
+def as_graph(
+    data: Any,
+    edge_index: Any = None,
+    *,
+    source: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    plan: TablePlan | None = None,
+) -> Graph:
     """Return a checked `Graph` from the object that a person has.
 
     Args:
@@ -31,12 +41,14 @@ def as_graph(data: Any, edge_index: Any = None, *, source: str | None = None) ->
         edge_index: with features only: `[2, edges]`, a scipy sparse adjacency, or a DataFrame of source,
             target and perhaps weight, whose node ids are those of the features' index.
         source: what to call the graph in its provenance.
+        columns: what columns of a DataFrame of features hold, by name; the others are recognised.
+        plan: of a fitted graph, `graph.plan`: a DataFrame of features is then encoded as there.
 
     Raises:
         GraphError: in one sentence, for what cannot be read.
     """
     if edge_index is not None:
-        return _from_arrays(data, edge_index, source or "arrays")
+        return _from_arrays(data, edge_index, source or "arrays", columns, plan)
     kind = _kind_of(data)
     if kind == "graph":
         return data  # type: ignore[no-any-return]
@@ -88,10 +100,18 @@ def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return edges, None if (weights == 1).all() else weights
 
 
-def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
+def _from_arrays(
+    features: Any, edge_index: Any, source: str, said: Mapping[str, str] | None, plan: TablePlan | None
+) -> Graph:
     if _kind_of(features) in ("graph", "pyg", "networkx"):
         raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
-    table, ids, named = _features_and_ids(features)
+    notes: tuple[str, ...] = ()
+    if _comes_from(features, "pandas"):
+        table, plan, notes = encode_frame(features, columns=said, plan=plan)
+        ids, named = _ids_of(features)
+    else:
+        table, plan = _table_of(features), None
+        ids, named = np.arange(table.shape[0], dtype=np.int64), False
     nodes = int(table.shape[0])
     weights: Any = None
     if is_sparse(edge_index):
@@ -100,36 +120,62 @@ def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
             raise GraphError("the graph is empty: the features have no row, so there is no node")
     elif _comes_from(edge_index, "pandas"):
         edge_index, weights = _edges_of_frame(edge_index, ids)
-    return build_graph(
-        table, edge_index, nodes=nodes, edge_weight=weights, node_ids=ids if named else None, source=source
+    names = ids if named else None
+    graph = build_graph(
+        table, edge_index, nodes=nodes, edge_weight=weights, node_ids=names, source=source, notes=notes
     )
+    return replace(graph, plan=plan)
 
 
-def _features_and_ids(features: Any) -> tuple[Any, npt.NDArray[Any], bool]:
-    """Return the numbers, the node ids, and whether the user chose these ids."""
-    if not _comes_from(features, "pandas"):
-        table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
-        if len(table.shape) != 2:
-            raise GraphError(
-                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
-            )
-        return table, np.arange(table.shape[0], dtype=np.int64), False
-    if not hasattr(features, "columns"):
+def _ids_of(frame: Any) -> tuple[npt.NDArray[Any], bool]:
+    """Return the index of a DataFrame as ids, and whether it is more than 0, 1, …"""
+    ids = as_ids(frame.index, "the index of the features")
+    return ids, not (ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size)))
+
+
+def _table_of(features: Any) -> Any:
+    table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
+    if len(table.shape) != 2:
+        raise GraphError(
+            f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
+        )
+    return table
+
+
+def is_frame(data: Any) -> bool:
+    """Tell a DataFrame, whose columns have names and kinds."""
+    return _comes_from(data, "pandas") and hasattr(data, "columns")
+
+
+def encode_frame(
+    features: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
+) -> tuple[npt.NDArray[np.float64], TablePlan, tuple[str, ...]]:
+    """Return the features of a DataFrame, the plan by which they were made, and what there is to say."""
+    if not is_frame(features):
         raise GraphError(
             "the features must be a table with one row per node, but a pandas Series is one column"
         )
-    columns = []
-    for name in features.columns:
-        try:
-            columns.append(features[name].to_numpy(dtype=np.float64, na_value=np.nan))
-        except (TypeError, ValueError):
-            raise GraphError(
-                f"the column {name!r} of the features holds something that is not a number"
-            ) from None
-    ids = as_ids(features.index, "the index of the features")
-    counted = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
-    table = np.stack(columns, axis=1) if columns else np.empty((ids.size, 0))
-    return table, ids, not counted
+    frame = features.set_axis([str(name) for name in features.columns], axis=1)
+    if not frame.columns.is_unique:
+        again = frame.columns[frame.columns.duplicated()][0]
+        raise GraphError(f"two columns of the features are called {again!r}; give each a name of its own")
+    if 0 in frame.shape:  # which the checks refuse
+        return np.empty(frame.shape), plain_plan([], []), ()
+    if plan is None and not columns and not is_mixed(frame):
+        numbers = np.column_stack([frame[name].to_numpy(dtype=np.float64) for name in frame])
+        return numbers, plain_plan(list(frame.columns), [1] * frame.shape[1]), ()
+    return encode_table(frame, plan, columns=columns)
+
+
+def is_mixed(data: Any) -> bool:
+    """Tell a DataFrame whose columns have to be encoded; one of numbers alone is an array with names."""
+    return is_frame(data) and data.size > 0 and not all(_is_plain(column) for _, column in data.items())
+
+
+def _is_plain(column: Any) -> bool:
+    """Tell a column of numbers without gaps, which stays as it is."""
+    kind = getattr(column.dtype, "kind", "O")
+    return kind in "biuf" and not bool(column.isna().any())
 
 
 def _as_array(values: Any) -> npt.NDArray[Any]:
@@ -163,7 +209,9 @@ def _edges_of_frame(
     return np.stack(ends), weights
 
 
-def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> Graph:
+def nearest_neighbour_graph(
+    table: object, scaled: Tensor, neighbours: int, plan: TablePlan | None = None, notes: Sequence[str] = ()
+) -> Graph:
     """Return the graph of a table: edges run from each row's nearest rows to it.
 
     Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its
@@ -173,6 +221,8 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> G
         table: the rows as the user gave them; they become the features.
         scaled: the same rows, scaled.
         neighbours: how many for each row; fewer where the table has fewer other rows.
+        plan: how the table's columns became the rows.
+        notes: what there is to say about that.
     """
     rows = scaled.shape[0]
     count = min(neighbours, rows - 1)
@@ -181,7 +231,7 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> G
     others = target != source
     edge_index = np.stack([source[others], target[others]])
     note = f"no edges were given: each row is joined to its {count} nearest rows"
-    return check_graph(table, edge_index, source="table", notes=[note])
+    return replace(check_graph(table, edge_index, source="table", notes=[*notes, note]), plan=plan)
 
 
 def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.encoding import TablePlan
 
 SPLITS = 10
 TRAIN_SHARE = 0.48
@@ -53,6 +56,7 @@ class Graph:
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
+        plan: how the columns of a table became the features; None where there was no table.
     """
 
     features: Tensor
@@ -66,6 +70,7 @@ class Graph:
     test_mask: Tensor | None = None
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
+    plan: TablePlan | None = None
 
     @property
     def num_nodes(self) -> int:

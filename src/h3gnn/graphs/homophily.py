@@ -127,18 +127,20 @@ def verdict(
     adjusted_homophily: float | None,
     label_informativeness: float | None,
     mixed_share: float | None,
+    labelled: int = 0,
 ) -> str:
     """Return the sentence.
 
     Args:
         edges: edges between different nodes.
         smoothness: of the centred features; None where they are all alike.
-        adjusted_homophily, label_informativeness, mixed_share: None where there are no labels.
+        adjusted_homophily, label_informativeness, mixed_share: None where no edge joins labelled nodes.
+        labelled: nodes with a known class.
     """
     if edges == 0:
         return "No edge joins two nodes, so only the features speak and a graph method has nothing to add."
     if adjusted_homophily is None or label_informativeness is None:
-        return _without_labels(smoothness)
+        return _silent_labels(labelled) if labelled else _without_labels(smoothness)
     mixed = f"{100 * (mixed_share or 0):.0f} % of the nodes have neighbours both in and out of their class"
     figure = f"adjusted homophily {adjusted_homophily:.2f}, label informativeness {label_informativeness:.2f}"
     if adjusted_homophily >= HOMOPHILOUS:
@@ -159,6 +161,13 @@ def verdict(
     return (
         f"One neighbour's class says almost nothing about a node's own ({figure}), so averaging over "
         f"neighbours alone will not do, and the node's own features have to carry most; {mixed}."
+    )
+
+
+def _silent_labels(labelled: int) -> str:
+    return (
+        f"{labelled:,} nodes are labelled, but their edges do not tell whether classes keep to themselves: "
+        "none joins two of them, or all of them are of one class."
     )
 
 

@@ -84,7 +84,7 @@ class NodeIndex:
             return self._positions(as_text(wanted))
         there = np.ones(wanted.size, dtype=bool)
         if wanted.dtype.kind != "i":
-            there = np.array([_is_whole(one) for one in wanted.tolist()], dtype=bool)
+            there = np.array([is_plain(one) for one in wanted.tolist()], dtype=bool)
         found = np.full(wanted.size, -1, dtype=np.int64)
         found[there] = self._positions(wanted[there].astype(np.int64))
         return found
@@ -116,13 +116,14 @@ def one_kind(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 def whole_beside_gaps(words: npt.NDArray[Any]) -> list[Any]:
     """Return None for gaps and for numbers below 0, and 1 for "1" where gaps alone made text of it."""
     listed = [None if one == "" else one for one in words.tolist()]
-    if all(one is None or isinstance(one, int) or _is_whole(one) for one in listed):
+    if all(one is None or isinstance(one, int) or is_plain(one) for one in listed):
         numbers = [None if one is None else int(one) for one in listed]
         return [None if one is None or one < 0 else one for one in numbers]
     return listed
 
 
-def _is_whole(text: str) -> bool:
+def is_plain(text: str) -> bool:
+    """Tell a whole number of 64 bits in its plain form."""
     return re.fullmatch(PLAIN, text) is not None and -(2**63) <= int(text) < 2**63
 
 

@@ -56,6 +56,7 @@ class GraphProfile:
         node_homophily_histogram: nodes by share of neighbours in their class, ten bins from 0 to 1.
         mixed_share: share of these nodes that have neighbours both in and out of their class.
         verdict: what the figures mean for this method, in one sentence.
+        columns: what each column of the features holds, why that is thought, and how it became numbers.
     """
 
     source: str
@@ -86,6 +87,7 @@ class GraphProfile:
     mixed_share: float | None
     notes: tuple[str, ...]
     verdict: str
+    columns: tuple[dict[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -131,7 +133,9 @@ def profile(graph: Graph) -> GraphProfile:
             adjusted_homophily=figures["adjusted_homophily"],
             label_informativeness=figures["label_informativeness"],
             mixed_share=figures["mixed_share"],
+            labelled=labelled,
         ),
+        columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
     )
 
 

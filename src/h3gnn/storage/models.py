@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
+from h3gnn.graphs.encoding import TablePlan
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
 from h3gnn.storage.checkpoints import CHECKPOINTS
@@ -136,8 +137,10 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: where it came from, and the names of its classes."""
-    return {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    """Return what a description says of a graph: its source, its classes, and the plan of its table."""
+    plan = graph.plan if isinstance(graph, Graph) else None
+    words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    return words if plan is None else {**words, "plan": plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
@@ -158,7 +161,7 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return tensors
+    return tensors if graph.plan is None else {**tensors, **graph.plan.tensors()}
 
 
 def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
@@ -183,6 +186,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         class_names=tuple(description["class_names"]),
         node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
         has_ids=has_ids,
+        plan=TablePlan.from_dict(description["plan"], tensors) if "plan" in description else None,
         **{name: tensors.get(name) for name in OPTIONAL},
     )
 
