@@ -147,8 +147,9 @@ def _speaks_of_columns(first: Sequence[str], below: Sequence[Sequence[str]], rol
     ):
         return False
     if role == "edges":
-        return bool(_pairs_of_ends(first, SURE_ENDS))
-    if is_id_name(first[0]):
+        ids = [pair for pair in _pairs_of_ends(first) if "id" in " ".join(words_in(first[pair[0]])).split()]
+        return bool(ids or _pairs_of_ends(first, SURE_ENDS))
+    if any(is_id_name(name) or name.lower() in ID_NAMES for name in first):
         return True
     few = any(len(met) <= 0.3 * len(below) for met in under[1:])
     return few and len(below) >= FEW_ROWS and len({*first}) == len(first)

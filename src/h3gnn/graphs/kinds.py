@@ -281,13 +281,17 @@ def is_label(name: str, column: Any, found: Recognised, names: list[str]) -> str
     A class among the features would be known in training and tell itself, so the usual names of classes are
     left out, and so is a yes or no that is known for few rows only.
     """
-    lowered = str(name).lower()
+    lowered, asked = str(name).lower(), words_in(name)[:1] in (["is"], ["has"])
+    if lowered not in LABEL_WORDS and not asked:
+        return ""
     texts = pd.Series(texts_of(cells_of(column)), dtype=object)
-    few = texts.nunique() <= MOST_CLASSES
+    measured = found.kind == "number" and any("." in one for one in texts.dropna())
+    few = found.kind not in ("constant", "text", "date", "list") and texts.nunique() <= MOST_CLASSES
+    few = few and not measured
     if lowered in LABEL_WORDS and few and not (lowered == "y" and "x" in [one.lower() for one in names]):
         return "its name says that it is the class"
     missing = float(texts.isna().mean()) if found.kind == "boolean" else 0.0
-    if words_in(name)[:1] in (["is"], ["has"]) and missing > 0.5:
+    if asked and missing > 0.5:
         return f"a yes or no that is known for {100 * (1 - missing):.0f} % of the rows"
     return ""
 
