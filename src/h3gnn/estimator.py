@@ -31,9 +31,9 @@ from h3gnn.graphs.convert import (
     is_mixed,
     nearest_neighbour_graph,
 )
-from h3gnn.graphs.encoding import TablePlan, check_same_plan
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.plan import TablePlan, check_same_plan
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage

@@ -13,9 +13,18 @@ from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.profile import profile
-from tests.graphs.test_read_graph import named_edges, write
 
 FEATURES = "account_id,balance\na,1\nb,2\nc,3\n"
+
+
+def write(folder: Path, **texts: str) -> dict[str, Any]:
+    for name, text in texts.items():
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.csv" for name in texts}
+
+
+def named_edges(graph: Graph) -> set[tuple[Any, Any]]:
+    return set(zip(*graph.node_ids[graph.edge_index.numpy()].tolist(), strict=True))
 
 
 def weights(graph: Graph) -> dict[tuple[Any, Any], float]:

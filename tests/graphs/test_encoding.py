@@ -14,8 +14,9 @@ import pytest
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.encoding import TablePlan, encode_table
+from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.kinds import recognise
+from h3gnn.graphs.plan import TablePlan
 
 SENTENCES = [f"the {a} {b} sleeps well" for a in ("red", "old", "big") for b in ("fox", "cat", "owl", "bee")]
 
@@ -37,7 +38,7 @@ SENTENCES = [f"the {a} {b} sleeps well" for a in ("red", "old", "big") for b in 
         ("opened", ["2020-01-31", "2021-12-01", ""], "date"),
         ("opened", ["31.01.2020", "01.12.2021", "02.03.2020"], "date"),
         ("opened", ["1/31/2020", "12/1/2021", "3/2/2020"], "date"),
-        ("at", pd.to_datetime(["2020-01-01 10:00", "2020-01-02 11:00", None]), "date"),
+        ("at", pd.to_datetime(["2020-01-01 10:00", "2020-01-02 11:00", "NaT"]), "date"),
         ("tags", ["a|b", "b|c", "a", "b"], "list"),
         ("tags", ['["a", "b"]', "[]", '["b"]'], "list"),
         ("tags", [["a"], ["b", "a"], None], "list"),

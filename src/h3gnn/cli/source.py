@@ -14,8 +14,8 @@ import typer
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
-    from h3gnn.graphs.encoding import TablePlan
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.plan import TablePlan
 
 DataDirOption = Annotated[
     Path | None,

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
-from h3gnn.graphs.encoding import TablePlan, encode_table, plain_plan
+from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_ids, find_ids
 from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.plan import TablePlan, plain_plan
 from h3gnn.graphs.structural import build_graph
 
 READABLE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
-from h3gnn.graphs.columns import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, is_number, pick_column, pick_ends
-from h3gnn.graphs.kinds import words_in
-from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted
+from h3gnn.graphs.columns import Column, is_number, pick_column
+from h3gnn.graphs.headers import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, pick_ends
+from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
 from h3gnn.graphs.problems import Problems
 from h3gnn.graphs.tables import FIX_CELLS, FIX_ID, Table, TableBlock, open_table
+from h3gnn.graphs.values import NOTHING
 
 UNKNOWN = ("error", "drop", "add")
 WEIGHTS = ("error", "drop", "absolute")
 REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
 FIX_UNKNOWN = "give it a row, or --unknown-nodes drop leaves it out, add makes a node without features of it"
+FIX_COLUMN = "mend the cell, or name another column (--weight-column)"
 FIX_WEIGHT = "--weights drop leaves such edges out, absolute takes off the minus"
 
 
@@ -143,26 +145,24 @@ def list_problems(
             if not cell:
                 problems.add(place + table.title(column), "the node id is missing", FIX_ID)
             elif names is not None and cell not in names:
-                hint = "if this row is a header, say so (--header); " if at == 0 and not table.header else ""
-                what = f"node {cell if is_plain(cell) else quoted(cell)} is unknown; it is not in {known_by}"
-                problems.add(place, what, hint + FIX_UNKNOWN)
+                problems.add(place, *_stranger(cell, known_by, table, at))
         for column, cell in zip(edges.weight, cells[2:], strict=True):
-            for what, remedy in _weight_problem(cell, rules):
-                problems.add(
-                    place + (table.title(column) if "number" in what[-8:] and "edge" not in what else ""),
-                    what,
-                    remedy,
-                )
+            if cell.lower() not in NOTHING and not is_number(cell):
+                problems.add(place + table.title(column), f"{cell!r} is not a number", FIX_COLUMN)
+            elif rules.weights == "error" and not _usable(value := _weight_of(cell)).all():
+                problems.add(place, f"the edge weight {value[0]:g} is not a positive number", FIX_WEIGHT)
     problems.check()
 
 
-def _weight_problem(cell: str, rules: EdgeRules) -> Iterator[tuple[str, str]]:
-    if cell and not is_number(cell) and cell.lower() not in ("nan", "null", "na", "n/a"):
-        yield f"{cell!r} is not a number", "mend the cell, or name another column (--weight-column)"
-    elif rules.weights == "error":
-        value = float(cell) if cell and is_number(cell) else np.nan
-        if not _usable(np.array([value])).all():
-            yield f"the edge weight {value:g} is not a positive number", FIX_WEIGHT
+def _weight_of(cell: str) -> npt.NDArray[np.float64]:
+    return np.array([float(cell) if is_number(cell) else np.nan])
+
+
+def _stranger(node: str, known_by: Path | None, table: Table, row: int) -> tuple[str, str]:
+    """Say that a node is unknown, and what to do about it."""
+    hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
+    name = node if is_plain(node) else quoted(node)
+    return f"node {name} is unknown; it is not in {known_by}", hint + FIX_UNKNOWN
 
 
 def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
@@ -272,10 +272,8 @@ def find_nodes(
     found = nodes.find(wanted)
     problems = Problems(table.path)
     for row in np.flatnonzero(found < 0).tolist():
-        first = before + row == 0 and not table.header
-        hint = "if this row is a header, say so (--header); " if first else ""
-        what = f"node {quoted(wanted[row])} is unknown; it is not in {known_by}"
-        problems.add(partial(table.place, before + row), what, hint + FIX_UNKNOWN)
+        told = _stranger(str(wanted[row]), known_by, table, before + row)
+        problems.add(partial(table.place, before + row), *told)
     problems.check()
     return found
 

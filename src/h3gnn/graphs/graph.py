@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from h3gnn.graphs.encoding import TablePlan
+    from h3gnn.graphs.plan import TablePlan
 
 SPLITS = 10
 TRAIN_SHARE = 0.48

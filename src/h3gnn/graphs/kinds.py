@@ -13,18 +13,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.lists import is_list, list_form, read_lists, read_vectors
+from h3gnn.graphs.names import INDEX_NAMES, is_id_name, words_in
 from h3gnn.graphs.values import (
     FALSE,
     NOTHING,
     TRUE,
     cells_of,
     date_form,
-    is_list,
-    list_form,
     number_form,
     read_booleans,
     read_dates,
-    read_lists,
     read_numbers,
     texts_of,
 )
@@ -39,9 +38,6 @@ FORMS = {
 
 LEFT_OUT = ("identifier", "constant", "label")
 LABEL_WORDS = frozenset({"label", "labels", "class", "target", "y", "is_fraud"})
-INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
-"""Names that pandas gives to an index that nobody named."""
-
 MOST_CATEGORIES = 100
 """Words of more kinds than this are text where they are long."""
 
@@ -87,18 +83,6 @@ def _parse(name: str, word: str) -> Recognised:
             f"and more closely {', '.join(forms)}"
         )
     return Recognised(kind, "as you said", form, said=True)
-
-
-def words_in(name: str) -> list[str]:
-    """Return the words of a column's name in lower case: `fromAccount`, `from_account` -> from, account."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(name))
-    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
-
-
-def is_id_name(name: str) -> bool:
-    """Tell whether a name says that the column holds ids: id, account_id, accountId, uuid."""
-    words = words_in(name)
-    return bool(words) and words[-1] in ("id", "ids", "uuid", "guid", "key")
 
 
 def recognise(name: str, column: Any) -> Recognised:
@@ -296,18 +280,6 @@ def is_label(name: str, column: Any, found: Recognised, names: list[str]) -> str
     return ""
 
 
-def _read_vectors(column: Any) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Return `[rows, values]` of lists that are as long as the first; a missing one is all NaN."""
-    cells = cells_of(column)
-    width = next((len(one) for one in cells if one is not None), 0)
-    odd = [row for row, one in enumerate(cells) if one is not None and len(one) != width]
-    fits = [
-        np.full(width, np.nan) if one is None or len(one) != width else np.asarray(one, float)
-        for one in cells
-    ]
-    return np.array(fits, dtype=np.float64).reshape(len(cells), width), np.array(odd, dtype=np.int64)
-
-
 def read_values(column: Any, kind: str, form: str) -> tuple[Array, npt.NDArray[np.int64]]:
     """Return the values of a column of a known kind, and the rows whose cell cannot be read as one.
 
@@ -315,7 +287,7 @@ def read_values(column: Any, kind: str, form: str) -> tuple[Array, npt.NDArray[n
     vector; all else is text, None for missing.
     """
     if kind == "list" and form == "vector":
-        return _read_vectors(column)
+        return read_vectors(column)
     if kind == "list":
         return read_lists(column, form)
     if kind == "number":

@@ -1,4 +1,4 @@
-"""Names as people write them: of nodes, of classes, and of the parts of a split."""
+"""Names as people write them: of columns, of nodes, of classes, and of the parts of a split."""
 
 from __future__ import annotations
 
@@ -26,10 +26,25 @@ SPLIT_NAMES = {
 }
 """Train, validation and test, by the words that people use."""
 
+INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
+"""Names that pandas gives to an index that nobody named."""
+
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Whole numbers in their plain form: "007" and "+7" stay texts, for as numbers they would be the node 7."""
 
 Mask = npt.NDArray[np.bool_]
+
+
+def words_in(name: str) -> list[str]:
+    """Return the words of a column's name in lower case: `fromAccount`, `from_account` -> from, account."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(name))
+    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
+
+
+def is_id_name(name: str) -> bool:
+    """Tell whether a name says that the column holds ids: id, account_id, accountId, uuid."""
+    words = words_in(name)
+    return bool(words) and words[-1] in ("id", "ids", "uuid", "guid", "key")
 
 
 def as_ids(values: Any, place: str) -> npt.NDArray[Any]:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.columns import is_number, numbers_of, odd_list, row_is_header, words_of
+from h3gnn.graphs.columns import is_number, numbers_of, odd_list, words_of
+from h3gnn.graphs.headers import row_is_header
 from h3gnn.graphs.names import as_text, one_kind, quoted
 from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
 from h3gnn.graphs.problems import SHOWN, Problems
@@ -36,6 +37,7 @@ SAMPLE_ROWS = 1000
 """The header is told from the rows by looking at this many of them."""
 
 FIX_CELLS = "mend the line; a text that holds the character between cells needs quotation marks around it"
+FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"
 
 Progress = Callable[[float], None]
@@ -214,7 +216,7 @@ class Table:
                 continue
             for column in numbers:
                 if cells[column].strip() and not is_number(cells[column]):
-                    problems.add(place + self.title(column), f"{cells[column]!r} is not a number")
+                    problems.add(place + self.title(column), f"{cells[column]!r} is not a number", FIX_NUMBER)
         problems.check()
         raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
 

@@ -6,9 +6,7 @@ it cannot read: those are never taken for missing without a word.
 
 from __future__ import annotations
 
-import ast
 import datetime
-import json
 import re
 from typing import Any
 
@@ -55,19 +53,15 @@ def cells_of(column: Any) -> Values:
 def texts_of(cells: Values) -> Values:
     """Return cells as text, None where missing or empty."""
     texts = np.empty(len(cells), dtype=object)
-    texts[:] = [None if one is None else _text(one) or None for one in cells]
+    texts[:] = [None if one is None else cell_text(one) or None for one in cells]
     return texts
 
 
-def _text(one: Any) -> str:
+def cell_text(one: Any) -> str:
+    """Return a cell as text; a whole number is written without a point."""
     if isinstance(one, float) and one.is_integer():
         return str(int(one))
     return one if isinstance(one, str) else str(one)
-
-
-def is_list(one: Any) -> bool:
-    """Tell whether a cell holds several values."""
-    return isinstance(one, list | tuple | set | frozenset | np.ndarray)
 
 
 def number_form(texts: Values) -> str | None:
@@ -185,62 +179,6 @@ def _iso(text: str) -> datetime.datetime | None:
         return datetime.datetime.fromisoformat(f"{year}-{int(month):02d}-{int(day or 1):02d}T{clock}{zone}")
     except ValueError:
         return None
-
-
-def list_form(texts: Values) -> str | None:
-    """Say how lists are written in text: "brackets", or the mark between their items; None for no lists."""
-    known = [one for one in texts.tolist() if one is not None]
-    if not known:
-        return None
-    if all(one[0] in "[({" and one[-1] in "])}" and _bracketed(one) is not None for one in {*known}):
-        return "brackets"
-    for mark in "|;":
-        several = [one for one in known if mark in one]
-        items = [item.strip() for one in known for item in one.split(mark)]
-        if (
-            len(several) > 0.2 * len(known)
-            and len({*items}) <= 0.5 * len(items)
-            and max(map(len, items)) <= 40
-        ):
-            return mark
-    return None
-
-
-def read_lists(column: Any, form: str = "") -> tuple[Values, Rows]:
-    """Return one list of texts per row, None where missing; an empty list is not missing."""
-    cells = cells_of(column)
-    lists = np.empty(len(cells), dtype=object)
-    lost = []
-    for row, one in enumerate(cells):
-        if one is None or (isinstance(one, str) and not one):
-            continue
-        found = one if is_list(one) else _bracketed(one) if form == "brackets" else _parted(str(one), form)
-        if found is None:
-            lost.append(row)
-        else:
-            lists[row] = [_text(item) for item in found if not is_missing(item)]
-    return lists, np.array(lost, dtype=np.int64)
-
-
-def _parted(text: str, mark: str) -> list[str]:
-    return [item.strip() for item in (text.split(mark) if mark else [text]) if item.strip()]
-
-
-def _bracketed(text: Any) -> list[Any] | None:
-    """Return the items of `["a", "b"]`, `('a',)` or `{1, 2}`; nothing is executed."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            found = parse(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
-            continue
-        if isinstance(found, list | tuple | set):
-            return sorted(found, key=str) if isinstance(found, set) else list(found)
-    bare = str(text)[1:-1]
-    return (
-        None
-        if '"' in bare or "'" in bare or "[" in bare
-        else [one.strip() for one in bare.split(",") if one.strip()]
-    )
 
 
 def _none() -> Rows:

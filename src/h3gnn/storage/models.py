@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.encoding import TablePlan
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
+from h3gnn.graphs.plan import TablePlan
 from h3gnn.storage.checkpoints import CHECKPOINTS
 from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
 
