@@ -1,10 +1,14 @@
-"""What each ingredient of the default is worth, on validation nodes: taken out or exchanged, one at a time.
+"""What each ingredient of the default is worth, and what more or less of it costs, on validation nodes.
 
-`python -m benchmarks.defaults GRAPH … [--device cuda] [--json FILE]` trains the default and each variant once
-on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the mean accuracy of
-ridge regression on validation nodes with its standard error over splits. A graph with one split of few
-labels is judged on repeated draws instead: 20 nodes per class from training and validation nodes together,
-the rest of them to judge. Test nodes are never looked at. `--table FILE …` prints stored runs as one table.
+`python -m benchmarks.defaults GRAPH … [--sizes] [--device cuda] [--json FILE]` trains the default and each
+variant once on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the
+mean accuracy of ridge regression on validation nodes with its standard error over splits, and the seconds of
+the fit. A graph with one split of few labels is judged on repeated draws instead: 20 nodes per class from
+training and validation nodes together, the rest of them to judge. Test nodes are never looked at. What FILE
+holds already is not trained again.
+
+`--table FILE …` prints stored runs as one table. `--picture PICTURE SECONDS ACCURACY` draws sizes: the
+seconds of one stored file (a graph on a processor) against the mean accuracy over the graphs of another.
 """
 
 from __future__ import annotations
@@ -33,23 +37,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "objective: decorrelation": {"objective": "decorrelation"},
     "objective: neighbours": {"objective": "neighbours"},
     "objective: edges": {"objective": "edges"},
-    "objective: features": {"objective": "features", "mask_ratio": 0.5},
-    "plain targets": {"targets": "plain"},
-    "nothing dropped": {"feature_drop": 0.0, "edge_drop": 0.0},
-    "no masks": {"mask_ratio": 0.0},
-    "random masks": {"mask": "random"},
-    "edge weights learned": {"edge_weights": "learned"},
-    "edge weights learned, rate × 30": {"edge_weights": "learned", "edge_rate": 30.0},
-    "edge weights computed": {"edge_weights": "computed"},
-    "no smoothing": {"smoothing": 0.0},
-    "powers of Ã for walks": {"smoother": "powers"},
-    "tokens beside": {"tokens": True},
-    "1,024 nodes in each step": {"nodes_per_step": 1024},
-    "four models": {"n_models": 4},
-    "width 64": {"channels": 64},
-    "100 epochs": {"epochs": 100, "learning_rate": 0.001},
     "untrained": {"epochs": 0},
+    "no smoothing": {"smoothing": 0.0},
+    "nothing dropped": {"feature_drop": 0.0, "edge_drop": 0.0},
+    "plain targets": {"targets": "plain"},
+    "no masks": {"mask_ratio": 0.0},
+    "edge weights learned": {"edge_weights": "learned"},
+    "edge weights computed": {"edge_weights": "computed"},
+    "tokens beside": {"tokens": True},
     "the paper's": preset("paper"),
+    "random masks": {"mask": "random"},
+    "objective: features": {"objective": "features", "mask_ratio": 0.5},
+    "powers of Ã for walks": {"smoother": "powers"},
+    "edge weights learned, rate × 30": {"edge_weights": "learned", "edge_rate": 30.0},
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "quick": preset("quick"),
+    "4 models": {"n_models": 4},
+    "4 models, 30 epochs": {"n_models": 4, "epochs": 30, "learning_rate": 0.004},
+    "30 epochs": {"epochs": 30, "learning_rate": 0.004},
+    "1,024 nodes per step": {"nodes_per_step": 1024},
+    "width 64": {"channels": 64},
+    "float32": {"precision": "float32"},
+    "16 models": {"n_models": 16},
+    "100 epochs": {"epochs": 100, "learning_rate": 0.001},
 }
 DRAWS, PER_CLASS = 20, 20
 
@@ -96,38 +108,72 @@ def table(runs: list[dict[str, Any]]) -> str:
     """Return stored runs as a Markdown table, one column per graph."""
     head = ["", *(run["graph"] for run in runs)]
     lines = [head, ["---"] * len(head)]
-    for variant in VARIANTS:
+    for variant in [*VARIANTS, *(name for name in SIZES if name not in VARIANTS)]:
         found = [run["scores"].get(variant) for run in runs]
-        told = ["–" if one is None else f"{one['accuracy']:.1f} ± {one['error']:.1f}" for one in found]
-        lines.append([variant, *told])
+        if any(found):
+            told = ["–" if one is None else f"{one['accuracy']:.1f} ± {one['error']:.1f}" for one in found]
+            lines.append([variant, *told])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def draw(picture: Path, seconds: Path, accuracy: Path) -> None:
+    """Draw the mean accuracy over the graphs of one file against the seconds that another one tells."""
+    import matplotlib.pyplot as plt
+
+    costs, runs = (json.loads(path.read_text())["runs"] for path in (seconds, accuracy))
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for size in SIZES:
+        cost, scored = costs[0]["scores"].get(size), [run["scores"].get(size) for run in runs]
+        if cost is None or not all(scored):
+            continue
+        at = cost["seconds"], sum(one["accuracy"] for one in scored) / len(scored)
+        axes.plot(*at, "o", color="#0b6e4f" if size == "default" else "#8a8a8a")
+        axes.annotate(size, at, xytext=(6, 4), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"seconds of a fit of {costs[0]['graph']} on {torch.get_num_threads()} cores")
+    axes.set_ylabel(f"validation accuracy, mean over {len(runs)} graphs (%)")
+    axes.grid(alpha=0.3)
+    figure.savefig(picture, dpi=150)
+
+
 def main() -> None:
-    """Measure, or print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, or show what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("graphs", nargs="*", default=["synthetic"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    parser.add_argument("--sizes", action="store_true", help="sizes of the default, not its ingredients")
+    parser.add_argument("--variants", nargs="*", help="only these")
     parser.add_argument("--table", nargs="+", type=Path)
+    parser.add_argument("--picture", nargs=3, type=Path, metavar=("PICTURE", "SECONDS", "ACCURACY"))
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     if asked.table:
         print(table([run for path in asked.table for run in json.loads(path.read_text())["runs"]]))
-        return
-    runs: list[dict[str, Any]] = []
+    elif asked.picture:
+        draw(*asked.picture)
+    else:
+        measure(asked, SIZES if asked.sizes else VARIANTS)
+
+
+def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> None:
+    """Train what is asked for and not yet stored, and store each score as it comes."""
+    kept: dict[str, Any] = {"device": asked.device, "versions": versions(), "runs": []}
+    if asked.json is not None and asked.json.exists():
+        kept["runs"] = json.loads(asked.json.read_text())["runs"]
     for name in asked.graphs:
         graph = named(name)
-        run: dict[str, Any] = {"graph": Path(name).stem, "sha256": graph.provenance.sha256, "scores": {}}
-        runs.append(run)
-        for variant in asked.variants:
-            run["scores"][variant] = score(graph, VARIANTS[variant], asked.device)
-            print(name, variant, run["scores"][variant], flush=True)
+        run = next((run for run in kept["runs"] if run["graph"] == Path(name).stem), None)
+        if run is None:
+            run = {"graph": Path(name).stem, "sha256": graph.provenance.sha256, "scores": {}}
+            kept["runs"].append(run)
+        for variant in asked.variants or every:
+            if variant not in run["scores"]:
+                run["scores"][variant] = score(graph, every[variant], asked.device)
+                print(name, variant, run["scores"][variant], flush=True)
             if asked.json is not None:
-                kept = {"device": asked.device, "versions": versions(), "runs": runs}
                 write_atomically(asked.json, json.dumps(kept, indent=1).encode())
-    print(table(runs))
+    print(table(kept["runs"]))
 
 
 if __name__ == "__main__":

@@ -106,6 +106,8 @@ def test_the_spaces_are_those_of_the_page() -> None:
             full = "the same"
         row = f"| `{argument}` | {columns['paper']} | {columns['structure']} | {full} |"
         assert row in page
+    for argument in SPACES["committee"].choices:
+        assert f"| `{argument}` | {_cell('committee', argument)} |" in page
 
 
 def _cell(space: str, argument: str) -> str:

@@ -14,27 +14,23 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.encoder.support import attach_nodes, support_of_rows
-from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import (
-    as_graph,
-    encode_frame,
-    find_nearest,
-    is_frame,
-    is_graph,
-    is_mixed,
-    nearest_neighbour_graph,
-)
+from h3gnn.errors import InputError
+from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
+from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
-from h3gnn.graphs.plan import TablePlan, check_same_plan
+from h3gnn.graphs.mistaken import check_target
+from h3gnn.graphs.plan import check_same_plan, scaling_of
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.graphs.structural import is_structural
+from h3gnn.inputs import by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -147,6 +143,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
+        feature_names_in_: their names, where they have some.
     """
 
     def __init__(
@@ -279,8 +276,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         Args:
             X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph`; or features (dense
                 or scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
-            y: ignored.
-            edge_index: `[2, edges]` or a scipy sparse adjacency, when X holds features.
+            y: ignored, unless it looks like edges: then it is refused.
+            edge_index: when X holds features, `[2, edges]`, rows of source and target, a scipy sparse
+                adjacency, or a DataFrame (see `as_graph`).
             checkpoints: where to write down the state of the training, and how often. If the folder holds a
                 run with the same settings on the same graph, the fit goes on from there; when it ends, the
                 checkpoints are removed.
@@ -290,9 +288,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 each of its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
+        check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
         started, device = time.perf_counter(), pick_device(self.device)
-        self._take_in(X if isinstance(X, MappedGraph) else self._read(X, edge_index))
+        self._take_in(X if isinstance(X, MappedGraph) else read_input(self, X, edge_index))
         at_once, chunk = self._room(device)
         with (
             together(device) as ranks,
@@ -353,9 +352,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
-            self.scaler_ = fit_scaler(graph.features, self._scaling(graph.plan))
+            self.scaler_ = fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
         self.support_ = self._support(graph)
-        self.n_features_in_ = graph.num_features
+        take_columns(self, graph)
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
         self.members_ = deal(self.objective, self.n_models)
@@ -372,32 +371,42 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         else:
             yield from self._chunks_in_files()
 
-    def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
+    def transform(self, X: Any, *, edge_index: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
 
         The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that
         was fitted keeps its learned weight and every other edge takes its start value. Nodes are the same
-        when their ids are, or, where the user gave no ids, when position and features are. A new row of a
-        table hears its nearest fitted rows.
+        when their ids are, or, where the user gave no ids, when position and features are. Where neither
+        graph has features, the new one is told in the fitted one's terms (`graphs.grown`). A new row of a
+        table hears its nearest fitted rows. Columns of features are known by their names. Rows without edges
+        are embedded where they are those of the fitted graph, or where the model was fitted without edges.
         """
         check_is_fitted(self)
-        if self.is_table_ and edge_index is None and not is_graph(X):
-            return self._transform_table(X)
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
-        graph = self._read(X, edge_index, self.graph_.plan)
+        if edge_index is None and not is_graph(X):
+            return self._transform_table(X)
+        graph = as_graph(X, edge_index, plan=self.graph_.plan)
+        check_kind(self.graph_, graph)
         check_same_plan(self.graph_.plan, graph.plan)
-        self._check_columns(graph.num_features)
+        graph = graph if is_structural(graph) else by_name(self.graph_, graph)
+        return named_rows(self, self._transform_graph(graph), graph, X)
+
+    def _transform_graph(self, graph: Graph) -> npt.NDArray[np.float32]:
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
+        if is_structural(graph):
+            graph, same = in_terms_of(self.graph_, graph)
+        else:
+            same = match_nodes(self.graph_, graph)
         support = self._support(graph)
-        same = match_nodes(self.graph_, graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
 
     def fit_transform(self, X: Any, y: Any = None, **how: Any) -> Any:  # noqa: N803
         """Fit, and return the embedding of the fitted graph; takes what `fit` takes."""
-        return self.fit(X, y, **how).embedding_.copy()
+        self.fit(X, y, **how)
+        return named_rows(self, self.embedding_.copy(), self.graph_, X)
 
     def attention(self) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
@@ -431,7 +440,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
-        model.n_features_in_ = state.graph.num_features
+        take_columns(model, state.graph)
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
@@ -480,28 +489,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return storage.ModelState(
             params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
-
-    def _read(self, X: Any, edge_index: Any, plan: TablePlan | None = None) -> Graph:  # noqa: N803
-        if edge_index is not None or is_graph(X):
-            return as_graph(X, edge_index, plan=plan)
-        notes: tuple[str, ...] = ()
-        if is_mixed(X):
-            X, plan, notes = encode_frame(X)  # noqa: N806
-        table = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
-        graph = as_graph(table, np.empty((2, 0), dtype=np.int64))
-        scaled = fit_scaler(graph.features, self._scaling(plan))(graph.features)
-        return nearest_neighbour_graph(table, scaled, self.n_neighbors, plan, notes)
-
-    def _scaling(self, plan: TablePlan | None) -> str:
-        """Return how features are scaled; a table of mixed columns is, as it is encoded."""
-        encoded = plan is not None and not plan.as_is
-        return "none" if encoded and self.scale_features == "auto" else self.scale_features
-
-    def _check_columns(self, columns: int) -> None:
-        if columns != self.n_features_in_:
-            raise GraphError(
-                f"X has {columns} features, but H3GNN is expecting {self.n_features_in_} features as input"
-            )
 
     def _support(self, graph: Graph | MappedGraph) -> Support:
         if isinstance(graph, MappedGraph):
@@ -677,10 +664,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
-        if self.graph_.plan is not None and is_frame(X):
-            X = encode_frame(X, plan=self.graph_.plan)[0]  # noqa: N806
-        table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
-        rows = as_graph(table, np.empty((2, 0), dtype=np.int64)).features
+        graph = read_rows(self, X, self.graph_)
+        if not self.is_table_:
+            check_own_rows(self.graph_, graph)
+            return self.embedding_.copy()
+        rows = graph.features
         known = match_rows(self.graph_.features, rows)
         embedding: npt.NDArray[np.float32] = self.embedding_[np.maximum(known, 0)]
         new = np.flatnonzero(known < 0)

@@ -60,7 +60,8 @@ RING = np.array([np.arange(40), np.roll(np.arange(40), -1)])
 def test_a_data_frame_of_mixed_columns_is_fitted_and_new_rows_follow_its_plan(
     people: pd.DataFrame, tmp_path: Path
 ) -> None:
-    model = H3GNN(**TINY).fit(people, edge_index=RING)
+    with pytest.warns(UserWarning, match="mail is left out"):
+        model = H3GNN(**TINY).fit(people, edge_index=RING)
     assert model.scaler_.kind == "none"
     assert any("mail is left out" in note for note in model.graph_.provenance.mended)
     model.save(tmp_path / "run")
@@ -75,7 +76,8 @@ def test_a_data_frame_of_mixed_columns_is_fitted_and_new_rows_follow_its_plan(
 
 
 def test_a_table_alone_may_hold_mixed_columns_too(people: pd.DataFrame) -> None:
-    model = H3GNN(**TINY, n_neighbors=3).fit(people)
+    with pytest.warns(UserWarning, match="mail is left out"):
+        model = H3GNN(**TINY, n_neighbors=3).fit(people)
     np.testing.assert_allclose(model.transform(people.iloc[:5]), model.embedding_[:5], atol=1e-5)
     new = people.iloc[:1].assign(age=33.0, memo="likes chess and rain a lot")
     assert np.isfinite(model.transform(new)).all()

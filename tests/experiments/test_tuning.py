@@ -11,8 +11,8 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space
-from h3gnn.experiments.tune import Tuned, open_study, tune
-from h3gnn.experiments.tuning import Budget, Searcher, Tried, finished
+from h3gnn.experiments.tune import Tuned, open_study, start_of, tune
+from h3gnn.experiments.tuning import Budget, Searcher, Tried, finished, with_objectives
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
@@ -41,6 +41,29 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) 
     assert found.made["score"] == pytest.approx(max(finalists), abs=1e-5)
     embedding = H3GNN.from_preset("single", **found.params).fit_transform(small_mixed)
     assert embedding.shape == (100, 3 * 8 * (2 + found.params["hops"]))
+
+
+def test_a_committee_is_searched_from_the_default_on(small_mixed: Graph) -> None:
+    space = SPACES["committee"].restricted({"channels": [8], "hops": [2, 1], "smoothing": [0.0, 0.5]})
+    found = run(small_mixed, trials=3, space=space)
+    tried = [trial["params"] for trial in found.record["trials"]]
+    default = {name: value for name, value in H3GNN(channels=8).get_params().items() if name in tried[0]}
+    assert with_objectives(tried[0]) == {**default, "objective": list(default["objective"])}
+    assert len(found.record["trials"]) == 3
+    params = found.params
+    assert params["n_models"] == 3
+    assert params["edge_weights"] == "fixed"  # what the space does not name is the default's
+    assert "+" not in params["objective"]
+    embedding = H3GNN(**params).fit_transform(small_mixed)
+    assert embedding.shape == (100, 3 * 8 * (2 + params["hops"]))
+
+
+def test_the_default_is_the_first_choice_of_the_committee() -> None:
+    default = H3GNN().get_params()
+    for name, values in SPACES["committee"].choices.items():
+        if name not in ("objective", "smoothing"):
+            assert values[0] == default[name], name
+    assert SPACES["committee"].choices["objective"][0] == "+".join(default["objective"])
 
 
 def test_every_smoothing_is_tried_on_every_trained_model(small_mixed: Graph) -> None:
@@ -156,4 +179,4 @@ def test_every_value_of_a_space_is_an_argument_that_is_accepted(name: str) -> No
 
     for argument, values in SPACES[name].choices.items():
         for value in values:
-            check_arguments(H3GNN.from_preset("single", **{argument: value}).get_params())
+            check_arguments(with_objectives({**start_of(SPACES[name]), argument: value}))

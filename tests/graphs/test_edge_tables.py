@@ -276,3 +276,10 @@ def test_labels_without_a_labelled_edge_are_not_called_missing(tmp_path: Path) -
     assert told.labelled == 2
     assert "2 nodes are labelled" in told.verdict
     assert "no labels" not in told.verdict
+
+
+def test_zeros_and_ones_beside_what_is_left_out_stay_as_they_are(tmp_path: Path) -> None:
+    features = "id,mail,f,g\na,x@y,1,0\nb,z@y,250,1\nc,w@y,4,1\n"
+    graph = read_graph(**write(tmp_path, edges="source,target\na,b\nb,c\n", features=features))
+    assert graph.features.tolist() == [[1, 0], [250, 1], [4, 1]]
+    assert graph.feature_names == ("f", "g")

@@ -337,8 +337,9 @@ def test_whether_a_share_is_the_nodes_alone(kind: type[Objective], targets: str,
 @each
 @pytest.mark.parametrize("chunk", [1, 2, 4, 6])
 @pytest.mark.parametrize("share", [1.0, 0.25])
+@pytest.mark.parametrize("keep", [True, False])
 def test_chunks_change_neither_shares_nor_gradients(
-    kind: type[Objective], targets: str, formula: Formula, chunk: int, share: float
+    kind: type[Objective], targets: str, formula: Formula, chunk: int, share: float, keep: bool
 ) -> None:
     case = Case()
     objective = built(kind, case.student, targets)
@@ -368,11 +369,27 @@ def test_chunks_change_neither_shares_nor_gradients(
         chunk,
         share,
         whole=not objective.node_by_node,
+        keep=keep,
     )
     torch.testing.assert_close(difficulty, shares.detach(), rtol=1e-10, atol=1e-12)
     found = gradients()
     assert len(found) == len(wanted) == 1 + len(learned)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+@each
+def test_in_bfloat16_the_shares_are_those_of_float64_but_for_rounding(
+    kind: type[Objective], targets: str, formula: Formula
+) -> None:
+    case = Case()
+    exact = built(kind, case.student, targets).compare(case.view())(case.embedding, ALL_NODES)
+    case.student.fuse_in_bfloat16 = True
+    objective = built(kind, case.student, targets)
+    rough = objective.compare(case.view())(case.embedding, ALL_NODES)
+    assert rough.dtype == exact.dtype
+    torch.testing.assert_close(rough, exact, rtol=0.03, atol=0.03)
+    if kind in (Decorrelation, NeighbourPrediction, HiddenEdges):  # these have large products
+        assert (rough != exact).any()
 
 
 def test_draws_are_each_models_own_and_lie_in_range() -> None:

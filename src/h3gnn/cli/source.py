@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -63,7 +64,10 @@ class Source:
     weight_column: Annotated[str | None, _own("Positive edge weights: name, or position from 1.")] = None
     id_column: Annotated[str | None, _own("Node ids in the features: name, or position from 1.")] = None
     feature_columns: Annotated[
-        str | None, _own("Columns of features, with commas between; else all but the id.")
+        str | None,
+        _own(
+            "Columns of features, with commas between; else all but the id. Also node attributes of GraphML."
+        ),
     ] = None
     columns: Annotated[
         list[str] | None,
@@ -79,7 +83,8 @@ class Source:
     ] = None
     label_id_column: Annotated[str | None, _own("Node ids in the labels: name, or position from 1.")] = None
     label_column: Annotated[
-        str | None, _own("Classes: name, or position from 1; without --labels, a column of the features.")
+        str | None,
+        _own("Classes: name, or position from 1; without --labels, a column of the features or of GraphML."),
     ] = None
     split_columns: Annotated[str | None, _own("Columns of train, val, test, with commas between.")] = None
     unknown_nodes: Annotated[
@@ -125,7 +130,11 @@ class Source:
 
         if self.edges:
             return with_splits(self._own_files(self.edges, plan))
-        extra = [*self.reading(), *(name for name in ("features", "labels") if getattr(self, name))]
+        said = self.reading()
+        chosen = {}
+        if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
+            chosen = {"features": said.pop("feature_columns", None), "labels": said.pop("label_column", None)}
+        extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
         if extra:
             raise InputError(
                 f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
@@ -140,7 +149,7 @@ class Source:
             from h3gnn.graphs.mapped import open_mapped
 
             return cast("Graph", open_mapped(self.graph))
-        return with_splits(_named_graph(self.graph, self.data_dir))
+        return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
 
     def _own_files(self, edges: list[Path], plan: TablePlan | None) -> Graph:
         from h3gnn.graphs.files import read_graph
@@ -195,7 +204,7 @@ def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> 
     return run
 
 
-def _named_graph(graph: str, data_dir: Path | None) -> Graph:
+def _named_graph(graph: str, data_dir: Path | None, **chosen: Any) -> Graph:
     if graph == "synthetic":
         from h3gnn.graphs.synthetic import mixed_graph
 
@@ -207,5 +216,9 @@ def _named_graph(graph: str, data_dir: Path | None) -> Graph:
         return load(graph, data_dir)
     path = Path(graph)
     if path.suffix.lower() in READERS or path.exists():
-        return read_graph_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # what is not used stands in the graph's notes, which commands show
+            return read_graph_file(path, **chosen)
     return load(graph, data_dir)  # which says what names there are

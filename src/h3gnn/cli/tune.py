@@ -48,7 +48,13 @@ def tune(
             "looked at)."
         ),
     ] = "validation",
-    space: Annotated[str, _option("full, paper (its appendix) or structure (of the encoder).")] = "full",
+    space: Annotated[
+        str,
+        _option(
+            "committee (what the default is made of), or, for one model with the teacher's objective, paper "
+            "(its appendix), structure (of the encoder) or full (both)."
+        ),
+    ] = "committee",
     choices: Annotated[
         list[str] | None,
         _option(
@@ -57,7 +63,9 @@ def tune(
         ),
     ] = None,
     epochs: Annotated[str, _option("Where trials are scored; the last is their end.")] = "10,20,40,80,160",
-    joined: Annotated[int, _option("Models of a trial, scored side by side.")] = 1,
+    joined: Annotated[
+        int | None, _option("Models of a trial, scored side by side; 4 of a committee, else 1.", min=1)
+    ] = None,
     at_once: Annotated[int, _option("Models trained as one program.")] = 16,
     finalists: Annotated[int, _option("So many of the best are trained again with --models.")] = 4,
     repeats: Annotated[int, _option("How often each of them is trained, from other seeds.", min=1)] = 1,
@@ -67,7 +75,7 @@ def tune(
             "Score the finalists by the linear probe itself, not by ridge regression; slower.", "--probed"
         ),
     ] = False,
-    models: Annotated[int, _option("`n_models` of the preset.")] = 4,
+    models: Annotated[int, _option("`n_models` of the preset.")] = 8,
     splits: Annotated[int | None, _option("Score trials on the first few splits only.")] = None,
     clusters: Annotated[int | None, _option("For k-means: how many clusters.")] = None,
     study: Annotated[str | None, _option("Name of the study; the same name goes on with it.")] = None,
@@ -97,8 +105,10 @@ def tune(
     for path in (out, record):
         if path is not None:
             settings.check_output(path, (".json",))
-    budget = Budget(trials, at_once, joined, parse_epochs(epochs), None if minutes is None else 60 * minutes)
     chosen = build_space(space, choices)
+    of_trial = joined or (4 if "objective" in chosen.choices else 1)
+    seconds = None if minutes is None else 60 * minutes
+    budget = Budget(trials, at_once, of_trial, parse_epochs(epochs), seconds)
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     opened = open_study(loaded, name, storage, objective, seed)
@@ -142,18 +152,19 @@ def parse_epochs(text: str) -> tuple[int, ...]:
 
 def build_space(name: str, choices: list[str] | None) -> Space:
     """Return the named space with `--choices` on top; every value is checked as `H3GNN` would."""
-    from h3gnn.estimator import H3GNN
     from h3gnn.experiments.spaces import SPACES
+    from h3gnn.experiments.tune import start_of
+    from h3gnn.experiments.tuning import with_objectives
 
     if name not in SPACES:
         raise InputError(f"there is no space {name!r}; the spaces are {', '.join(SPACES)}")
-    defaults = H3GNN.from_preset("single").get_params()
+    defaults = start_of(SPACES[name])
     given: dict[str, list[Any]] = {}
     for text in choices or []:
         argument, listed = settings.split_assignment("--choices", text, "NAME=A,B,…")
         given[argument] = [parse_value(argument, one) for one in listed.split(",")]
         for value in given[argument]:
-            check_arguments({**defaults, argument: value})
+            check_arguments(with_objectives({**defaults, argument: value}))
     return SPACES[name].restricted(given)
 
 

@@ -14,7 +14,7 @@ from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import fit_scaler
-from h3gnn.training.batches import WholeGraph
+from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import runner
 from h3gnn.training.models import Shape, Training, stack_step
@@ -63,7 +63,8 @@ class ConfigurationStack:
             normalize=params["normalize"],
         )
         features = scaled if scaled is not None else scaled_features(graph, params, device)
-        self._source = WholeGraph(features, support.to(device), params["hops"])
+        compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
+        self._source = WholeGraph(features, support.to(device), params["hops"], compared)
         self.models = list(range(len(own)))
         self.epoch = 0
         self._begin()
@@ -93,8 +94,9 @@ class ConfigurationStack:
     def _begin(self) -> None:
         own = [self._own[model] for model in self.models]
         models = len(self.models)
+        varied = {name for one in own for name in one}
         params = self._params | {
-            name: [one.get(name, self._params[name]) for one in own] for name in OWN if own
+            name: [one.get(name, self._params[name]) for one in own] for name in OWN if name in varied
         }
         training = Training.of(params | {"n_models": models})
         features, entries = self._source.features.shape[1], self._source.support.entries
@@ -116,10 +118,13 @@ class Space:
     """The values that each argument of `H3GNN` may take; a single value is fixed.
 
     Attributes:
-        choices: of each argument, in the order in which a sampler is asked.
+        choices: of each argument, in the order in which a sampler is asked. Objectives that stand together
+            are joined by "+", since a study keeps words.
+        start: the preset that the other arguments come from; None is the default.
     """
 
     choices: Mapping[str, Sequence[Any]]
+    start: str | None = "single"
 
     @property
     def shared(self) -> dict[str, Sequence[Any]]:
@@ -141,7 +146,7 @@ class Space:
         for name, values in choices.items():
             if not values:
                 raise InputError(f"the search space has no value for {name}")
-        return Space({**self.choices, **choices})
+        return Space({**self.choices, **choices}, self.start)
 
 
 # Appendix "Hyperparameters" of the paper, for the arguments of the encoder and its training. The classifier's
@@ -172,7 +177,27 @@ STRUCTURE: dict[str, Sequence[Any]] = {
     "smoothing": (0.0, 0.5, 0.8, 0.9, 0.95, -0.3, -0.6),
 }
 
+# What the default's committee may vary.
+COMMITTEE: dict[str, Sequence[Any]] = {
+    "objective": (
+        "teacher+decorrelation+neighbours+edges",
+        "teacher+decorrelation",
+        "decorrelation+edges",
+        "decorrelation",
+        "teacher+neighbours+edges",
+    ),
+    "learning_rate": (0.002, 0.001, 0.004),
+    "channels": (128, 64, 256),
+    "hops": (2, 1, 3, 4),
+    "self_loops": (False, True),
+    "scale_features": ("auto", "none", "rows"),
+    "edge_drop": ("auto", 0.0, 0.3, 0.6),
+    "feature_drop": ("auto", 0.0, 0.3, 0.6),
+    "smoothing": (0.0, 0.3, 0.6, 0.8, 0.95, -0.2),
+}
+
 SPACES: dict[str, Space] = {
+    "committee": Space(COMMITTEE, start=None),
     "paper": Space(PAPER),
     "structure": Space(STRUCTURE),
     "full": Space(

@@ -19,7 +19,16 @@ from h3gnn.evaluation.criteria import (
     ValidationAccuracy,
 )
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tuning import FIXED, Budget, Objective, Searcher, Tried, best_trials, finished
+from h3gnn.experiments.tuning import (
+    FIXED,
+    Budget,
+    Objective,
+    Searcher,
+    Tried,
+    best_trials,
+    finished,
+    with_objectives,
+)
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
@@ -127,12 +136,14 @@ def tune(
         seed: of the models' starts.
         told: called after each stack of trials.
     """
-    params = {**H3GNN.from_preset("single").get_params(), **(base or {})}
-    if not isinstance(params["objective"], str):
-        raise InputError("a search is for one objective at a time: set objective to one, not to a list")
+    params = {**start_of(space), **(base or {})}
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
+    if "auto" in smoothings:
+        raise InputError("a search tries strengths of smoothing: give numbers, not auto")
     scored_by = _objective(graph, objective, splits, clusters, device)
     searcher = Searcher(graph, params, scored_by, budget, device, smoothings)
+    if space.start is None and not study.get_trials(deepcopy=False):
+        study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
     searcher.search(study, space, seed=seed, told=told)
     chosen = best_trials(study, finalists)
     if not chosen:
@@ -144,6 +155,13 @@ def tune(
     found = _preset_params(best, params, models)
     made = _made(graph, study, objective, seed) | {"score": best.score, "scored_by": final_name}
     return Tuned(found, made | {"repeats": repeats}, _record(study, final))
+
+
+def start_of(space: Space) -> dict[str, Any]:
+    """Return the arguments of `H3GNN` that a search in this space starts from."""
+    model = H3GNN() if space.start is None else H3GNN.from_preset(space.start)
+    params: dict[str, Any] = model.get_params()
+    return params
 
 
 def _run_finalist(searcher: Searcher, trial: Tried, models: int, repeats: int, seed: int) -> Tried:
@@ -174,7 +192,7 @@ def _preset_params(best: Tried, base: dict[str, Any], models: int) -> dict[str, 
     """Return all arguments that shape a result; those of one machine or one run are left out."""
     epochs, smoothing = best.best
     chosen = {"epochs": epochs, "smoothing": smoothing, "n_models": models}
-    return kept_for("preset", {**base, **best.params, **FIXED, **chosen})
+    return kept_for("preset", with_objectives({**base, **best.params, **FIXED, **chosen}))
 
 
 def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[str, Any]:

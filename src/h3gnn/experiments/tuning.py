@@ -137,9 +137,8 @@ class Searcher:
         while (left := self.budget.trials - finished(study)) > 0:
             if self.budget.seconds is not None and time.monotonic() - began > self.budget.seconds:
                 return
-            batch = _propose(
-                study, sampler, space, min(left, max(1, self.budget.at_once // self.budget.joined))
-            )
+            at_once = 1 if self._is_committee(space) else max(1, self.budget.at_once // self.budget.joined)
+            batch = _propose(study, sampler, space, min(left, at_once))
             self._run_trials(study, batch, seed)
             if told is not None:
                 told(study)
@@ -159,7 +158,9 @@ class Searcher:
             rungs: the epochs at which to score.
             fell_behind: from a position in `tried` and an epoch to whether to give it up.
         """
-        shape = self.base | {name: value for name, value in tried[0].params.items() if name not in OWN}
+        shape = with_objectives(
+            self.base | {name: value for name, value in tried[0].params.items() if name not in OWN}
+        )
         own = [{name: one.params[name] for name in OWN if name in one.params} for one in tried]
         stack = ConfigurationStack(
             self.graph,
@@ -178,6 +179,10 @@ class Searcher:
             if not going_on:
                 break
             stack.keep([joined * place + model for place in going_on for model in range(joined)])
+
+    def _is_committee(self, space: Space) -> bool:
+        """Whether a trial's models have different objectives: they are then a stack of their own."""
+        return not isinstance(self.base["objective"], str) or "objective" in space.choices
 
     def _look(self, tried: Sequence[Tried], epoch: int, embeddings: Tensor) -> None:
         """Score the embeddings `[configurations, nodes, D]` with every smoothing."""
@@ -224,6 +229,13 @@ class Searcher:
         if scaling not in self._scaled:
             self._scaled[scaling] = scaled_features(self.graph, params, self.device)
         return self._scaled[scaling]
+
+
+def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with objectives that a space joins by "+" as the list that `H3GNN` takes."""
+    objective = params["objective"]
+    several = isinstance(objective, str) and "+" in objective
+    return {**params, "objective": objective.split("+") if several else objective}
 
 
 def finished(study: optuna.Study) -> int:

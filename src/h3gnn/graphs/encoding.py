@@ -157,10 +157,12 @@ def _as_it_is(plan: TablePlan, frame: Any) -> TablePlan | None:
         if not column.encoder:
             columns.append(column)
             continue
-        plain = column.form in ("", "plain", "vector") and not column.learned.plain.get("gaps")
+        spans = frame[column.name].dtype.kind == "m"  # seconds are a choice of ours, and not the table's
+        plain = column.form in ("", "plain", "vector") and not column.learned.plain.get("gaps") and not spans
         if column.kind not in ("number", "boolean") and column.encoder != "vector":
             return None
-        if not plain or (column.kind == "boolean" and frame[column.name].dtype.kind not in "biuf"):
+        words = column.kind == "boolean" and not column.why.startswith("0 and 1")
+        if not plain or (words and frame[column.name].dtype.kind not in "biuf"):
             return None
         columns.append(
             replace(

@@ -37,6 +37,7 @@ class FeatureFile:
         notes: what there is to say about them.
         classes: the words of the column that holds the class, "" for unknown; None without such a column.
         splits: the words of columns that hold train, val and test.
+        names: one name per feature, or none where the file does not give them.
     """
 
     values: Any
@@ -48,6 +49,7 @@ class FeatureFile:
     notes: tuple[str, ...] = ()
     classes: npt.NDArray[Any] | None = None
     splits: Sequence[list[Any]] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def read_features(
             raise GraphError(f"{paths[0]}: nodes without features cannot be added to an array; give a table")
         return found
     tables = [open_features(path, id_column, columns, style) for path in paths]
-    plain = not (how.columns or how.label or how.plan or len(tables) > 1)
+    planned = how.plan is not None and not how.plan.as_is
+    plain = not (how.columns or how.label or planned or len(tables) > 1)
     plain = plain and how.hidden not in tables[0].table.names
     numbers = _read_numbers(tables[0], added) if plain else None
     return _read_mixed(tables, how, added) if numbers is None else numbers
@@ -136,7 +139,8 @@ def _read_numbers(features: FeatureTable, added: Callable[[Any], npt.NDArray[Any
     if added(block.ids[0]).size:
         return None
     plan = plain_plan(names, widths)
-    return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path, plan)
+    told = plan.names if table.header and len({*plan.names}) == width else ()
+    return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path, plan, names=told)
 
 
 def _means_something_else(name: str) -> bool:
@@ -189,6 +193,7 @@ def _read_mixed(
         notes=notes,
         classes=classes,
         splits=[frame[name].tolist() for name in splits],
+        names=plan.names if all(one.table.header for one in tables) or not plan.as_is else (),
     )
 
 

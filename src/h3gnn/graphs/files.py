@@ -153,6 +153,7 @@ def _join(
         nodes=ids.size,
         edge_weight=edges.weight,
         node_ids=ids if features is None or features.named else None,
+        feature_names=() if features is None else features.names,
         source=", ".join(path.name for path in files),
         notes=tuple(notes),
         locate=_locator(edges, features),

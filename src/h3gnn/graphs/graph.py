@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,7 @@ class Graph:
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
         plan: how the columns of a table became the features; None where there was no table.
+        feature_names: one name per column of features, or none where the user gave none.
     """
 
     features: Tensor
@@ -71,6 +73,7 @@ class Graph:
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
     plan: TablePlan | None = None
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -105,6 +108,14 @@ class Graph:
         """Return the same graph with more lines in `provenance.mended`."""
         mended = (*self.provenance.mended, *notes)
         return replace(self, provenance=replace(self.provenance, mended=mended))
+
+
+def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> Graph:
+    """Return the graph with the columns of its features in another order, under these names."""
+    features = graph.dense_features()[:, list(order)].contiguous()
+    others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
+    return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
 def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:

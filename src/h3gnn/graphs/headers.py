@@ -176,30 +176,33 @@ def _is_different(table: Table, column: int) -> bool:
 
 
 def pick_ends(table: Table) -> tuple[int, int, bool]:
+    """Return source and target of a table by `ends_of`; columns without names are the first two."""
+    return ends_of(table.names, str(table.path)) if table.header else (0, 1, False)
+
+
+def ends_of(names: Sequence[str], place: str = "the edges") -> tuple[int, int, bool]:
     """Return source and target by the names of the columns, and whether the names tell; else 1 and 2.
 
     Raises:
         GraphError: where several pairs of columns could be meant.
     """
-    lowered = [name.lower() for name in table.names]
+    lowered = [name.lower() for name in names]
     start = next((lowered.index(name) for name in SOURCE_NAMES if name in lowered), None)
     end = next((lowered.index(name) for name in TARGET_NAMES if name in lowered), None)
     if start is not None and end is not None:
         return start, end, True
-    pairs = _pairs_of_ends(table.names) if table.header else []
-    named = [pair for pair in pairs if any(is_id_name(table.names[column]) for column in pair)]
+    pairs = _pairs_of_ends(names)
+    named = [pair for pair in pairs if any(is_id_name(names[column]) for column in pair)]
     pairs = named if len(named) == 1 else pairs
     if len(pairs) > 1:
-        told = " or ".join(f"{table.names[start]} to {table.names[end]}" for start, end in pairs[:3])
+        told = " or ".join(f"{names[start]} to {names[end]}" for start, end in pairs[:3])
         raise GraphError(
-            f"{table.path}: an edge could run from {told}; say which (--source-column, --target-column)"
+            f"{place}: an edge could run from {told}; say which (--source-column, --target-column)"
         )
     if pairs:
         return *pairs[0], True
-    ids = [
-        at for at, name in enumerate(table.names) if is_id_name(name) and not ROW_WORDS & {*words_in(name)}
-    ]
-    if table.header and len(ids) == 2:
+    ids = [at for at, name in enumerate(names) if is_id_name(name) and not ROW_WORDS & {*words_in(name)}]
+    if len(ids) == 2:
         return ids[0], ids[1], True
     return 0, 1, False
 
@@ -213,7 +216,7 @@ def _pairs_of_ends(
     for start, of_start in enumerate(words):
         for word in starts & {*of_start}:
             rest = [one for one in of_start if one != word]
-            if NO_ENDS & {*rest}:
+            if NO_ENDS & {*rest} or (not rest and word in ("1", "a")):
                 continue
             for end, of_end in enumerate(words):
                 other = next((one for one in END_WORDS[word] if one in of_end), None)

@@ -59,7 +59,7 @@ def as_ids(values: Any, place: str) -> npt.NDArray[Any]:
         raise GraphError(f"{place} must be one column of node ids")
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
-    listed = array.tolist()
+    listed = _dates_as_text(array) if array.dtype.kind in "mM" else array.tolist()
     whole = [isinstance(one, int) and not isinstance(one, bool) for one in listed]
     if all(whole) and listed:
         try:
@@ -72,6 +72,14 @@ def as_ids(values: Any, place: str) -> npt.NDArray[Any]:
     texts = np.empty(len(listed), dtype=object)
     texts[:] = [_id_text(one) for one in listed]
     return texts
+
+
+def _dates_as_text(dates: npt.NDArray[Any]) -> list[str | None]:
+    """Return 2024-01-01 for a date, which NumPy would list as so many nanoseconds."""
+    import pandas as pd
+
+    texts = pd.Index(dates).astype(str).tolist()
+    return [None if gap else text for gap, text in zip(np.isnat(dates), texts, strict=True)]
 
 
 class NodeIndex:

@@ -190,16 +190,20 @@ class TablePlan:
 
 def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
     """Refuse features that were made otherwise than those of the fit: their columns mean something else."""
-    if fitted is None or other is None or fitted is other or fitted.as_dict() == other.as_dict():
+    encoded = [plan for plan in (fitted, other) if plan is not None and not plan.as_is]
+    if not encoded or fitted is None or other is None or fitted.as_dict() == other.as_dict():
         return
     strange = [name for name in fitted.names if name not in other.names]
-    if fitted.as_is and other.as_is and not strange and len(fitted.names) == len(other.names):
-        what = "the feature columns stand in another order than in the fit"
-    elif strange:
+    if strange:
         what = f"the feature {strange[0]!r} of the fit is not among the features"
     else:
         what = "the features were encoded by another plan than those of the fit"
     raise GraphError(f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)")
+
+
+def scaling_of(plan: TablePlan | None, scaling: str) -> str:
+    """Return how to scale features: as said, but columns that were encoded are of one scale already."""
+    return "none" if scaling == "auto" and plan is not None and not plan.as_is else scaling
 
 
 def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:

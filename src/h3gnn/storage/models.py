@@ -137,9 +137,10 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: its source, its classes, and the plan of its table."""
+    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
     plan = graph.plan if isinstance(graph, Graph) else None
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    words |= {"feature_names": list(graph.feature_names)}
     return words if plan is None else {**words, "plan": plan.as_dict()}
 
 
@@ -184,6 +185,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         edge_index=tensors["edge_index"],
         provenance=provenance,
         class_names=tuple(description["class_names"]),
+        feature_names=tuple(description.get("feature_names", ())),  # not in models of old
         node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
         has_ids=has_ids,
         plan=TablePlan.from_dict(description["plan"], tensors) if "plan" in description else None,

@@ -38,16 +38,22 @@ PerModel = float | Sequence[float]
 
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
-TOGETHER = 2048
-"""As many on a processor where an objective looks at all nodes together: one chunk is fused only once."""
+SMALLEST_CHUNK = 256
+"""A stack sees this many even where its models have many: smaller products are slower."""
+KEPT_SHARE = 0.25
+"""Share of the free memory that the fusion block's intermediate results may take, to be kept for backward."""
 ORDER_SALT = 0x5EED
 
 
-def default_chunk(device: torch.device, models: int, *, together: bool = False) -> int:
+def default_chunk(device: torch.device, models: int) -> int:
     """Return how many nodes a stack of so many models fuses at a time."""
-    if together and device.type == "cpu":
-        return TOGETHER
-    return max(1, CHUNK[device.type] // models)
+    return max(SMALLEST_CHUNK, CHUNK[device.type] // models)
+
+
+def _may_keep(student: EncoderStack, source: Source) -> bool:
+    """Say whether there is memory for what the fusion block computes for all nodes of the whole graph."""
+    values = 20 * (2 + student.hops) * student.channels
+    return 4 * values * student.models * source.nodes <= KEPT_SHARE * free_bytes(source.device)
 
 
 class _FromSettings:
@@ -292,8 +298,9 @@ def stack_step(
         per_model(training.edge_drop, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         _order(source, seeds),
-        chunk or default_chunk(device, models, together=not committee.node_by_node),
+        chunk or default_chunk(device, models),
         ranks,
+        keep=chunk is None and _may_keep(student, source),
     )
 
 

@@ -90,6 +90,7 @@ class Objective(nn.Module):
     def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
         super().__init__()
         self.models, self.standardized = models, targets == "standardized"
+        self.in_bfloat16 = student.fuse_in_bfloat16
 
     def reset_parameters(self, generators: Generators) -> None:
         """Start anew, each model from its own generator."""
@@ -99,6 +100,10 @@ class Objective(nn.Module):
     def compare(self, view: View) -> Compare:
         """Look at a batch and return the comparison with it."""
         raise NotImplementedError
+
+    def rough(self, values: Tensor) -> Tensor:
+        """Return the values as large products take them: in bfloat16 where the fusion block is."""
+        return values.bfloat16() if self.in_bfloat16 else values
 
 
 class LatentPrediction(Objective):
@@ -145,7 +150,8 @@ class Decorrelation(Objective):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             found = standardize(embedding)
-            covariance = torch.bmm(found.mT, found) / found.shape[1]
+            columns = self.rough(found)
+            covariance = torch.bmm(columns.mT, columns).to(found.dtype) / found.shape[1]
             excess = covariance - torch.eye(covariance.shape[1], device=covariance.device)
             return squared_distance(found, target) + self.strength * excess.square().sum(dim=(1, 2))[:, None]
 
@@ -188,11 +194,10 @@ class HiddenEdges(Objective):
         weight = weight / weight.sum(dim=1, keepdim=True)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
-            begin = _rows(embedding, source)
-            told = self.head(
-                torch.cat([begin * _rows(embedding, target), begin * _rows(embedding, other)], 1)
-            )
-            hidden, random = told.squeeze(2).chunk(2, dim=1)
+            seen = self.rough(embedding)
+            begin = _rows(seen, source)
+            told = self.head(torch.cat([begin * _rows(seen, target), begin * _rows(seen, other)], 1))
+            hidden, random = told.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
             wrong = weight * binary_cross_entropy_with_logits(
                 hidden, torch.ones_like(hidden), reduction="none"
             )
@@ -231,9 +236,10 @@ class NeighbourPrediction(Objective):
         others = view.draw(self.SAMPLED, view.seeds)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
-            near = (normalize(self.head(embedding), dim=2) * wanted).sum(dim=2)
-            unit = normalize(embedding, dim=2)
-            far = torch.bmm(unit, _rows(unit, others).mT) / self.temperature
+            said = self.head(self.rough(embedding)).to(embedding.dtype)
+            near = (normalize(said, dim=2) * wanted).sum(dim=2)
+            unit = self.rough(normalize(embedding, dim=2))
+            far = torch.bmm(unit, _rows(unit, others).mT).to(embedding.dtype) / self.temperature
             return far.logsumexp(dim=2) - math.log(self.SAMPLED) - near / self.temperature
 
         return shares
@@ -371,8 +377,14 @@ class Committee(nn.Module):
                 view.generators[of],
                 view.ranks,
             )
-            compares.append((of, one.compare(mine)))
-        return lambda embedding, rows: torch.cat([ask(embedding[of], rows) for of, ask in compares])
+            compares.append(one.compare(mine))
+        sizes = [len(models) for models in self.runs]
+
+        def shares(embedding: Tensor, rows: slice) -> Tensor:
+            parts = torch.split(embedding, sizes)  # backward is one copy; slices would each fill a stack
+            return torch.cat([ask(part, rows) for ask, part in zip(compares, parts, strict=True)])
+
+        return shares
 
 
 def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
@@ -383,15 +395,16 @@ def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
 def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
     """Bring every column of `[models, nodes, D]` to mean 0 and variance 1, over all processes' nodes."""
     if ranks is None or ranks.size == 1:
-        variance, mean = torch.var_mean(embedding, dim=1, keepdim=True, correction=0)
-    else:
-        count = embedding.new_tensor([float(embedding.shape[1])])
-        mean = embedding.sum(dim=1, keepdim=True)
-        ranks.add([count, mean])
-        mean /= count
-        variance = (embedding - mean).square().sum(dim=1, keepdim=True)
-        ranks.add([variance])
-        variance /= count
+        centred = embedding - embedding.mean(dim=1, keepdim=True)
+        variance = centred.square().mean(dim=1, keepdim=True)  # torch.var_mean is slow along this axis
+        return centred * torch.rsqrt(variance + 1e-8)
+    count = embedding.new_tensor([float(embedding.shape[1])])
+    mean = embedding.sum(dim=1, keepdim=True)
+    ranks.add([count, mean])
+    mean /= count
+    variance = (embedding - mean).square().sum(dim=1, keepdim=True)
+    ranks.add([variance])
+    variance /= count
     return (embedding - mean) * torch.rsqrt(variance + 1e-8)
 
 

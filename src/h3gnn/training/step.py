@@ -43,6 +43,7 @@ class Step:
         generators: one per model, on the source's device.
         order: for the order of nodes, what is sampled, and the noise of batches; the same in every process.
         chunk: how many nodes the fusion block sees at a time.
+        keep: there is memory for what the block computes for all nodes, where a loss looks at all together.
         ranks: the processes that share the work.
 
     Attributes:
@@ -63,11 +64,13 @@ class Step:
         order: torch.Generator,
         chunk: int,
         ranks: Ranks | None = None,
+        *,
+        keep: bool = True,
     ) -> None:
         self.student, self.teacher, self.committee = student, teacher, committee
         self.optimizer, self.edges, self.source = optimizer, edges, source
         self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
-        self.generators, self.order, self.chunk = list(generators), order, chunk
+        self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
         self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
         dtype = student.linear_bias.dtype
@@ -117,7 +120,7 @@ class Step:
         if self.teacher is not None:
             averaged = projected if part.whole and not any(self.feature_drop) else None
             heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
-            teacher = self.teacher.look(part, batch.compared, heard, averaged, again)
+            teacher = self.teacher.look(part, batch.compared, heard, averaged, again, self.chunk)
         view = View(
             batch,
             None if teacher is None else teacher.embedding,
@@ -127,7 +130,9 @@ class Step:
             self.ranks,
         )
         compare, whole = self.committee.compare(view), not self.committee.node_by_node
-        return backward_by_chunks(student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole)
+        return backward_by_chunks(
+            student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole, keep=self.keep
+        )
 
     def _seen_columns(self, noise: Noise) -> Tensor | None:
         """Draw what each model's student sees of the feature columns, `[models, columns]`."""
@@ -182,12 +187,14 @@ def backward_by_chunks(
     share: float = 1.0,
     *,
     whole: bool = False,
+    keep: bool = True,
 ) -> Tensor:
     """Fuse, compare and run backward, a chunk of nodes at a time; return each node's difficulty.
 
     The fusion block is per node. Where the loss is, too, only the tokens' gradient has to be collected: the
     block's memory does not grow with the graph, and nothing is computed twice. Where the loss looks at all
-    nodes together, their embeddings are made first, and the block runs again once their gradient is known.
+    nodes together, their embeddings are made first; what the block computed on the way is kept until their
+    gradient is known, or computed again then.
 
     Args:
         fuse: from tokens (and dropout masks) to embeddings.
@@ -197,30 +204,44 @@ def backward_by_chunks(
         chunk: how many nodes at a time.
         share: of a batch that several processes share, how much of its mean loss is these nodes'.
         whole: the loss looks at all nodes together.
+        keep: there is memory for what the block computes for all nodes.
     """
     nodes = tokens.shape[1]
-    pieces = [slice(start, min(start + chunk, nodes)) for start in range(0, nodes, chunk)]
-    gradient = torch.empty_like(tokens)
-    difficulty = tokens.new_empty(tokens.shape[:2])
-    of_embedding: Tensor | None = None
-    if whole and len(pieces) > 1:
-        with torch.no_grad():
-            found = [fuse(tokens[:, rows], None if kept is None else kept[:, rows]) for rows in pieces]
-        embedding = torch.cat(found, dim=1).requires_grad_()
-        shares = compare(embedding, slice(0, nodes))
-        shares.backward(torch.full_like(shares, share / nodes))  # type: ignore[no-untyped-call]
-        of_embedding = embedding.grad
-        difficulty.copy_(shares.detach())
-    for rows in pieces:
+    gradient, difficulty = torch.empty_like(tokens), tokens.new_empty(tokens.shape[:2])
+
+    def fused(rows: slice) -> tuple[Tensor, Tensor]:
         piece = tokens[:, rows].detach().requires_grad_()
-        fused = fuse(piece, None if kept is None else kept[:, rows])
-        if of_embedding is None:
-            shares = compare(fused, rows)
-            shares.backward(torch.full_like(shares, share / nodes))  # type: ignore[no-untyped-call]
-            difficulty[:, rows] = shares.detach()
-        else:
-            fused.backward(of_embedding[:, rows])  # type: ignore[no-untyped-call]
+        return piece, fuse(piece, None if kept is None else kept[:, rows])
+
+    def backward(piece: Tensor, embedding: Tensor, rows: slice, slope: Tensor) -> None:
+        embedding.backward(slope)  # type: ignore[no-untyped-call]
         assert piece.grad is not None
         gradient[:, rows] = piece.grad
+
+    pieces = [slice(start, min(start + chunk, nodes)) for start in range(0, nodes, chunk)]
+    if not whole or len(pieces) == 1:
+        for rows in pieces:
+            piece, embedding = fused(rows)
+            shares = compare(embedding, rows)
+            backward(piece, shares, rows, torch.full_like(shares, share / nodes))
+            difficulty[:, rows] = shares.detach()
+    else:
+        done: list[tuple[Tensor, Tensor]] = []
+        every: Tensor | None = None
+        with torch.set_grad_enabled(keep):
+            for rows in pieces:
+                piece, embedding = fused(rows)
+                if every is None:
+                    every = embedding.new_empty(*tokens.shape[:2], embedding.shape[2])
+                every[:, rows] = embedding.detach()
+                if keep:
+                    done.append((piece, embedding))
+        assert every is not None
+        shares = compare(every.requires_grad_(), slice(0, nodes))
+        shares.backward(torch.full_like(shares, share / nodes))  # type: ignore[no-untyped-call]
+        difficulty.copy_(shares.detach())
+        assert every.grad is not None
+        for rows in reversed(pieces):
+            backward(*(done.pop() if keep else fused(rows)), rows, every.grad[:, rows])
     tokens.backward(gradient)  # type: ignore[no-untyped-call]
     return difficulty

@@ -65,6 +65,7 @@ class Teacher(nn.Module):
         edge_weights: Tensor,
         student_products: Sequence[Projected] | None,
         noise: Noise,
+        chunk: int | None = None,
     ) -> TeacherView:
         """Return the teacher's tokens of a part, unmasked.
 
@@ -75,6 +76,7 @@ class Teacher(nn.Module):
             student_products: the student's products with the features, of this step and unmasked, where the
                 teacher may average them; None lets it multiply by itself.
             noise: where a live teacher's keep-masks come from.
+            chunk: how many nodes the fusion block sees at a time; None is all.
         """
         projected = (
             self.encoder.project(part) if student_products is None else [self._average(student_products[0])]
@@ -84,7 +86,8 @@ class Teacher(nn.Module):
         nodes = part.seeds
         if compared is not None:
             tokens, nodes = tokens.index_select(1, compared), nodes[compared]
-        return TeacherView(self.encoder, tokens, self.encoder.attention_keep(nodes, heard))
+        kept = self.encoder.attention_keep(nodes, heard)
+        return TeacherView(self.encoder, tokens, kept, chunk or max(1, tokens.shape[1]))
 
     def _average(self, products: Projected) -> Projected:
         """Return the moving average of the student's products."""
@@ -130,10 +133,16 @@ class Teacher(nn.Module):
 class TeacherView:
     """What the teacher makes of a part of the graph: its embedding of any of the seeds."""
 
-    def __init__(self, encoder: EncoderStack, tokens: Tensor, kept: Tensor | None) -> None:
-        self.encoder, self.tokens, self.kept = encoder, tokens, kept
+    def __init__(self, encoder: EncoderStack, tokens: Tensor, kept: Tensor | None, chunk: int) -> None:
+        self.encoder, self.tokens, self.kept, self.chunk = encoder, tokens, kept, chunk
 
     @torch.no_grad()
     def embedding(self, rows: slice) -> Tensor:
         """Return the teacher's embedding of some seeds, `[models, rows, D]`."""
-        return self.encoder.fuse(self.tokens[:, rows], None if self.kept is None else self.kept[:, rows])
+        first, last, _ = rows.indices(self.tokens.shape[1])
+        found = self.tokens.new_empty(self.encoder.models, last - first, self.encoder.out_channels)
+        for start in range(first, last, self.chunk):
+            some = slice(start, min(start + self.chunk, last))
+            kept = None if self.kept is None else self.kept[:, some]
+            found[:, start - first : some.stop - first] = self.encoder.fuse(self.tokens[:, some], kept)
+        return found
