@@ -27,6 +27,7 @@ from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.mistaken import check_target
+from h3gnn.graphs.plan import check_same_plan, scaling_of
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.graphs.structural import is_structural
 from h3gnn.inputs import by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
@@ -357,7 +358,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
-            self.scaler_ = fit_scaler(graph.features, self.scale_features)
+            self.scaler_ = fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
         self.support_ = self._support(graph)
         take_columns(self, graph)
         self.is_table_ = graph.provenance.source == "table"
@@ -391,8 +392,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
         if edge_index is None and not is_graph(X):
             return self._transform_table(X)
-        graph = as_graph(X, edge_index)
+        graph = as_graph(X, edge_index, plan=self.graph_.plan)
         check_kind(self.graph_, graph)
+        check_same_plan(self.graph_.plan, graph.plan)
         graph = graph if is_structural(graph) else by_name(self.graph_, graph)
         return named_rows(self, self._transform_graph(graph), graph, X)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,20 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
-from h3gnn.graphs.frames import as_frame, column_names, counted, is_frame, node_names
+from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph, said_aloud
+from h3gnn.graphs.frames import (
+    as_frame,
+    column_names,
+    counted,
+    encode_frame,
+    is_frame,
+    is_mixed,
+    node_names,
+)
 from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_dates, check_table
+from h3gnn.graphs.plan import TablePlan, scaling_of
 from h3gnn.graphs.scaling import fit_scaler
 
 NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
@@ -35,14 +45,24 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
     """Return the graph that a fit is handed; a table alone gets the edges of its nearest rows."""
     if edge_index is not None or is_graph(X):
         return as_graph(X, edge_index)
+    plan: TablePlan | None = None
+    said: tuple[str, ...] = ()
+    X = as_frame(X)  # noqa: N806
+    if is_mixed(X):
+        check_table(X)
+        X, plan, said = encode_frame(X)  # noqa: N806
     table, named = _read_table(estimator, X)
     features = check_graph(table, NO_EDGE).features
-    scaled = fit_scaler(features, estimator.scale_features)(features)
-    return nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
+    scaled = fit_scaler(features, scaling_of(plan, estimator.scale_features))(features)
+    graph = nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
+    return said_aloud(replace(graph.with_notes(*said), plan=plan))
 
 
 def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:
     """Return the rows of a table without edges, their columns in the order of the fitted graph's."""
+    table = as_frame(table)
+    if is_frame(table) and fitted.plan is not None and not fitted.plan.as_is:
+        table = encode_frame(table, plan=fitted.plan)[0]
     numbers, named = _read_table(estimator, table, fitted)
     return check_graph(numbers, NO_EDGE, node_ids=named["node_ids"])
 

@@ -194,7 +194,7 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ((np.array([[np.nan]]), np.empty((2, 0), dtype=int)), "NaN"),
         ((np.array([[1e300]]), np.empty((2, 0), dtype=int)), "beyond float32"),
         ((np.empty((0, 2)), EDGES), "empty"),
-        ((FRAME.assign(word=["x", "y", "z"]), EDGES), "'word'"),
+        ((FRAME.assign(word=["1", "2", "x"]), EDGES), "'word': 'x' is not a number"),
         ((FRAME, pd.DataFrame({"a": ["a"], "b": ["zed"]})), "'zed' is unknown"),
         ((FRAME, pd.DataFrame({"a": ["a"]})), "two columns"),
         ((FRAME[0], EDGES), "Series"),

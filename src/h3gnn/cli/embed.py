@@ -30,6 +30,8 @@ def embed(
 
     `h3gnn embed run/ --edges new-edges.csv --features new-features.csv --out new.parquet`
 
+    Columns of the new features are found by name and encoded as they were in the fit.
+
     In a new graph, edges that the model was fitted on keep their learned weights; all others take their
     start value.
     """
@@ -41,7 +43,7 @@ def embed(
     model = H3GNN.load(run).set_params(device=device)
     asked = model.graph_
     if source.is_given:
-        asked = source.load()
+        asked = source.load(plan=None if is_mapped(asked) else asked.plan)
         for note in asked.provenance.mended:
             say(f"note: {note}")
     if is_mapped(asked):

@@ -75,6 +75,8 @@ def fit(
 
     `h3gnn fit --edges edges.csv --features features.csv --out run/`
 
+    Features may be columns of any kind; `h3gnn inspect` with the same options shows what becomes of each.
+
     Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
     read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
 

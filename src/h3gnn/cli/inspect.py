@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.source import Source, takes_graph
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.plan import TablePlan
 
 
 @takes_graph
@@ -22,7 +25,14 @@ def inspect(
         Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
     ] = None,
 ) -> None:
-    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method."""
+    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method.
+
+    Of your own tables it also says what each column of the features holds and how it becomes numbers:
+
+    `h3gnn inspect --edges transactions.csv --features accounts.csv`
+
+    Where that is wrong, `--columns zip=category,opened=date:dmy` says it, here, in `fit` and elsewhere.
+    """
     from h3gnn.graphs.profile import profile
 
     loaded = source.load()
@@ -35,6 +45,8 @@ def inspect(
         typer.echo(json.dumps(measured.as_dict(), indent=2, ensure_ascii=False))
         return
     _print_table(measured)
+    if loaded.plan is not None:
+        _print_plan(loaded.plan)
     if plot is not None:
         typer.echo(f"picture: {plot}")
 
@@ -54,6 +66,15 @@ def _print_table(measured: Any) -> None:
     for note in measured.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print(measured.verdict, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_plan(plan: TablePlan) -> None:
+    """Print one line for each column of the features: what it holds, why, and what becomes of it."""
+    lines = plan.lines()
+    names = max(len(name) for name, _, _ in lines)
+    typer.echo(f"features, column by column ({len(plan.names):,} numbers for each node):")
+    for name, holds, becomes in lines:
+        typer.echo(f"  {name:<{names}}  {holds} -> {becomes}")
 
 
 def _rows(measured: Any) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, holds_dates
-from h3gnn.graphs.columns import LABEL_NAMES
+from h3gnn.graphs.headers import LABEL_NAMES
 from h3gnn.graphs.names import as_classes, quoted, split_masks
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,15 @@ from h3gnn.graphs.frames import (
     column_names,
     edges_of_array,
     edges_of_frame,
+    encode_frame,
     is_frame,
+    is_mixed,
     node_names,
     numbers_of_table,
 )
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.plan import TablePlan, plain_plan
 from h3gnn.graphs.structural import build_graph
 
 READABLE = (
@@ -44,6 +48,8 @@ def as_graph(
     source: str | None = None,
     features: str | Sequence[str] | None = None,
     labels: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    plan: TablePlan | None = None,
 ) -> Graph:
     """Return a checked `Graph` from the object that a person has.
 
@@ -56,6 +62,8 @@ def as_graph(
         source: what to call the graph in its provenance.
         features, labels: of a networkx graph, the node attributes that are features and the one that is the
             class; without them `x` and `y`. What is not used is named in a warning.
+        columns: what columns of a DataFrame of features hold, by name; the others are recognised.
+        plan: of a fitted graph, `graph.plan`: a DataFrame of features is then encoded as there.
 
     Raises:
         GraphError: in one sentence, for what cannot be read.
@@ -67,7 +75,7 @@ def as_graph(
             "features= and labels= name the node attributes of a networkx graph, and of no other"
         )
     if edge_index is not None:
-        return said_aloud(_from_arrays(data, edge_index, source or "arrays"))
+        return said_aloud(_from_arrays(data, edge_index, source or "arrays", columns, plan))
     if kind == "graph":
         return data  # type: ignore[no-any-return]
     if kind == "pyg":
@@ -88,7 +96,7 @@ def as_graph(
 def said_aloud(graph: Graph) -> Graph:
     """Warn of what is not used: in Python nobody reads the notes of a graph unasked."""
     for note in graph.provenance.mended:
-        if "not used" in note:
+        if any(word in note for word in ("not used", "left out", "is the class and no feature")):
             warnings.warn(note, stacklevel=3)
     return graph
 
@@ -129,9 +137,17 @@ def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return edges, None if (weights == 1).all() else weights
 
 
-def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
+def _from_arrays(
+    features: Any, edge_index: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
+) -> Graph:
     if _kind_of(features) in ("graph", "pyg", "networkx"):
         raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
+    plan = None if plan is None or plan.as_is else plan
+    said: tuple[str, ...] = ()
+    if is_mixed(features) or (is_frame(features) and (columns or plan is not None)):
+        features, plan, said = encode_frame(features, columns=columns, plan=plan)
+    else:
+        plan = None
     table, ids = numbers_of_table(features), node_names(features)
     nodes = int(table.shape[0])
     known = np.arange(nodes, dtype=np.int64) if ids is None else ids
@@ -146,16 +162,17 @@ def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
     else:
         edge_index, weights, notes = edges_of_array(edge_index, known)
     names = column_names(features)
-    return build_graph(
+    graph = build_graph(
         table,
         edge_index,
         nodes=nodes,
         edge_weight=weights,
         node_ids=ids,
         source=source,
-        notes=notes,
+        notes=(*said, *notes),
         feature_names=names,
     )
+    return replace(graph, plan=plan or (plain_plan(names, [1] * len(names)) if names else None))
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.arrays import read_npz, real_numbers
 from h3gnn.graphs.convert import said_aloud
-from h3gnn.graphs.featurefile import read_npz, real_numbers
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
-from h3gnn.graphs.columns import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES
+from h3gnn.graphs.encoding import encode_table
+from h3gnn.graphs.headers import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
 from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.plan import TablePlan
 
 TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[str, ...]]
 """Edges `[2, edges]`, their weights, and what is to be said about them."""
@@ -49,6 +52,27 @@ def node_names(table: Any) -> npt.NDArray[Any] | None:
         return None
     ids = as_ids(table.index, "the index of the features")
     return None if ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size)) else ids
+
+
+def is_mixed(table: Any) -> bool:
+    """Tell a DataFrame that holds more than numbers without gaps, and has to be encoded."""
+    if not is_frame(table) or not hasattr(table, "columns"):
+        return False
+    return table.size > 0 and not all(_is_plain(table.iloc[:, at]) for at in range(table.shape[1]))
+
+
+def _is_plain(column: Any) -> bool:
+    return getattr(column.dtype, "kind", "O") in "biufc" and not bool(column.isna().any())
+
+
+def encode_frame(
+    frame: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
+) -> tuple[Any, TablePlan, tuple[str, ...]]:
+    """Return a DataFrame of numbers with the same index, the plan that made it, and what there is to say."""
+    column_names(frame)  # which must differ
+    named = frame.set_axis([str(name) for name in frame.columns], axis="columns")
+    values, plan, notes = encode_table(named, plan, columns=columns)
+    return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, notes
 
 
 def numbers_of_table(features: Any) -> Any:
@@ -97,8 +121,8 @@ def names_edges(table: Any) -> bool:
 def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     """Read a DataFrame of edges as the command line reads a file of them.
 
-    Its ends are the columns of the usual names (source, target, …), else the first two; its weights a column
-    called weight, and no other.
+    Its ends are the columns whose names tell (source, target; from_account, to_account; …), else the first
+    two; its weights a column called weight, and no other.
 
     Args:
         frame: one edge per row.
@@ -109,12 +133,7 @@ def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     names = [str(name).lower() for name in frame.columns]
     if not names_edges(frame):
         _check_not_adjacency(frame.shape, known.size)
-    start, end = 0, 1
-    if names_edges(frame):
-        start, end = (
-            next(position for position, name in enumerate(names) if name in usual)
-            for usual in (SOURCE_NAMES, TARGET_NAMES)
-        )
+    start, end, _ = ends_of([str(name) for name in frame.columns])
     weight = next((position for position, name in enumerate(names) if name in WEIGHT_NAMES), None)
     if weight in (start, end):
         raise GraphError(

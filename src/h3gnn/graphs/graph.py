@@ -11,12 +11,15 @@ import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.plan import TablePlan
 
 SPLITS = 10
 TRAIN_SHARE = 0.48
@@ -55,6 +58,7 @@ class Graph:
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
+        plan: how the columns of a table became the features; None where there was no table.
         feature_names: one name per column of features, or none where the user gave none.
     """
 
@@ -69,6 +73,7 @@ class Graph:
     test_mask: Tensor | None = None
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
+    plan: TablePlan | None = None
     feature_names: tuple[str, ...] = ()
 
     @property

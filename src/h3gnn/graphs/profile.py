@@ -59,6 +59,7 @@ class GraphProfile:
         adjusted_homophily_interval, label_informativeness_interval: where the two lie with 95 %, None where
             all nodes have a label.
         verdict: what the figures mean for this method, in one sentence.
+        columns: what each column of the features holds, why that is thought, and how it became numbers.
     """
 
     source: str
@@ -92,6 +93,7 @@ class GraphProfile:
     label_informativeness_interval: tuple[float, float] | None
     notes: tuple[str, ...]
     verdict: str
+    columns: tuple[dict[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -142,6 +144,7 @@ def profile(graph: Graph) -> GraphProfile:
             adjusted_interval=figures["adjusted_homophily_interval"],
             informativeness_interval=figures["label_informativeness_interval"],
         ),
+        columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
     )
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
+from h3gnn.graphs.plan import TablePlan
 from h3gnn.storage.checkpoints import CHECKPOINTS
 from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
 
@@ -136,9 +137,11 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: where it came from, its classes and its columns."""
+    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
+    plan = graph.plan if isinstance(graph, Graph) else None
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
-    return words | {"feature_names": list(graph.feature_names)}
+    words |= {"feature_names": list(graph.feature_names)}
+    return words if plan is None else {**words, "plan": plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
@@ -159,7 +162,7 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return tensors
+    return tensors if graph.plan is None else {**tensors, **graph.plan.tensors()}
 
 
 def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
@@ -185,6 +188,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         feature_names=tuple(description.get("feature_names", ())),  # not in models of old
         node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
         has_ids=has_ids,
+        plan=TablePlan.from_dict(description["plan"], tensors) if "plan" in description else None,
         **{name: tensors.get(name) for name in OPTIONAL},
     )
 
