@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
@@ -18,12 +19,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from h3gnn.answers.extending import Extension, add_nodes, rows_below
+from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.encoder.support import support_of_rows
-from h3gnn.errors import GraphError, InputError
+from h3gnn.encoder.tokens import token_names
+from h3gnn.errors import GraphError, InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
@@ -425,6 +428,42 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         rows = self.scaler_(rows_in_memory(grown.graph.features, self.support_).read(new))
         embedding = self._embed_new(rows, joining)
         return Extension(embedding, grown.graph.node_ids[grown.known :], grown.graph, False, grown.notes)
+
+    def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
+        """Return the nodes that are nearest to the named ones, with the reasons; see `similar_nodes`.
+
+        Args:
+            nodes: an id, or several.
+            k: how many for each.
+            among: ids of the nodes to choose from; all by default.
+        """
+        check_is_fitted(self, "embedding_")
+        check_whole("k", k, 1)
+        alone = isinstance(nodes, str) or np.ndim(nodes) == 0
+        asked = find_nodes(self.graph_, [nodes] if alone else nodes)
+        return similar_nodes(
+            self.graph_,
+            self.embedding_,
+            asked,
+            k,
+            feature_names=getattr(self, "feature_names_in_", None),
+            tokens=self._token_columns(),
+            listens=self._listens if self.fusion == "attention" else None,
+            candidates=None if among is None else find_nodes(self.graph_, among),
+        )
+
+    def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return each token's columns of the embedding; nothing where it keeps one token only."""
+        if self.output != "flatten":
+            return {}
+        place = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
+        names = token_names(self.hops)
+        return {name: place[:, at :: len(names)].ravel() for at, name in enumerate(names)}
+
+    def _listens(self, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the share of attention that each token of some nodes gets, `[nodes, tokens]`."""
+        shares: npt.NDArray[np.float32] = self.attention(nodes).mean(axis=(0, 2))
+        return shares
 
     def attention(self, nodes: Any = None) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
