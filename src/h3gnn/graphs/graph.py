@@ -92,6 +92,10 @@ class Graph:
         """Number of train/validation/test splits."""
         return 0 if self.train_mask is None else self.train_mask.shape[1]
 
+    def __sklearn_clone__(self) -> Graph:
+        """Return itself: nothing changes a graph, so that every clone of an estimator may share it."""
+        return self
+
     def dense_features(self) -> Tensor:
         """Return the features as a dense tensor, whatever their storage."""
         return self.features if self.features.layout == torch.strided else self.features.to_dense()
