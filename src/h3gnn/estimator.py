@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from h3gnn.answers.anomalies import find_anomalies
 from h3gnn.answers.extending import Extension, add_nodes, rows_below
+from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
@@ -418,16 +420,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             edges = self._nearest(self.scaler_(rows).to_dense()).edge_index.numpy()
         grown = add_nodes(self.graph_, X, edges, between_known=refresh)
         if refresh:
-            return Extension(
-                self.transform(grown.graph), grown.graph.node_ids, grown.graph, True, grown.notes
-            )
+            every = self.transform(grown.graph)
+            return Extension(every, grown.graph.node_ids, grown.graph, True, grown.new, grown.notes)
         weight = self.graph_.edge_weight
         loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
         joining = NewEdges(grown.edge_index, grown.edge_weight, grown.known, grown.new, loop)
         new = torch.arange(grown.known, grown.graph.num_nodes)
         rows = self.scaler_(rows_in_memory(grown.graph.features, self.support_).read(new))
-        embedding = self._embed_new(rows, joining)
-        return Extension(embedding, grown.graph.node_ids[grown.known :], grown.graph, False, grown.notes)
+        embedding, ids = self._embed_new(rows, joining), grown.graph.node_ids[grown.known :]
+        return Extension(embedding, ids, grown.graph, False, grown.new, grown.notes)
 
     def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
         """Return the nodes that are nearest to the named ones, with the reasons; see `similar_nodes`.
@@ -451,6 +452,37 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             listens=self._listens if self.fusion == "attention" else None,
             candidates=None if among is None else find_nodes(self.graph_, among),
         )
+
+    def anomalies(self) -> pd.DataFrame:
+        """Return all nodes, those first that neither features nor neighbours predict; see `find_anomalies`."""
+        check_is_fitted(self, "embedding_")
+        difficulty = self.history_.difficulty
+        told = None if difficulty is None else difficulty.float().numpy()
+        return find_anomalies(self.graph_, self._by_model(), self.members_, told)
+
+    def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
+        """Return the likeliest pairs of nodes that no edge joins; see `find_links`.
+
+        Args:
+            nodes: ids, one of which every pair has; all by default.
+            top: how many pairs.
+            check: hide some edges and fit once more without them, to learn how edges look that an embedding
+                has not seen and to score on others; else pairs are ranked by similarity alone.
+        """
+        check_is_fitted(self, "embedding_")
+        check_whole("top", top, 1)
+
+        def refit(graph: Graph) -> npt.NDArray[np.float32]:
+            return clone(self).fit(graph)._by_model()
+
+        asked = None if nodes is None else find_nodes(self.graph_, nodes)
+        seed = self.random_state if isinstance(self.random_state, numbers.Integral) else 0
+        return find_links(
+            self.graph_, self._by_model(), refit if check else None, asked=asked, top=top, seed=int(seed)
+        )
+
+    def _by_model(self) -> npt.NDArray[np.float32]:
+        return self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
 
     def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return each token's columns of the embedding; nothing where it keeps one token only."""

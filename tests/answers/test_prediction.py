@@ -85,7 +85,8 @@ def test_a_learned_cut_worked_by_hand() -> None:
     labels[[12, 14, 16, 18]] = 1  # all decided 0: 80 % right, so 90 % are wanted above the cut
     cuts = _learn_cuts(probability, np.zeros(20, dtype=np.int64), labels, 2, None)
     assert cuts[0] == probability[13]  # 13 of the first 14 are right; of the first 15 or more, fewer
-    assert cuts[1] == np.inf
+    assert cuts[1] == cuts[0]  # never decided here: what holds for all holds for it
+    assert _learn_cuts(probability[:9], np.zeros(9, dtype=np.int64), labels[:9], 2, None)[0] == np.inf
 
 
 def test_the_best_threshold_worked_by_hand() -> None:

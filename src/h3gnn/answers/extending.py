@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.featurefile import read_features
+from h3gnn.graphs.files import open_edges
 from h3gnn.graphs.graph import Graph, csr_features
 from h3gnn.graphs.names import as_ids, find_ids, one_kind, quoted
 from h3gnn.graphs.structural import NO_FEATURES
@@ -53,6 +57,7 @@ class Extension:
         node_ids: of the rows.
         graph: the grown graph, to fit anew or to go on from.
         refreshed: whether the fitted nodes are among the rows.
+        new: how many nodes are new; theirs are the last rows.
         notes: what should be said, in sentences.
     """
 
@@ -60,7 +65,28 @@ class Extension:
     node_ids: Ids
     graph: Graph
     refreshed: bool
+    new: int
     notes: tuple[str, ...] = ()
+
+
+def read_new_nodes(features: Path, edges: Path | None, reading: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the features and edges of new nodes from files, as `add_nodes` takes them.
+
+    Args:
+        features: CSV, TSV or Parquet with ids; or an array, whose rows are positions after the fitted nodes.
+        edges: CSV, TSV or Parquet, or None where a table's new rows find their own.
+        reading: how to read the files: columns, header and delimiter, as `read_graph` takes them.
+    """
+    style = {name: reading.get(name) for name in ("header", "delimiter")}
+    file = read_features(features, reading.get("id_column"), reading.get("feature_columns"), style)
+    table = pd.DataFrame(file.values, index=file.ids) if file.named else file.values
+    if edges is None:
+        return table, None
+    columns = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
+    opened = open_edges(edges, *columns, style)
+    block = opened.table.read(opened.ends, opened.weight)
+    joined = pd.DataFrame({"source": block.ids[0], "target": block.ids[1]})
+    return table, joined.assign(weight=block.numbers[:, 0]) if opened.weight else joined
 
 
 def add_nodes(graph: Graph, features: Any, edges: Any, *, between_known: bool = False) -> Grown:

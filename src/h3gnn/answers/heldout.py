@@ -20,8 +20,9 @@ class Scores:
     """Held-out scores by name, mean and standard deviation over folds; and the held-out decisions.
 
     Attributes:
-        mean, std: of accuracy, balanced accuracy, log loss, calibration error, the share that is told, the
-            accuracy there; of two classes also average precision, precision and recall of the rarer.
+        mean, std: of accuracy, balanced accuracy, log loss, the share that is told, the accuracy there; of two
+            classes also average precision, precision and recall of the rarer. The calibration error is that of
+            all held-out nodes together, without a deviation.
         majority: the share of the largest class.
         folds: how many folds were scored.
         positive: the rarer of two classes, None of more.
@@ -72,8 +73,9 @@ def score_held_out(
     columns = {name: np.array([one[name] for one in found]) for name in names}
     mean = {name: float(np.nanmean(one)) for name, one in columns.items() if not np.isnan(one).all()}
     std = {name: float(np.nanstd(columns[name])) for name in mean}
-    majority = float(counts.max() / len(labels))
-    return Scores(mean, std, majority, len(drawn), positive, _in_order(kept, len(labels), classes))
+    held, majority = _in_order(kept, len(labels), classes), float(counts.max() / len(labels))
+    mean["calibration_error"] = calibration_error(held.every, labels)  # of few nodes it would say little
+    return Scores(mean, std, majority, len(drawn), positive, held)
 
 
 def _in_order(parts: list[tuple[Whole, Decision]], nodes: int, classes: int) -> Decision:
@@ -95,7 +97,6 @@ def _measure(said: Decision, truth: Whole, positive: int | None) -> dict[str, fl
         "accuracy": float(right.mean()),
         "balanced_accuracy": float(np.mean(each)),
         "log_loss": float(-np.log(np.maximum(own, 1e-12)).mean()),
-        "calibration_error": calibration_error(said.every, truth),
         "told": float(told.mean()),
         "accuracy_where_told": float(right[told].mean()) if told.any() else float("nan"),
     }

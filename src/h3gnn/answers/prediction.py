@@ -196,18 +196,22 @@ def _learn_cuts(
     """Return for each class the lowest probability above which held-out nodes are wrong half as often."""
     if told is not None:
         return np.full(classes, told)
-    cuts = np.zeros(classes)
+    right = decided == labels
+    cuts = np.full(classes, _lowest_cut(probability, right))
     for one in range(classes):
-        mine = np.flatnonzero(decided == one)
-        if len(mine) < TOLD:
-            cuts[one] = np.inf  # it was hardly ever decided: nothing is known about how sure it is
-            continue
-        order = mine[np.argsort(-probability[mine], kind="stable")]
-        right = np.cumsum(labels[order] == one) / np.arange(1, len(order) + 1)
-        wanted = (1 + right[-1]) / 2
-        reached = np.flatnonzero(right[TOLD - 1 :] >= wanted) + TOLD - 1
-        cuts[one] = probability[order[reached[-1]]] if reached.size else np.inf
+        mine = decided == one
+        if mine.sum() >= 2 * TOLD:  # of fewer nodes nothing of their own is known
+            cuts[one] = _lowest_cut(probability[mine], right[mine])
     return cuts
+
+
+def _lowest_cut(probability: Floats, right: npt.NDArray[np.bool_]) -> float:
+    """Return the lowest probability above which nodes are wrong half as often as all; infinity without one."""
+    order = np.argsort(-probability, kind="stable")
+    share = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    reached = np.flatnonzero(share >= (1 + share[-1]) / 2)
+    reached = reached[reached >= TOLD - 1]
+    return float(probability[order[reached[-1]]]) if reached.size else float("inf")
 
 
 class NodePredictor:

@@ -75,7 +75,7 @@ def read_graph(
     edge_file = edge_table.table.read(edge_table.ends, edge_table.weight)
     feature_file = None if features is None else read_features(features, id_column, feature_columns, style)
     label_file = (
-        None if labels is None else _read_labels(labels, label_id_column, label_column, split_columns, style)
+        None if labels is None else read_labels(labels, label_id_column, label_column, split_columns, style)
     )
     return _join(edge_table, edge_file, feature_file, label_file, undirected=undirected)
 
@@ -155,7 +155,7 @@ class LabelFile:
         return {"masks": masks, "labels": labels, "class_names": self.class_names}
 
 
-def _read_labels(
+def read_labels(
     path: str | Path,
     id_column: Column | None,
     label_column: Column | None,
@@ -184,6 +184,24 @@ def _read_labels(
     ]
     masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
     return LabelFile(block.ids[0], classes, class_names, masks, table)
+
+
+def labels_of_nodes(
+    path: str | Path,
+    node_ids: npt.NDArray[Any],
+    known_by: Path,
+    id_column: Column | None,
+    label_column: Column | None,
+    style: dict[str, Any],
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Read the classes of nodes that are known already: int64 `[nodes]`, -1 where unknown, and their names."""
+    read = read_labels(path, id_column, label_column, None, style)
+    check_once(read.ids, read.table.place)
+    rows = find_nodes(read.ids, NodeIndex(node_ids), known_by, read.table)
+    found = read.for_nodes(rows, len(node_ids))
+    if found["labels"] is None:
+        raise GraphError(f"{read.table.path} has splits and no classes")
+    return found["labels"], read.class_names
 
 
 def _join(
