@@ -454,7 +454,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         )
 
     def anomalies(self) -> pd.DataFrame:
-        """Return all nodes, those first that neither features nor neighbours predict; see `find_anomalies`."""
+        """Return all nodes, first those that neither features nor neighbours predict; `find_anomalies`."""
         check_is_fitted(self, "embedding_")
         difficulty = self.history_.difficulty
         told = None if difficulty is None else difficulty.float().numpy()
@@ -791,9 +791,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _embed_new(self, rows: Tensor, edges: NewEdges) -> npt.NDArray[np.float32]:
         """Return the embeddings of new, scaled rows beside the fitted nodes, which stay as they are."""
-        support = attach_nodes(
-            self.support_, edges, undirected=self.undirected, self_loops=self.self_loops
-        )
+        support = attach_nodes(self.support_, edges, undirected=self.undirected, self_loops=self.self_loops)
         new = torch.arange(edges.known, edges.known + edges.new)
         graph, weights, kept = self._part(support, new, rows)
         encoded = joined(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()

@@ -110,7 +110,11 @@ def test_a_symmetric_graph_takes_new_edges_both_ways(path_graph: Graph) -> None:
         (new_nodes(), EDGES.replace("new1", "p2"), "'p9' and 'p2' are both fitted nodes .* refresh"),
         (new_nodes(), EDGES.assign(weight=1.0), "fitted edges have none and the new ones have weights"),
         (new_nodes(), None, "need edges"),
-        (new_nodes().to_numpy(), np.array([[0], [40]]), "the new ones have none: give a table with their ids"),
+        (
+            new_nodes().to_numpy(),
+            np.array([[0], [40]]),
+            "the new ones have none: give a table with their ids",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(nodes: Any, edges: Any, words: str) -> None:

@@ -74,7 +74,11 @@ def test_the_fit_that_teaches_the_head_never_sees_the_hidden_edges() -> None:
 def test_random_edges_score_as_chance() -> None:
     random = np.random.default_rng(0)
     graph = check_graph(random.normal(size=(150, 5)), random.integers(0, 150, (2, 900)))
-    found = find_links(graph, random.normal(size=(150, 2, 6)).astype(np.float32), lambda _: random.normal(size=(150, 2, 6)).astype(np.float32))
+    found = find_links(
+        graph,
+        random.normal(size=(150, 2, 6)).astype(np.float32),
+        lambda _: random.normal(size=(150, 2, 6)).astype(np.float32),
+    )
     assert abs(found.scores["random pairs"]["auc"] - 0.5) < 0.2
 
 
@@ -82,7 +86,9 @@ def test_the_model_proposes_links_of_named_nodes() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
     model = H3GNN(**options).fit(groups())
     found = model.links(["n3", "n4"], top=5)
-    assert all({a, b} & {"n3", "n4"} for a, b in zip(found.table["source"], found.table["target"], strict=True))
+    assert all(
+        {a, b} & {"n3", "n4"} for a, b in zip(found.table["source"], found.table["target"], strict=True)
+    )
     plain = model.links(top=5, check=False)
     assert plain.scores == {}
     assert "nothing was checked" in plain.how

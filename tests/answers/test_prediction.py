@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from h3gnn import InputError
 from h3gnn.answers.heldout import calibration_error, score_held_out
-from h3gnn.answers.prediction import NodePredictor, Rule, _best_threshold, _fit_temperature, _learn_cuts, check_labels
+from h3gnn.answers.prediction import (
+    NodePredictor,
+    Rule,
+    _best_threshold,
+    _fit_temperature,
+    _learn_cuts,
+    check_labels,
+)
 from h3gnn.answers.span import Span
 
 
@@ -107,7 +114,7 @@ def test_temperature_undoes_a_scale(scale: float) -> None:
 
 
 def test_a_wide_embedding_says_the_same_in_the_span_of_its_rows() -> None:
-    rows, labels = two_groups(40)
+    rows, _ = two_groups(40)
     wide = np.concatenate([rows, np.random.default_rng(3).normal(size=(40, 90)).astype(np.float32)], axis=1)
     span = Span(wide, np.arange(20))
     turned = span.turn(np.arange(20))

@@ -116,7 +116,5 @@ def disagreement(by_model: Floats, members: Sequence[str]) -> Doubles:
         near = rows @ rows[landmarks].T
         near -= near.mean(axis=1, keepdims=True)
         views.append(near / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12))
-    pairs = [
-        (views[a] * views[b]).sum(axis=1) for a in range(len(views)) for b in range(a + 1, len(views))
-    ]
+    pairs = [(views[a] * views[b]).sum(axis=1) for a in range(len(views)) for b in range(a + 1, len(views))]
     return 1 - np.mean(pairs, axis=0, dtype=np.float64)

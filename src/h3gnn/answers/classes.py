@@ -96,8 +96,8 @@ def predict_classes(
     asked = np.flatnonzero(labels < 0)
     if extension is None and not asked.size and not labelled_too:
         raise InputError(
-            "every node has a label, so there is nothing to predict: give --labels FILE with some of them, new "
-            "nodes, or --all to see what each node would be taken for without its label"
+            "every node has a label, so there is nothing to predict: give --labels FILE with some of them, "
+            "new nodes, or --all to see what each node would be taken for without its label"
         )
     predictor = NodePredictor(embedding, chosen, codes, len(names), rule, seed)
     scores = score_held_out(predictor.span, codes, len(names), rule, seed=seed, watch=watch)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -85,7 +83,8 @@ def write_tensorboard(folder: Path, what: Exported) -> list[Path]:
             yield text.getvalue()
 
     settings = (
-        'embeddings {\n  tensor_name: "h3gnn"\n  tensor_path: "tensors.tsv"\n  metadata_path: "metadata.tsv"\n'
+        'embeddings {\n  tensor_name: "h3gnn"\n  tensor_path: "tensors.tsv"\n'
+        '  metadata_path: "metadata.tsv"\n'
         f"  tensor_shape: {nodes}\n  tensor_shape: {width}\n}}\n"
     )
     return _write_folder(
@@ -158,7 +157,7 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
 
 
 def write_faiss(path: Path, what: Exported) -> list[Path]:
-    """Write a FAISS index of the centred rows at length 1 (inner product is cosine), and the ids beside it."""
+    """Write a FAISS index of centred rows of length 1 (inner product is cosine), and the ids beside it."""
     try:
         import faiss  # type: ignore[import-not-found]
     except ImportError:
@@ -206,7 +205,7 @@ def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
             _write_text(part / name, pieces)
         if folder.is_dir():
             shutil.rmtree(folder)
-        os.replace(part, folder)
+        part.replace(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -1,4 +1,4 @@
-"""Nodes that join a fitted graph: their features and edges are checked, and the grown graph is put together."""
+"""Nodes that join a fitted graph: features and edges are checked, and the grown graph is put together."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
 def _refuse_structural(graph: Graph) -> None:
     if NO_FEATURES in graph.provenance.mended:
         raise GraphError(
-            "this graph's features were built from its edges, and those of new nodes would be in other terms: "
-            "fit the grown graph anew, or fit a graph with features of its own"
+            "this graph's features were built from its edges, and those of new nodes would be in other "
+            "terms: fit the grown graph anew, or fit a graph with features of its own"
         )
 
 
@@ -180,7 +180,7 @@ def _edges(
         if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
             raise GraphError(f"new edges must be whole numbers of shape [2, edges], not {list(ends.shape)}")
         ends = ends.astype(np.int64)
-        if ends.size and not (0 <= ends.min() and ends.max() < ids.size):
+        if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
             raise GraphError(f"a new edge names a position outside 0 to {ids.size - 1}, the grown graph's")
     if (weight is None) != (graph.edge_weight is None):
         has, lack = ("have none", "have weights") if weight is not None else ("have weights", "have none")
@@ -197,8 +197,8 @@ def _positions(column: Any, ids: Ids, name: Any) -> npt.NDArray[np.int64]:
     strangers = np.flatnonzero(found < 0)
     if strangers.size:
         raise GraphError(
-            f"new edges, row {int(strangers[0])}: node {quoted(wanted[strangers[0]])} is neither in the fitted "
-            f"graph nor among the new nodes ({strangers.size} such in this column)"
+            f"new edges, row {int(strangers[0])}: node {quoted(wanted[strangers[0]])} is neither in the "
+            f"fitted graph nor among the new nodes ({strangers.size} such in this column)"
         )
     return found
 

@@ -20,9 +20,9 @@ class Scores:
     """Held-out scores by name, mean and standard deviation over folds; and the held-out decisions.
 
     Attributes:
-        mean, std: of accuracy, balanced accuracy, log loss, the share that is told, the accuracy there; of two
-            classes also average precision, precision and recall of the rarer. The calibration error is that of
-            all held-out nodes together, without a deviation.
+        mean, std: of accuracy, balanced accuracy, log loss, the share that is told, the accuracy there; of
+            two classes also average precision, precision and recall of the rarer. The calibration error is
+            that of all held-out nodes together, without a deviation.
         majority: the share of the largest class.
         folds: how many folds were scored.
         positive: the rarer of two classes, None of more.
@@ -57,7 +57,9 @@ def score_held_out(
         watch: is told the share that is done.
     """
     repeats = REPEATS if len(labels) <= MANY else 1
-    drawn = [fold for one in range(repeats) for fold in labelled_folds(labels, OUTER_FOLDS, seed + 1000 * one)]
+    drawn = [
+        fold for one in range(repeats) for fold in labelled_folds(labels, OUTER_FOLDS, seed + 1000 * one)
+    ]
     per_repeat = len(drawn) // repeats
     counts = np.bincount(labels, minlength=classes)
     positive = int(counts.argmin()) if classes == 2 else None
@@ -102,9 +104,7 @@ def _measure(said: Decision, truth: Whole, positive: int | None) -> dict[str, fl
     }
     if positive is not None:
         is_it, decided = truth == positive, said.classes == positive
-        measured["average_precision"] = float(
-            metrics.average_precision_score(is_it, said.every[:, positive])
-        )
+        measured["average_precision"] = float(metrics.average_precision_score(is_it, said.every[:, positive]))
         measured["precision"] = float(is_it[decided].mean()) if decided.any() else float("nan")
         measured["recall"] = float(decided[is_it].mean())
     return measured

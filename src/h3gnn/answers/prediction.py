@@ -144,7 +144,7 @@ def labelled_folds(labels: Whole, folds: int, seed: int) -> Iterator[tuple[Whole
 
 
 def _held_out(rows: Tensor, targets: Tensor, labels: Whole, seed: int) -> Tensor:
-    """Return what each strength says of every labelled node without having seen it, `[strengths, nodes, C]`."""
+    """Return what each strength says of labelled nodes that it has not seen, `[strengths, nodes, C]`."""
     strengths = torch.tensor(STRENGTHS, dtype=rows.dtype)
     parts = list(labelled_folds(labels, INNER_FOLDS, seed))
     used = torch.zeros(len(parts), len(rows), dtype=torch.bool)
@@ -206,7 +206,7 @@ def _learn_cuts(
 
 
 def _lowest_cut(probability: Floats, right: npt.NDArray[np.bool_]) -> float:
-    """Return the lowest probability above which nodes are wrong half as often as all; infinity without one."""
+    """Return the lowest probability above which nodes are wrong half as often as all, or infinity."""
     order = np.argsort(-probability, kind="stable")
     share = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     reached = np.flatnonzero(share >= (1 + share[-1]) / 2)
@@ -253,7 +253,7 @@ class NodePredictor:
         marked = (
             f"the mark is for probabilities below {rule.cannot_tell_below:g}"
             if rule.cannot_tell_below is not None
-            else "the mark is for probabilities below those above which held-out nodes are wrong half as often"
+            else "the mark is for probabilities under those above which held-out nodes err half as often"
         )
         return (
             f"logistic regression on the embedding, strength {self.model.strength:g} and temperature "
@@ -280,7 +280,7 @@ def check_labels(labels: Whole, names: tuple[str, ...]) -> tuple[str, ...]:
     if share < RARE:
         rare = names[enough[counts[enough].argmin()]]
         notes.append(
-            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): see its average precision or balanced "
-            "accuracy; --class-weight balanced or --threshold find more of it"
+            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): see its average precision or "
+            "balanced accuracy; --class-weight balanced or --threshold find more of it"
         )
     return tuple(notes)

@@ -29,9 +29,7 @@ MANY_NODES, WIDEST = 10_000, 128
 """Where all of more nodes than this ask, wider embeddings are compared in so many principal directions."""
 
 
-def nearest(
-    embedding: Floats, asked: Whole, k: int, candidates: Whole | None = None
-) -> tuple[Whole, Floats]:
+def nearest(embedding: Floats, asked: Whole, k: int, candidates: Whole | None = None) -> tuple[Whole, Floats]:
     """Return the k nearest other nodes of each asked one and their cosine similarity, `[asked, k]` each.
 
     Exact: every node is looked at, some at a time, so that no matrix of all pairs is ever made. The embedding
@@ -76,9 +74,7 @@ def nearest_to_all(embedding: Floats, k: int) -> tuple[Whole, Floats]:
     return nearest(rows, np.arange(len(rows)), k)
 
 
-def _best(
-    near: Floats, which: Whole, cosine: Floats, others: Whole, k: int
-) -> tuple[Floats, Whole]:
+def _best(near: Floats, which: Whole, cosine: Floats, others: Whole, k: int) -> tuple[Floats, Whole]:
     """Return the k best of those known so far and of some others, the best first."""
     if cosine.shape[1] > 4 * k:  # ties at the border are kept in: the lower number wins them below
         border = np.partition(cosine, -k, axis=1)[:, -k][:, None]
@@ -173,8 +169,8 @@ class _Reasons:
         moments = sums.moments()
         self.mean, spread = np.array(moments.mean), np.sqrt(np.array(moments.variance))
         self.spread = np.where(spread > 1e-12, spread, np.inf)
-        self.counted = moments.zeros_and_ones or not moments.negative and moments.filled <= 0.5 * (
-            moments.rows * len(moments.mean)
+        self.counted = moments.zeros_and_ones or (
+            not moments.negative and moments.filled <= 0.5 * (moments.rows * len(moments.mean))
         )
 
     def _heard(self, node: int) -> Whole:
@@ -213,9 +209,7 @@ class _Reasons:
         row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
         return row
 
-    def _named(
-        self, column: int, left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]
-    ) -> str:
+    def _named(self, column: int, left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> str:
         name = f"feature {column}" if self.names is None else str(self.names[column])
         a, b = left[column], right[column]
         return name if a == b == 1 else f"{name} ({a:.3g}, {b:.3g})"

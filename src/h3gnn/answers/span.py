@@ -22,8 +22,8 @@ ROWS = 16_384
 class Span:
     """An embedding's rows, standardised over all nodes, and turned into the span of the rows fitted on.
 
-    An L2-regularised classifier lies in the span of its training rows: where these are fewer than the columns,
-    nothing is lost by the turn, and the fit is as cheap as its nodes are few.
+    An L2-regularised classifier lies in the span of its training rows: where these are fewer than the
+    columns, nothing is lost by the turn, and the fit is as cheap as its nodes are few.
 
     Args:
         embedding: of all nodes, `[nodes, D]`; no label is needed to standardise it.

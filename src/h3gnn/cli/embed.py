@@ -28,7 +28,8 @@ def embed(
     refresh: Annotated[
         bool,
         typer.Option(
-            "--refresh", help="Embed all nodes of the grown graph anew, not the new ones alone.",
+            "--refresh",
+            help="Embed all nodes of the grown graph anew, not the new ones alone.",
             rich_help_panel=NEW,
         ),
     ] = False,
@@ -106,5 +107,9 @@ def _embed_new(
         }
         typer.echo(json.dumps(told | {"provenance": found.graph.provenance.as_dict()}, indent=2))
         return
-    which = f"all {len(found.embedding):,} nodes, {found.new:,} of them new" if refresh else f"{found.new:,} new nodes"
+    which = (
+        f"all {len(found.embedding):,} nodes, {found.new:,} of them new"
+        if refresh
+        else f"{found.new:,} new nodes"
+    )
     typer.echo(f"wrote {out}: {which}, {found.embedding.shape[1]:,} dimensions")

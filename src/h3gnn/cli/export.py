@@ -82,8 +82,8 @@ def export(
 
         if embedding.shape[1] > MOST_ATTRIBUTES:
             say(
-                f"note: {embedding.shape[1]:,} columns are too many for GraphML, which has a place in the plane "
-                f"alone; --dimensions {MOST_ATTRIBUTES} puts so many in"
+                f"note: {embedding.shape[1]:,} columns are too many for GraphML, which has a place in the "
+                f"plane alone; --dimensions {MOST_ATTRIBUTES} puts so many in"
             )
     if as_json:
         typer.echo(json.dumps(told, indent=2))

@@ -27,13 +27,15 @@ NOT_ASKED = ("graph", "edges", "features", "split_columns", "undirected", "data_
 def predict(
     *,
     run: RunArgument,
-    out: Annotated[
-        Path, typer.Option("--out", help="File for the predictions: .parquet or .csv.")
-    ] = Path("predictions.parquet"),
+    out: Annotated[Path, typer.Option("--out", help="File for the predictions: .parquet or .csv.")] = Path(
+        "predictions.parquet"
+    ),
     source: Source,
     class_weight: Annotated[
         str,
-        typer.Option(help="none, or balanced: decide as is best where classes are rare.", rich_help_panel=PANEL),
+        typer.Option(
+            help="none, or balanced: decide as is best where classes are rare.", rich_help_panel=PANEL
+        ),
     ] = "none",
     threshold: Annotated[
         str | None,
@@ -70,8 +72,8 @@ def predict(
 
     Each row has a node, its class, the class's probability, whether that is too little to tell, and the
     probability of every class. Probabilities are calibrated, and marks learned, on labelled nodes that the
-    classifier had not seen; the scores are of labelled nodes that no part of this had seen. Labels are those of
-    the run, or a file's: `--labels nodes.csv` with a node and its class in each row.
+    classifier had not seen; the scores are of labelled nodes that no part of this had seen. Labels are
+    those of the run, or a file's: `--labels nodes.csv` with a node and its class in each row.
     """
     settings.check_output(out, TABLE_ENDINGS)
     from h3gnn.answers.classes import predict_classes

@@ -15,7 +15,7 @@ from h3gnn.encoder.sparse import Pattern, csr_tensor, row_pointers
 from h3gnn.encoder.support import Support, adjacency_entries
 
 PRECISION, MOST_STEPS = 1e-6, 2000
-"""Walks are followed until a step changes no more than this share; at the longest smoothing, so many steps."""
+"""Walks are followed until a step changes no more than this share, and for no more than so many steps."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class NewEdges:
         target = torch.arange(known, known + new).repeat_interleave(count)
         return cls(torch.stack([neighbours.flatten(), target]), None, known, new)
 
-    def entries(
-        self, *, undirected: bool, self_loops: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def entries(self, *, undirected: bool, self_loops: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return rows, columns and weights of what new nodes hear, and the new nodes' degrees in both roles.
 
         Sorted by row, then column. A new node's degree as a sender counts the known nodes at its edges.

@@ -194,7 +194,7 @@ def labels_of_nodes(
     label_column: Column | None,
     style: dict[str, Any],
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Read the classes of nodes that are known already: int64 `[nodes]`, -1 where unknown, and their names."""
+    """Read the classes of nodes that are known already, `[nodes]`, -1 where unknown, and their names."""
     read = read_labels(path, id_column, label_column, None, style)
     check_once(read.ids, read.table.place)
     rows = find_nodes(read.ids, NodeIndex(node_ids), known_by, read.table)
