@@ -1,11 +1,11 @@
 """How well new nodes are embedded by `H3GNN.extend`, against embedding or fitting the whole graph anew.
 
 `python -m benchmarks.new_nodes [GRAPH …] [--seeds 3]` takes a tenth of a graph's nodes away, fits the rest
-with default settings, and lets the nodes come back with their edges, in three ways: `extend` (only the
-new rows; fitted ones stay), `refresh` (all rows by the fitted model in the grown graph), `refit` (a new
-fit of the whole graph). For each, a classifier learns from half of the fitted nodes and is asked about the new ones;
-beside it stand the cosine of `extend` with `refresh` for the new nodes, and how much `refresh` moves the old
-ones.
+with default settings, and lets the nodes come back with their edges, in three ways: `extend` (only the new
+rows; fitted ones stay), `refresh` (all rows by the fitted model in the grown graph), `refit` (a new fit of
+the whole graph). For each, a classifier learns from half of the fitted nodes and is asked about the new
+ones; beside it stand the cosine of `extend` with `refresh` for the new nodes, and how much `refresh` moves
+the old ones.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ def links(
 
     `h3gnn links run/ ann bob --check none`
 
-    The embedding of the run has seen every edge, so a tenth of them is hidden and the same model is fitted
-    once more, which takes as long as the fit did. Half of the hidden edges teach how an unseen edge looks, and
-    the other half score it, against random pairs and against pairs two steps apart, which are harder. Candidates
-    are the nearest nodes in the embedding and nodes two steps apart.
+    The embedding of the run has seen every edge, so a tenth of them is hidden and the same model is
+    fitted once more, which takes as long as the fit did. Half of the hidden edges teach how an unseen
+    edge looks, and the other half score it, against random pairs and against pairs two steps apart,
+    which are harder. Candidates are the nearest nodes in the embedding and nodes two steps apart.
     """
     if out is not None:
         settings.check_output(out, TABLE_ENDINGS)
