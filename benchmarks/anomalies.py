@@ -3,7 +3,7 @@
 `python -m benchmarks.anomalies [GRAPH …] [--seeds 3]` puts anomalies into benchmark graphs by the usual
 protocol (Ding et al., 2019, as PyGOD does): structural ones, random nodes joined to cliques of fifteen; and
 as many contextual ones, nodes that take the features of the farthest of fifty random nodes. A model is
-fitted on the damaged graph with default settings, `H3GNN.anomalies` ranks the nodes, and the area under the
+fitted on the damaged graph with the preset `quick`, `H3GNN.anomalies` ranks the nodes, and the area under the
 ROC curve is printed, over all anomalies and for each kind against the nodes that nothing was done to.
 Labels play no part.
 """
@@ -30,10 +30,11 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import rounded, versions, write_json
+from h3gnn.storage.files import read_json, rounded, versions, write_json
 
 RESULTS = Path(__file__).parent / "results" / "anomalies.json"
 GRAPHS = ("texas", "wisconsin", "chameleon-filtered", "cora")
+PRESET = "quick"
 CLIQUE, CANDIDATES, SHARE = 15, 50, 0.025
 """Nodes of a clique, nodes among which the farthest is taken, and the share of nodes of each kind."""
 Doubles = npt.NDArray[np.float64]
@@ -68,7 +69,7 @@ def inject(graph: Graph, seed: int) -> tuple[Graph, npt.NDArray[np.int64]]:
 
 def degree(graph: Graph) -> Doubles:
     """Return the number of neighbours."""
-    return Neighbourhood(graph.edge_index, graph.num_nodes).degree.astype(np.float64)
+    return np.asarray(Neighbourhood(graph.edge_index, graph.num_nodes).degree, dtype=np.float64)
 
 
 def neighbour_distance(graph: Graph) -> Doubles:
@@ -107,15 +108,15 @@ def dominant(graph: Graph, epochs: int = 100, width: int = 64, share: float = 0.
         optimizer.zero_grad()
         error.mean().backward()
         optimizer.step()
-    return error.detach().double().cpu().numpy()
+    return np.asarray(error.detach().double().cpu().numpy())
 
 
 def of_model(graph: Graph) -> dict[str, Doubles]:
     """Return the score of `H3GNN.anomalies`, and of each of its parts."""
-    table = H3GNN().fit(graph).anomalies().sort_values("node")
+    table = H3GNN.from_preset(PRESET).fit(graph).anomalies().sort_values("node")
     names = {"score": "H3GNN", "features": "  part features", "neighbours": "  part neighbours"}
     names |= {"difficulty": "  part difficulty", "disagreement": "  part disagreement"}
-    return {names[name]: table[name].to_numpy() for name in names}
+    return {names[name]: table[name].to_numpy() for name in names if name in table}
 
 
 BASELINES: dict[str, Callable[[Graph], Doubles]] = {
@@ -163,10 +164,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows: list[dict[str, Any]] = []
+    rows = read_json(asked.out)["rows"] if asked.out.exists() else []
     for name in asked.graphs:
-        rows += measure(name, asked.seeds)
-        write_json(asked.out, {"device": device, "versions": versions(), "rows": rounded(rows, 4)})
+        rows = [row for row in rows if row["graph"] != name] + measure(name, asked.seeds)
+        write_json(
+            asked.out, {"device": device, "preset": PRESET, "versions": versions(), "rows": rounded(rows, 4)}
+        )
     print(json.dumps({"written": str(asked.out)}))
 
 

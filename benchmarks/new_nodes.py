@@ -1,7 +1,7 @@
 """How well new nodes are embedded by `H3GNN.extend`, against embedding or fitting the whole graph anew.
 
 `python -m benchmarks.new_nodes [GRAPH …] [--seeds 3]` takes a tenth of a graph's nodes away, fits the rest
-with default settings, and lets the nodes come back with their edges, in three ways: `extend` (only the new
+with the preset `quick`, and lets the nodes come back with their edges, in three ways: `extend` (only the new
 rows; fitted ones stay), `refresh` (all rows by the fitted model in the grown graph), `refit` (a new fit of
 the whole graph). For each, a classifier learns from half of the fitted nodes and is asked about the new
 ones; beside it stand the cosine of `extend` with `refresh` for the new nodes, and how much `refresh` moves
@@ -25,10 +25,11 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import rounded, versions, write_json
+from h3gnn.storage.files import read_json, rounded, versions, write_json
 
 RESULTS = Path(__file__).parent / "results" / "new_nodes.json"
 GRAPHS = ("texas", "wisconsin", "chameleon-filtered", "cora")
+PRESET = "quick"
 SHARE = 0.1
 Floats = npt.NDArray[np.float32]
 
@@ -61,7 +62,7 @@ def once(graph: Graph, seed: int) -> dict[str, float]:
     old = graph.num_nodes - round(SHARE * graph.num_nodes)
     whole, labels = part(graph, order), graph.labels.numpy()[order]
     fitted = part(graph, order[:old])
-    model = H3GNN(random_state=seed).fit(fitted)
+    model = H3GNN.from_preset(PRESET, random_state=seed).fit(fitted)
     ends = whole.edge_index.numpy()
     edges = ends[:, (ends >= old).any(axis=0)]
     started = time.perf_counter()
@@ -70,7 +71,7 @@ def once(graph: Graph, seed: int) -> dict[str, float]:
     started = time.perf_counter()
     refreshed = model.transform(whole)
     whole_took = time.perf_counter() - started
-    refit = H3GNN(random_state=seed).fit(whole).embedding_
+    refit = H3GNN.from_preset(PRESET, random_state=seed).fit(whole).embedding_
     return {
         "accuracy_extend": accuracy(model.embedding_, labels, old, new),
         "accuracy_refresh": accuracy(refreshed[:old], labels, old, refreshed[old:]),
@@ -90,15 +91,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = read_json(asked.out)["rows"] if asked.out.exists() else []
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in asked.graphs:
         each = [once(load(name), seed) for seed in range(asked.seeds)]
         mean = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
         std = {key: float(np.std([one[key] for one in each])) for key in each[0]}
+        rows = [row for row in rows if row["graph"] != name]
         rows.append({"graph": name, "mean": mean, "std": std, "seeds": asked.seeds})
         print(name, json.dumps(rounded(mean, 3)), flush=True)
-        write_json(asked.out, {"device": device, "versions": versions(), "rows": rounded(rows, 4)})
+        write_json(
+            asked.out, {"device": device, "preset": PRESET, "versions": versions(), "rows": rounded(rows, 4)}
+        )
     print(json.dumps({"written": str(asked.out)}))
 
 

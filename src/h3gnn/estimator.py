@@ -409,9 +409,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 of a table needs none: new rows join their nearest.
             refresh: embed all nodes anew in the grown graph; edges between fitted nodes are taken, too.
         """
-        check_is_fitted(self)
-        if isinstance(self.graph_, MappedGraph):
-            raise InputError("new nodes cannot join a graph in files: fit it in memory, or fit it anew")
+        self._check_in_memory()
         if self.smoothing_ and self.smoother == "powers" and not refresh:
             raise InputError('smoother="powers" reads out the whole graph together: extend with refresh=True')
         if edges is None and self.is_table_:
@@ -438,7 +436,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             k: how many for each.
             among: ids of the nodes to choose from; all by default.
         """
-        check_is_fitted(self, "embedding_")
+        self._check_in_memory()
         check_whole("k", k, 1)
         alone = isinstance(nodes, str) or np.ndim(nodes) == 0
         asked = find_nodes(self.graph_, [nodes] if alone else nodes)
@@ -455,7 +453,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def anomalies(self) -> pd.DataFrame:
         """Return all nodes, first those that neither features nor neighbours predict; `find_anomalies`."""
-        check_is_fitted(self, "embedding_")
+        self._check_in_memory()
         difficulty = self.history_.difficulty
         told = None if difficulty is None else difficulty.float().numpy()
         return find_anomalies(self.graph_, self._by_model(), self.members_, told)
@@ -469,20 +467,31 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             check: hide some edges and fit once more without them, to learn how edges look that an embedding
                 has not seen and to score on others; else pairs are ranked by similarity alone.
         """
-        check_is_fitted(self, "embedding_")
+        self._check_in_memory()
         check_whole("top", top, 1)
 
         def refit(graph: Graph) -> npt.NDArray[np.float32]:
-            return clone(self).fit(graph)._by_model()
+            fitted: H3GNN = clone(self).fit(graph)
+            return fitted._by_model()
 
         asked = None if nodes is None else find_nodes(self.graph_, nodes)
-        seed = self.random_state if isinstance(self.random_state, numbers.Integral) else 0
         return find_links(
-            self.graph_, self._by_model(), refit if check else None, asked=asked, top=top, seed=int(seed)
+            self.graph_,
+            self._by_model(),
+            refit if check else None,
+            asked=asked,
+            top=top,
+            seed=self.seeds_[0],
         )
 
+    def _check_in_memory(self) -> None:
+        check_is_fitted(self)
+        if isinstance(self.graph_, MappedGraph):
+            raise InputError("this needs the graph in memory, and the fitted one lies in files: fit it there")
+
     def _by_model(self) -> npt.NDArray[np.float32]:
-        return self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
+        found: npt.NDArray[np.float32] = self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
+        return found
 
     def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return each token's columns of the embedding; nothing where it keeps one token only."""

@@ -39,7 +39,7 @@ EDGES = pd.DataFrame({"source": ["p3", "new0", "p9", "new1"], "target": ["new0",
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_one_new_node_is_embedded_as_in_the_grown_graph(weighted: bool, self_loops: bool) -> None:
-    how = {"smoothing": 0.0, "self_loops": self_loops and not weighted}
+    how: dict[str, Any] = {"smoothing": 0.0, "self_loops": self_loops and not weighted}
     model = H3GNN(**QUICK, **how, hops=1).fit(random_graph(weighted))
     edges = EDGES.iloc[:2].assign(**({"weight": [0.7, 1.9]} if weighted else {}))
     found = model.extend(new_nodes(count=1), edges)
@@ -49,7 +49,12 @@ def test_one_new_node_is_embedded_as_in_the_grown_graph(weighted: bool, self_loo
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_where_no_fitted_node_hears_new_ones_the_whole_graph_says_the_same(sparse: bool) -> None:
-    how = {"smoothing": 0.0, "undirected": False, "edge_start": 0.5, "edge_weights": "learned"}
+    how: dict[str, Any] = {
+        "smoothing": 0.0,
+        "undirected": False,
+        "edge_start": 0.5,
+        "edge_weights": "learned",
+    }
     graph = random_graph(sparse=sparse)
     model = H3GNN(**QUICK, **how).fit(graph)
     edges = pd.DataFrame({"a": ["p3", "p5", "p9", "new1"], "b": ["new0", "new0", "new1", "new0"]})
@@ -84,6 +89,9 @@ def test_arrays_are_positions_after_the_fitted_nodes() -> None:
     found = model.extend(np.ones((2, 3)), np.array([[0, 10], [10, 11]]))
     assert found.node_ids.tolist() == [10, 11]
     assert found.graph.num_nodes == 12
+    named = pd.DataFrame(np.ones((1, 3)), index=[700])
+    later = model.extend(named, pd.DataFrame({"a": [4], "b": [700]}), refresh=True)
+    assert later.node_ids.tolist() == [*range(10), 700]
 
 
 def test_a_table_joins_its_nearest() -> None:

@@ -73,9 +73,9 @@ def test_the_model_tells_tokens_and_attention() -> None:
     model = H3GNN(**options, smoothing=0.0).fit(check_graph(BAG, ENDS, node_ids=NAMES))
     told = model.similar("ann", 3)
     assert told["node"].tolist() == ["ann"] * 3
-    agree = [name for name in told if name.startswith("agree: ")]
+    agree = [str(name) for name in told if str(name).startswith("agree: ")]
     assert len(agree) == 4
-    listens = told[[name for name in told if name.startswith("listens: ")]]
+    listens = told[[str(name) for name in told if str(name).startswith("listens: ")]]
     np.testing.assert_allclose(listens.sum(axis=1), 1, atol=1e-5)
     by_model = (model.embedding_ - model.embedding_.mean(axis=0)).reshape(5, 2, 4, 8)[:, :, 2].reshape(5, -1)
     other = NAMES.tolist().index(told["similar"][0])

@@ -199,7 +199,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
 
 def test_faiss_is_named_where_it_is_missing(folder: Path, tmp_path: Path) -> None:
     try:
-        import faiss
+        import faiss  # type: ignore[import-not-found]
     except ImportError:
         with pytest.raises(InputError, match="pip install faiss-cpu"):
             call("export", folder / "run", "--to", "faiss", "--out", tmp_path / "i.faiss")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ def find_anomalies(
     graph: Graph,
     by_model: Floats,
     members: Sequence[str],
-    difficulty: Floats | None = None,
+    difficulty: npt.NDArray[Any] | None = None,
 ) -> pd.DataFrame:
     """Return every node with its score, the oddest first, and the parts of the score.
 
@@ -94,7 +95,7 @@ def edge_surprise(features: Floats, around: Neighbourhood) -> Doubles:
     for first in range(0, len(rows), 1 << 18):
         some = slice(first, first + (1 << 18))
         cosine[some] = (unit[rows[some]] * unit[around.adjacency.indices[some]]).sum(axis=1)
-    return np.bincount(rows, weights=1 - cosine, minlength=around.nodes)
+    return np.asarray(np.bincount(rows, weights=1 - cosine, minlength=around.nodes), dtype=np.float64)
 
 
 def disagreement(by_model: Floats, members: Sequence[str]) -> Doubles:
@@ -117,4 +118,4 @@ def disagreement(by_model: Floats, members: Sequence[str]) -> Doubles:
         near -= near.mean(axis=1, keepdims=True)
         views.append(near / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12))
     pairs = [(views[a] * views[b]).sum(axis=1) for a in range(len(views)) for b in range(a + 1, len(views))]
-    return 1 - np.mean(pairs, axis=0, dtype=np.float64)
+    return np.asarray(1 - np.mean(pairs, axis=0, dtype=np.float64))

@@ -82,8 +82,8 @@ def read_new_nodes(features: Path, edges: Path | None, reading: dict[str, Any]) 
     table = pd.DataFrame(file.values, index=file.ids) if file.named else file.values
     if edges is None:
         return table, None
-    columns = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
-    opened = open_edges(edges, *columns, style)
+    source, target, weight = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
+    opened = open_edges(edges, source, target, weight, style)
     block = opened.table.read(opened.ends, opened.weight)
     joined = pd.DataFrame({"source": block.ids[0], "target": block.ids[1]})
     return table, joined.assign(weight=block.numbers[:, 0]) if opened.weight else joined
@@ -252,8 +252,8 @@ def _join(
         edge_weight=weights,
         labels=longer(graph.labels, -1),
         class_names=graph.class_names,
-        masks=None if masks[0] is None else masks,  # type: ignore[arg-type]
-        node_ids=ids if graph.has_ids or ids.dtype.kind == "O" else None,
+        masks=None if masks[0] is None else masks,
+        node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
         source=f"{graph.provenance.source} with {new:,} new nodes",
         notes=graph.provenance.mended,
     )

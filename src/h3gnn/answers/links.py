@@ -80,7 +80,7 @@ def find_links(
         raise InputError("no pair of nodes is left to propose: every candidate is joined already")
     counts = {"candidates": candidates.shape[1]}
     if refit is None:
-        score, scores = view.similarity(candidates), {}
+        score, scores = view.similarity(candidates), dict[str, dict[str, float]]()
         how = "by similarity alone; nothing was checked, and the embedding has seen every edge"
     else:
         head, scores, hidden = _learn_head(graph, around, features, refit, seed)

@@ -137,7 +137,7 @@ def reduced_features(graph: Graph, most: int) -> Floats:
             from sklearn.decomposition import TruncatedSVD
 
             reduced = TruncatedSVD(most, random_state=0).fit_transform(matrix)
-            return (reduced - reduced.mean(axis=0)).astype(np.float32)
+            return np.asarray(reduced - reduced.mean(axis=0), dtype=np.float32)
         scaled = torch.from_numpy(matrix.toarray())
     return principal(scaled.numpy(), most)
 
@@ -145,7 +145,7 @@ def reduced_features(graph: Graph, most: int) -> Floats:
 def principal(rows: Floats, most: int) -> Floats:
     """Return rows centred, in their first principal directions where they have more columns."""
     if min(rows.shape) <= most:
-        return (rows - rows.mean(axis=0)).astype(np.float32)
+        return np.asarray(rows - rows.mean(axis=0), dtype=np.float32)
     from sklearn.decomposition import PCA
 
     reduced = PCA(most, random_state=0, svd_solver="randomized").fit_transform(rows)

@@ -50,7 +50,8 @@ class Span:
         some = torch.randperm(len(every), generator=draw)[:ROWS].numpy()
         rows = self.standard(every.numpy()[some])
         values, vectors = torch.linalg.eigh(rows.T @ rows)
-        return vectors[:, values.argsort(descending=True)[:DIRECTIONS]]
+        found: Tensor = vectors[:, values.argsort(descending=True)[:DIRECTIONS]]
+        return found
 
     def of(self, seen: Whole) -> Callable[[Whole], Tensor]:
         """Return what gives labelled rows, by their place among the labelled, in the span of those seen."""

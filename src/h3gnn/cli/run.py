@@ -42,7 +42,8 @@ def open_run(run: Path, device: str) -> H3GNN:
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
-    model = H3GNN.load(run).set_params(device=device)
+    model = H3GNN.load(run)
+    model.set_params(device=device)
     if is_mapped(model.graph_):
         raise InputError(
             f"{run} is a run on a graph in files: its embeddings are had by `h3gnn embed {run} --out "

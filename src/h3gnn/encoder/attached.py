@@ -107,9 +107,9 @@ def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Ten
     """
     kept = torch.zeros(support.nodes, dtype=torch.bool)
     kept[nodes] = True
-    whole, frontier = kept.clone(), nodes.unique()
+    whole, frontier = kept.clone(), torch.unique(nodes)
     for hop in range(hops):
-        heard = support.pattern.cols[_entries_of(support, frontier)].long().unique()
+        heard = torch.unique(support.pattern.cols[_entries_of(support, frontier)].long())
         frontier = heard[~kept[heard]]
         kept[heard] = True
         if hop < hops - 1:
