@@ -61,14 +61,13 @@ def test_members_that_place_a_node_differently_disagree_on_it() -> None:
     assert disagreement(three, ["a", "a", "a"]).argmax() == 3
 
 
-def test_the_score_is_fishers_mean() -> None:
+def test_the_score_is_that_of_the_oddest_part() -> None:
     graph = ring()
     table = find_anomalies(graph, graph.features.numpy()[:, None], ["teacher"], np.arange(40.0)[None])
-    row = table[table["node"] == "n39"].iloc[0]
-    parts = []
-    for name in ("features", "neighbours", "difficulty"):
-        parts.append(-np.log10((table[name] >= row[name]).mean()))
-    assert row["score"] == pytest.approx(np.mean(parts))
+    for _, row in table.iterrows():
+        shares = [float((table[name] >= row[name]).mean()) for name in ("features", "neighbours")]
+        assert row["score"] == pytest.approx(-np.log10(min(shares)))
+    assert table["difficulty"].max() == 1
 
 
 def test_the_model_knows_difficulty_and_disagreement() -> None:

@@ -32,18 +32,18 @@ def find_anomalies(
     members: Sequence[str],
     difficulty: npt.NDArray[Any] | None = None,
 ) -> pd.DataFrame:
-    """Return every node with its score, the oddest first, and the parts of the score.
+    """Return every node with its score, the oddest first, and what the score is made of.
 
-    Columns: `node`, `score`, and of each part its value:
+    Columns: `node`, `score`, the two parts of the score, and what training noticed beside them:
 
     - `features`: how far the node's features are from what its neighbours' features and embeddings predict;
     - `neighbours`: how many of its edges nothing explains: the sum of its distances to its neighbours;
     - `difficulty`: how hard the node was in training, the mean percentile over the models;
     - `disagreement`: how differently the models place it among the others; only where there are several.
 
-    The score combines them as Fisher combined tests: with p the share of nodes that are at least as odd in a
-    part, it is the mean of −log10 p over the parts. A node that is very odd in one part ranks as high as one
-    that is odd in all.
+    With p the share of nodes that are at least as odd in a part, the score is −log10 p of the part in which
+    the node is oddest (Tippett's way to combine tests). Difficulty and disagreement do not enter: they are
+    high for much that is not odd, and made the score worse where that was tried (docs/answers.md).
 
     Args:
         graph: of the embedding.
@@ -57,13 +57,13 @@ def find_anomalies(
         "features": feature_surprise(features, embedding, around),
         "neighbours": edge_surprise(features, around),
     }
+    oddness = [-np.log10(rankdata(-one, "max") / len(one)) for one in parts.values()]
     if difficulty is not None:
         ranks = [rankdata(one) / len(one) for one in np.asarray(difficulty, dtype=np.float64)]
         parts["difficulty"] = np.mean(ranks, axis=0)
     if by_model.shape[1] > 1:
         parts["disagreement"] = disagreement(by_model, members)
-    oddness = [-np.log10(rankdata(-one, "max") / len(one)) for one in parts.values()]
-    table = pd.DataFrame({"node": graph.node_ids, "score": np.mean(oddness, axis=0), **parts})
+    table = pd.DataFrame({"node": graph.node_ids, "score": np.max(oddness, axis=0), **parts})
     return table.sort_values("score", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -28,9 +28,9 @@ def anomalies(
 
     `h3gnn anomalies run/ --out anomalies.csv`
 
-    The parts of the score stand beside it: how far a node's features are from what its neighbours predict,
-    how many of its edges nothing explains, how hard it was in training, and how much the models
-    disagree on it. docs/answers.md tells how well anomalies that were put in are found.
+    What the score is made of stands beside it: how far a node's features are from what its neighbours
+    predict, and how many of its edges nothing explains; then how hard it was in training and how much the
+    models disagree on it. docs/answers.md tells how well anomalies that were put in are found.
     """
     if out is not None:
         settings.check_output(out, TABLE_ENDINGS)
