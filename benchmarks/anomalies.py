@@ -156,6 +156,21 @@ def measure(name: str, seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table of docs/answers.md: the mean AUC in percent, over all anomalies and of each kind."""
+    graphs = list(dict.fromkeys(row["graph"] for row in rows))
+    lines = ["| detector | " + " | ".join(graphs) + " |", "| --- |" + " --- |" * len(graphs)]
+    for title in dict.fromkeys(row["detector"] for row in rows):
+        of = {row["graph"]: row for row in rows if row["detector"] == title}
+        cells = []
+        for name in graphs:
+            mean, std = of[name]["auc"], of[name]["std"]["all"]
+            kinds = f"{100 * mean['structural']:.1f}, {100 * mean['contextual']:.1f}"
+            cells.append(f"{100 * mean['all']:.1f} ± {100 * std:.1f} ({kinds})")
+        lines.append(f"| {title.strip()} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)

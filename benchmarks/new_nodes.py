@@ -84,6 +84,21 @@ def once(graph: Graph, seed: int) -> dict[str, float]:
     }
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table of docs/answers.md."""
+    lines = [
+        "| graph | new nodes | accuracy, extend | refresh | refit | cosine of new rows | of old rows |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        mean, std = row["mean"], row["std"]
+        ways = ("accuracy_extend", "accuracy_refresh", "accuracy_refit")
+        scores = " | ".join(f"{100 * mean[way]:.1f} ± {100 * std[way]:.1f}" for way in ways)
+        near = f"{mean['cosine_new']:.3f} | {mean['cosine_old']:.3f}"
+        lines.append(f"| {row['graph']} | {mean['new']:.0f} | {scores} | {near} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
