@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from h3gnn.answers.extending import Extension
+    from h3gnn.classifier import NodeClassifier
     from h3gnn.encoder.joint import JointEncoder
     from h3gnn.errors import (
         CheckpointError,
@@ -42,10 +44,13 @@ __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "p
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
 __all__ += ["TablePlan", "encode_table"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
+__all__ += ["Extension", "NodeClassifier"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
+    "answers.extending": ("Extension",),
+    "classifier": ("NodeClassifier",),
     "encoder.joint": ("JointEncoder",),
     "errors": (
         "CheckpointError",

@@ -11,17 +11,24 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from h3gnn.answers.anomalies import find_anomalies
+from h3gnn.answers.extending import Extension, add_nodes, rows_below
+from h3gnn.answers.links import Links, find_links
+from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
-from h3gnn.encoder.support import attach_nodes, support_of_rows
-from h3gnn.errors import InputError
+from h3gnn.encoder.support import support_of_rows
+from h3gnn.encoder.tokens import token_names
+from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
@@ -30,7 +37,7 @@ from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.plan import check_same_plan, scaling_of
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.graphs.structural import is_structural
-from h3gnn.inputs import by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
+from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -414,20 +421,137 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.fit(X, y, **how)
         return named_rows(self, self.embedding_.copy(), self.graph_, X)
 
-    def attention(self) -> npt.NDArray[np.float32]:
+    def extend(self, X: Any, edges: Any = None, *, refresh: bool = False) -> Extension:  # noqa: N803
+        """Embed nodes that have joined the fitted graph; only the new rows are worked out.
+
+        The new nodes hear the fitted ones and one another; the fitted nodes hear nothing new and keep their
+        embeddings, as a vector store needs it. The model itself stays as it is.
+
+        Args:
+            X: features of the new nodes alone: a DataFrame whose index names them; or an array, whose rows
+                are positions after the fitted nodes.
+            edges: DataFrame of source, target and perhaps weight, by ids; or `[2, edges]` positions. A model
+                of a table needs none: new rows join their nearest.
+            refresh: embed all nodes anew in the grown graph; edges between fitted nodes are taken, too.
+        """
+        self._check_in_memory()
+        if self.smoothing_ and self.smoother == "powers" and not refresh:
+            raise InputError('smoother="powers" reads out the whole graph together: extend with refresh=True')
+        table = X if isinstance(X, Graph) else as_graph(X, NO_EDGE, plan=self.graph_.plan)
+        check_same_plan(self.graph_.plan, table.plan)
+        table = by_name(self.graph_, table)
+        if edges is None and self.is_table_:
+            edges = self._nearest(self.scaler_(table.features).to_dense()).edge_index.numpy()
+        grown = add_nodes(self.graph_, table, edges, between_known=refresh)
+        if refresh:
+            every = self.transform(grown.graph)
+            return Extension(every, grown.graph.node_ids, grown.graph, True, grown.new, grown.notes)
+        weight = self.graph_.edge_weight
+        loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
+        joining = NewEdges(grown.edge_index, grown.edge_weight, grown.known, grown.new, loop)
+        new = torch.arange(grown.known, grown.graph.num_nodes)
+        rows = self.scaler_(rows_in_memory(grown.graph.features, self.support_).read(new))
+        embedding, ids = self._embed_new(rows, joining), grown.graph.node_ids[grown.known :]
+        return Extension(embedding, ids, grown.graph, False, grown.new, grown.notes)
+
+    def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
+        """Return the nodes that are nearest to the named ones, with the reasons; see `similar_nodes`.
+
+        Args:
+            nodes: an id, or several.
+            k: how many for each.
+            among: ids of the nodes to choose from; all by default.
+        """
+        self._check_in_memory()
+        check_whole("k", k, 1)
+        alone = isinstance(nodes, str) or np.ndim(nodes) == 0
+        asked = find_nodes(self.graph_, [nodes] if alone else nodes)
+        return similar_nodes(
+            self.graph_,
+            self.embedding_,
+            asked,
+            k,
+            feature_names=getattr(self, "feature_names_in_", None),
+            tokens=self._token_columns(),
+            listens=self._listens if self.fusion == "attention" else None,
+            candidates=None if among is None else find_nodes(self.graph_, among),
+        )
+
+    def anomalies(self) -> pd.DataFrame:
+        """Return all nodes, first those that neither features nor neighbours predict; `find_anomalies`."""
+        self._check_in_memory()
+        difficulty = self.history_.difficulty
+        told = None if difficulty is None else difficulty.float().numpy()
+        return find_anomalies(self.graph_, self._by_model(), self.members_, told)
+
+    def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
+        """Return the likeliest pairs of nodes that no edge joins; see `find_links`.
+
+        Args:
+            nodes: ids, one of which every pair has; all by default.
+            top: how many pairs.
+            check: hide some edges and fit once more without them, to learn how edges look that an embedding
+                has not seen and to score on others; else pairs are ranked by similarity alone.
+        """
+        self._check_in_memory()
+        check_whole("top", top, 1)
+
+        def refit(graph: Graph) -> npt.NDArray[np.float32]:
+            fitted: H3GNN = clone(self).fit(graph)
+            return fitted._by_model()
+
+        asked = None if nodes is None else find_nodes(self.graph_, nodes)
+        return find_links(
+            self.graph_,
+            self._by_model(),
+            refit if check else None,
+            asked=asked,
+            top=top,
+            seed=self.seeds_[0],
+        )
+
+    def _check_in_memory(self) -> None:
+        check_is_fitted(self)
+        if isinstance(self.graph_, MappedGraph):
+            raise InputError("this needs the graph in memory, and the fitted one lies in files: fit it there")
+
+    def _by_model(self) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
+        return found
+
+    def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return each token's columns of the embedding; nothing where it keeps one token only."""
+        if self.output != "flatten":
+            return {}
+        place = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
+        names = token_names(self.hops)
+        return {name: place[:, at :: len(names)].ravel() for at, name in enumerate(names)}
+
+    def _listens(self, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the share of attention that each token of some nodes gets, `[nodes, tokens]`."""
+        shares: npt.NDArray[np.float32] = self.attention(nodes).mean(axis=(0, 2))
+        return shares
+
+    def attention(self, nodes: Any = None) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
 
         `[n_models, nodes, tokens, tokens]`, averaged over heads; the tokens are linear, MLP, hop 1, hop 2, ….
+
+        Args:
+            nodes: positions of the nodes that are asked for; all by default.
         """
         check_is_fitted(self)
         if isinstance(self.graph_, MappedGraph):
             raise InputError("the attention of a graph in files is not kept: fit a smaller graph in memory")
-        device = pick_device(self.device)
-        tokens = LayerwiseEncoder(
-            self.encoder_.to(device).eval(), self._rows(self.graph_, self.support_)
-        ).tokens()
+        encoder = self.encoder_.to(pick_device(self.device)).eval()
+        graph, edge_weights, chosen = self._rows(self.graph_, self.support_), None, None
+        if nodes is not None:
+            asked = torch.as_tensor(np.asarray(nodes, dtype=np.int64))
+            graph, edge_weights, kept = self._part(self.support_, asked)
+            chosen = torch.searchsorted(kept, asked)
+        tokens = torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).tokens()), dim=1)
         with torch.no_grad():
-            weights = self.encoder_.attention(torch.cat(list(tokens), dim=1))
+            weights = encoder.attention(tokens if chosen is None else tokens[:, chosen])
         if weights is None:
             raise InputError('fusion="mlp" has no attention to show')
         listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
@@ -679,23 +803,44 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         embedding: npt.NDArray[np.float32] = self.embedding_[np.maximum(known, 0)]
         new = np.flatnonzero(known < 0)
         if new.size:
-            embedding[new] = self._attach(self.scaler_(rows).to_dense()[new])
+            fresh = self.scaler_(rows).to_dense()[new]
+            embedding[new] = self._embed_new(fresh, self._nearest(fresh))
         return embedding
 
-    def _attach(self, rows: Tensor) -> npt.NDArray[np.float32]:
-        """Return the embeddings of new, scaled rows that hear their nearest fitted rows."""
-        device = pick_device(self.device)
+    def _nearest(self, rows: Tensor) -> NewEdges:
+        """Return the edges by which new, scaled rows of a table hear their nearest fitted rows."""
         fitted = self.scaler_(self.graph_.features).to_dense()
-        neighbours = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
-        support = attach_nodes(self.support_, neighbours, self_loops=self.self_loops)
-        nodes = torch.arange(support.nodes)
-        same = torch.where(nodes < fitted.shape[0], nodes, -1)
-        weights = carry_weights(self.encoder_, self.support_, support, same)
-        every = FeatureMatrix(torch.cat([fitted, rows]).to(device), storage=self.feature_storage)
-        graph = GraphRows.at_hand(every, support.to(device))
-        new = self._scaled(joined(self._embed(graph, weights.to(device)))[fitted.shape[0] :].cpu())
+        found = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
+        return NewEdges.to_nearest(found, self.graph_.num_nodes)
+
+    def _embed_new(self, rows: Tensor, edges: NewEdges) -> npt.NDArray[np.float32]:
+        """Return the embeddings of new, scaled rows beside the fitted nodes, which stay as they are."""
+        support = attach_nodes(self.support_, edges, undirected=self.undirected, self_loops=self.self_loops)
+        new = torch.arange(edges.known, edges.known + edges.new)
+        graph, weights, kept = self._part(support, new, rows)
+        encoded = joined(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
         known = torch.from_numpy(self.embedding_)
-        return _as_array(self._smoother(self.graph_, device).attach(new, known, neighbours))
+        return _as_array(smooth_attached(self._scaled(encoded), known, edges, self.smoothing_))
+
+    def _part(
+        self, support: Support, nodes: Tensor, new: Tensor | None = None
+    ) -> tuple[GraphRows, Tensor, Tensor]:
+        """Return the part of a graph that some nodes hear, its edge weights, and which nodes it has.
+
+        Args:
+            support: of the fitted graph, and of new nodes after it.
+            nodes: whose embeddings are wanted.
+            new: the scaled features of the new nodes.
+        """
+        device, known = pick_device(self.device), self.graph_.num_nodes
+        part, kept = cut_around(support, nodes, self.hops)
+        weights = carry_weights(self.encoder_, self.support_, part, torch.where(kept < known, kept, -1))
+        read = rows_in_memory(self.graph_.features, self.support_).read
+        features = self.scaler_(read(kept[kept < known]))
+        if new is not None:
+            features = rows_below(features, new)
+        matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
+        return GraphRows.at_hand(matrix, part.to(device)), weights.to(device), kept
 
 
 def _as_array(embedding: Tensor) -> npt.NDArray[np.float32]:

@@ -84,7 +84,20 @@ def stages(*, show: bool = True) -> Iterator[Told]:
         bar(completed=1.0, description="done")
 
 
+def write_table(path: Path, table: Any) -> None:
+    """Write a DataFrame as CSV or Parquet by the ending of the file name."""
+    if path.suffix.lower() == ".csv":
+        _write(path, lambda file: table.to_csv(file, index=False))
+    else:
+        _write(path, lambda file: table.to_parquet(file, index=False))
+
+
 def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:
+    """Write one row per node of a graph, as `write_rows` does."""
+    write_rows(path, embedding, graph.node_ids)
+
+
+def write_rows(path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any]) -> None:
     """Write one row per node under its id, as Parquet, CSV or NPY by the ending of the file name.
 
     Parquet and CSV have a column `node` and a column `e0`, `e1`, … per dimension. NPY holds the numbers
@@ -93,18 +106,13 @@ def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph
     import numpy as np
     import pandas as pd
 
-    ending = path.suffix.lower()
-    ids = pd.DataFrame({"node": graph.node_ids})
-    if ending == ".npy":
+    ids = pd.DataFrame({"node": node_ids})
+    if path.suffix.lower() == ".npy":
         _write(path.with_suffix(".ids.csv"), lambda file: ids.to_csv(file, index=False))
         _write(path, lambda file: np.save(file, embedding))
         return
     columns = {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])}
-    table = pd.DataFrame({"node": graph.node_ids, **columns})
-    if ending == ".csv":
-        _write(path, lambda file: table.to_csv(file, index=False))
-    else:
-        _write(path, lambda file: table.to_parquet(file, index=False))
+    write_table(path, pd.DataFrame({"node": node_ids, **columns}))
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:

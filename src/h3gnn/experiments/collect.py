@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.columns import OwnColumns
@@ -168,11 +169,6 @@ def refuse_files(model: H3GNN) -> None:
             "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
             "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
         )
-
-
-def token_names(hops: int) -> tuple[str, ...]:
-    """Return what each token of the encoder sees."""
-    return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))
 
 
 def token_attention(model: H3GNN) -> Floats | None:

@@ -117,6 +117,10 @@ class Graph:
         known = {"classes": self.num_classes, "labelled": labelled, "splits": self.num_splits}
         return [*counts.items(), *((name, number) for name, number in known.items() if number)]
 
+    def __sklearn_clone__(self) -> Graph:
+        """Return itself: nothing changes a graph, so that every clone of an estimator may share it."""
+        return self
+
     def dense_features(self) -> Tensor:
         """Return the features as a dense tensor, whatever their storage."""
         return self.features if self.features.layout == torch.strided else self.features.to_dense()

@@ -18,6 +18,7 @@ from h3gnn.graphs.featurefile import FeatureFile
 from h3gnn.graphs.headers import LABEL_NAMES, SPLIT_PREFIX, pick_ids
 from h3gnn.graphs.names import (
     SPLIT_NAMES,
+    NodeIndex,
     as_classes,
     as_text,
     is_plain,
@@ -148,6 +149,26 @@ def open_labels(
     if label is None and not splits:
         raise GraphError(f"{table.path} has no column of labels beside the node ids")
     return LabelTable(table, key, label, splits)
+
+
+def labels_of_nodes(
+    path: str | Path,
+    node_ids: npt.NDArray[Any],
+    known_by: Path,
+    id_column: Column | None,
+    label_column: Column | None,
+    style: dict[str, Any],
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Read the classes of nodes that are known already, `[nodes]`, -1 where unknown, and their names."""
+    table = open_labels(path, id_column, label_column, None, style)
+    found = table.read()
+    if found.classes is None:
+        raise GraphError(f"{table.table.path} has splits and no classes")
+    rows = NodeIndex(node_ids).find(found.ids)
+    if (rows < 0).any():
+        table.list_problems(node_ids, known_by)
+    labels: npt.NDArray[np.int64] = found.for_nodes(rows, len(node_ids))["labels"]
+    return labels, found.class_names
 
 
 def _says_class(name: str) -> bool:
