@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+import signal
 from collections.abc import Collection
 from typing import Any
+
+STOPPING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # not all on Windows
+"""The signals that ask a command to end: it does when what it writes is whole."""
 
 
 class InputError(ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
@@ -26,8 +26,9 @@ AddBar = Callable[[str, float | None], Callable[..., None]]
 
 
 def say(message: str) -> None:
-    """Tell the person something, beside the result."""
-    print(f"h3gnn: {message}", file=sys.stderr)
+    """Tell the person something, beside the result; a terminal that is gone ends nothing."""
+    with suppress(OSError):
+        print(f"h3gnn: {message}", file=sys.stderr)
 
 
 def is_first() -> bool:
