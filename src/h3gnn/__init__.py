@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         CheckpointError,
         GraphError,
         InputError,
+        LossError,
         ModelFolderError,
         RankLostError,
         TrainingStopped,
@@ -39,7 +40,7 @@ __all__ = ["H3GNN", "History", "JointEncoder", "Snapshots", "__version__", "pres
 __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
-__all__ += ["CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"]
+__all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
@@ -48,6 +49,7 @@ _HOMES = {
         "CheckpointError",
         "GraphError",
         "InputError",
+        "LossError",
         "ModelFolderError",
         "RankLostError",
         "TrainingStopped",

@@ -26,7 +26,7 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neigh
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
-from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
+from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import (
@@ -124,8 +124,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             the processor computes in it (docs/performance.md says what that changes). Embeddings are always
             computed in float32.
         feature_storage: "csr", "dense", or "auto" by density.
-        random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
-        device: "auto", "cpu", "cuda" or any torch device.
+        random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU (see
+            docs/determinism.md).
+        device: "auto", "cpu", "cuda", or one of several: "cuda:1".
         verbose: show a progress bar when standard error is a terminal.
 
     Attributes:
@@ -464,7 +465,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
         if self.history_.difficulty is not None:
             tensors["difficulty"] = self.history_.difficulty
-        params = self.get_params()
+        params = {name: as_plain(value) for name, value in self.get_params().items()}
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         return storage.ModelState(

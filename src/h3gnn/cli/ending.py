@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from h3gnn.errors import STOPPING, InputError, RankLostError
+from h3gnn.errors import STOPPING, InputError, RankLostError, without_secrets
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -112,11 +112,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_debugging() -> bool:
     """Whether the person asked for tracebacks."""
     return os.environ.get("H3GNN_DEBUG", "") not in ("", "0")
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without the passwords of addresses in it."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "…@", text)
 
 
 def _words(error: BaseException) -> str:

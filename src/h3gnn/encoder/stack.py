@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -245,4 +246,4 @@ class EncoderStack(nn.Module):
 
 def per_model(rate: float | Sequence[float], models: int) -> list[float]:
     """Return one value for each model."""
-    return [float(rate)] * models if isinstance(rate, int | float) else [float(value) for value in rate]
+    return [float(rate)] * models if isinstance(rate, numbers.Real) else [float(value) for value in rate]

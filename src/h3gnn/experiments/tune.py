@@ -19,6 +19,7 @@ from h3gnn.evaluation.criteria import (
     ValidationAccuracy,
 )
 from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
 from h3gnn.experiments.tuning import (
     FIXED,
     Budget,
@@ -26,7 +27,6 @@ from h3gnn.experiments.tuning import (
     Searcher,
     Tried,
     best_trials,
-    finished,
     with_objectives,
 )
 from h3gnn.graphs.graph import Graph
@@ -72,29 +72,13 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str, see
         objective: what its trials are scored by.
         seed: of the sampler.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("tuning needs Optuna: pip install 'h3gnn[tune]'") from None
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    place: Any = storage
-    if storage is not None and storage.endswith(".log"):
-        place = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    study = optuna.create_study(
-        study_name=name,
-        storage=place,
-        load_if_exists=True,
-        direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True, n_startup_trials=24),
-        pruner=optuna.pruners.PercentilePruner(50.0, n_startup_trials=12, n_warmup_steps=1),
-    )
+    study = connect(name, storage, seed)
     about = {"graph": graph.provenance.sha256, "objective": objective}
-    for key, value in about.items():
-        if study.user_attrs.setdefault(key, value) != value:
-            raise InputError(f"the study {name} is about another {key}; choose another name with --study")
-        study.set_user_attr(key, value)
+    with storage_faults(storage):
+        for key, value in about.items():
+            if study.user_attrs.setdefault(key, value) != value:
+                raise InputError(f"the study {name} is about another {key}; choose another name with --study")
+            study.set_user_attr(key, value)
     return study
 
 
@@ -142,10 +126,10 @@ def tune(
         raise InputError("a search tries strengths of smoothing: give numbers, not auto")
     scored_by = _objective(graph, objective, splits, clusters, device)
     searcher = Searcher(graph, params, scored_by, budget, device, smoothings)
-    if space.start is None and not study.get_trials(deepcopy=False):
-        study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
-    searcher.search(study, space, seed=seed, told=told)
-    chosen = best_trials(study, finalists)
+    with storage_faults(study.study_name):
+        check_trials(study, space)
+        searcher.search(study, space, seed=seed, told=told)
+        chosen = best_trials(study, finalists)
     if not chosen:
         raise InputError("no trial of the study ended with a score: allow more trials or more time")
     final_name = PROBED if probed and objective == "validation" else objective
