@@ -10,6 +10,7 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
+from h3gnn.cli.output import check_ids, write_table
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
@@ -52,6 +53,7 @@ def cluster(
     max_clusters: MostOption = MOST_CLUSTERS,
     starts: StartsOption = 10,
     seed: settings.SeedOption = 0,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -72,7 +74,7 @@ def cluster(
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
-        _write(out, read, found)
+        _write(out, read, found, safe=safe_csv)
         summary["out"] = str(out)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
@@ -118,14 +120,11 @@ def _cluster(
     }
 
 
-def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
+def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64], *, safe: bool) -> None:
     import pandas as pd
 
-    from h3gnn.storage.files import write_atomically
-
-    table = pd.DataFrame({"node": read.ids, "cluster": clusters})
-    is_text = out.suffix.lower() == ".csv"
-    write_atomically(out, table.to_csv(index=False).encode() if is_text else table.to_parquet(index=False))
+    check_ids(read.ids, out)
+    write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}), safe=safe)
 
 
 def _print(summary: dict[str, Any]) -> None:

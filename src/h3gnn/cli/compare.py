@@ -129,7 +129,7 @@ def _print_table(result: Comparison) -> None:
     for name, one in zip(result.ranked, shown, strict=True):
         interval = one.probe.interval95
         table.add_row(
-            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
+            f"{'★' if name == result.ranked[0] else ' '} {escape(one.method)}",
             percent(one.probe),
             "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}",
             f"{100 * one.macro_f1.mean:.1f}",

@@ -21,6 +21,7 @@ def embed(
     out: Annotated[
         Path, typer.Option("--out", help="File for the embeddings: .parquet, .csv or .npy.")
     ] = Path("embeddings.parquet"),
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -49,7 +50,7 @@ def embed(
         nodes, dimensions = asked.num_nodes, model.n_models * model.encoder_.out_channels
     else:
         embedding = model.transform(asked)
-        write_embedding(out, embedding, asked)
+        write_embedding(out, embedding, asked, safe=safe_csv)
         nodes, dimensions = embedding.shape
     if as_json:
         result = {"nodes": nodes, "dimensions": dimensions, "embeddings": str(out)}

@@ -59,6 +59,13 @@ APART = {
     "verbose": "a bar is shown where there is a terminal",
 }
 """Arguments of `H3GNN` that are set otherwise than by `--set`."""
+SafeCsvOption = Annotated[
+    bool,
+    typer.Option(
+        "--safe-csv",
+        help="In a CSV, put a quote before ids that a spreadsheet would take for formulas (`=…`, `+…`, `@…`).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 

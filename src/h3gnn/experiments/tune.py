@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from h3gnn.evaluation.criteria import (
     RidgeValidation,
     ValidationAccuracy,
 )
+from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
 from h3gnn.experiments.tuning import (
@@ -165,6 +167,16 @@ def _objective(
     if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
         raise InputError("the graph has no labels to validate on; use --objective label-free")
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
+    usable = usable_splits(graph.labels, *((val,) if name == "clustering" else (train, val)))
+    if not usable.any():
+        raise InputError(
+            "no split has labelled nodes to train on and to validate on, so that nothing can be scored: use "
+            "--objective label-free"
+        )
+    if not usable.all():
+        message = f"{int((~usable).sum())} of {len(usable)} split(s) lack labelled nodes: scored on the others"
+        warnings.warn(message, LabelWarning, stacklevel=3)
+    train, val = train[:, usable], val[:, usable]
     if name == "clustering":
         return ClusterAccuracy(graph.labels, val, clusters or graph.num_classes)
     if name == PROBED:

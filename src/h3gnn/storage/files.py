@@ -230,7 +230,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
             parts.append(f" {json.dumps(name)}: [\n  {items}\n ]")
         else:
             parts.append(f" {json.dumps(name)}: {_plain(value)}")
-    write_atomically(path, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+    write_atomically(path, ("{\n" + ",\n".join(parts) + "\n}\n").encode(errors="backslashreplace"))
 
 
 def _plain(value: Any) -> str:

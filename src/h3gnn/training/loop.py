@@ -237,7 +237,7 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),
