@@ -23,7 +23,7 @@ REFUSED = [
     (*FIT, "--seed", "-1"),
     (*FIT, "--seed", str(2**32)),
     (*FIT, "--set", "random_state=1.5"),
-    (*FIT, "--set", "device=cpu"),
+    (*FIT, "--set", "device=mps"),
     (*FIT, "--set", "hops=999999"),
     (*FIT, "--set", "undirected=maybe"),
     (*FIT, "--set", 'undirected="False"'),

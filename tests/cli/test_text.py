@@ -59,7 +59,10 @@ def test_safe_csv_is_an_option_of_what_writes_ids(
     monkeypatch.chdir(tmp_path)
     small = {"n_models": 1, "channels": 4, "heads": 2, "epochs": 1, "objective": "teacher", "device": "cpu"}
     H3GNN(**small).fit(named(path_graph, FORMULAS[:5])).save("run")  # type: ignore[arg-type]
-    for command in (("embed", "run", "--out", "x.csv"), ("cluster", "run", "--clusters", "2", "--out", "x.csv")):
+    for command in (
+        ("embed", "run", "--out", "x.csv"),
+        ("cluster", "run", "--clusters", "2", "--out", "x.csv"),
+    ):
         for flag, first in (((), "=cmd"), (("--safe-csv",), "'=cmd")):
             done = CliRunner().invoke(app, [*command, *flag])
             assert done.exit_code == 0, done.output
@@ -101,6 +104,8 @@ def test_a_delimiter_is_one_character(
     Path("e.csv").write_text("source,target\na,b\n")
     Path("f.csv").write_text("id,x\na,1\nb,2\n")
     for command in (("inspect",), ("prepare", "--out", "g")):
-        done = CliRunner().invoke(app, [*command, "--edges", "e.csv", "--features", "f.csv", "--delimiter", delimiter])
+        done = CliRunner().invoke(
+            app, [*command, "--edges", "e.csv", "--features", "f.csv", "--delimiter", delimiter]
+        )
         assert isinstance(done.exception, InputError)
     assert not Path("g").exists()

@@ -241,7 +241,9 @@ def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(
     assert "RUNNING" not in states
 
 
-def test_what_a_living_process_or_another_machine_tries_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_living_process_or_another_machine_tries_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     study = connect("study", None, seed=0)
     for owner in (["elsewhere", 1], [studies.socket.gethostname(), os.getppid()], None, ["x"], "y"):
         monkeypatch.setattr(studies, "_owner", lambda owner=owner: owner)

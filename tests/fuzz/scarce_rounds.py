@@ -28,7 +28,13 @@ from signal_rounds import COMMANDS, result, write_inputs
 
 KINDS = ("disk", "memory")
 PATIENCE_SECONDS = 300
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NO_COLOR": "1", "COLUMNS": "200"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "NO_COLOR": "1",
+    "COLUMNS": "200",
+}
 
 
 def attempt(name: str, home: Path, kind: str, limit: int | None) -> tuple[int, str]:
@@ -55,7 +61,9 @@ def attempt(name: str, home: Path, kind: str, limit: int | None) -> tuple[int, s
     return done.returncode, done.stderr
 
 
-def play(name: str, kind: str, limit: int, inputs: Path, home: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+def play(
+    name: str, kind: str, limit: int, inputs: Path, home: Path, wanted: dict[str, Any]
+) -> dict[str, Any]:
     """Play one round and return what happened."""
     shutil.copytree(inputs, home)
     wrong: list[str] = []

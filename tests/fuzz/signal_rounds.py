@@ -38,7 +38,18 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster", "run", "--out", "new.csv", "--clusters", "3"),
     "prepare": ("prepare", "--edges", "e.csv", "--features", "f.csv", "--out", "new"),
     "compare": ("compare", *GRAPH, "--methods", "raw,untrained,h3gnn", *SMALL, "--out", "new.json"),
-    "tune": ("tune", *GRAPH, *TUNE, *CHOICES, "--finalists", "1", "--out", "new.json", "--record", "all.json"),
+    "tune": (
+        "tune",
+        *GRAPH,
+        *TUNE,
+        *CHOICES,
+        "--finalists",
+        "1",
+        "--out",
+        "new.json",
+        "--record",
+        "all.json",
+    ),
     "report": ("report", "run", "--out", "new.html", "--map", "pca", "--table", "new.parquet"),
     "plot": ("plot", "run", "--out", "new.png", "--map", "pca"),
     "inspect": ("inspect", *GRAPH, "--plot", "new.png"),
@@ -110,7 +121,9 @@ def result(home: Path) -> dict[str, Any]:
         name = str(path.relative_to(home))
         if path.is_dir() or name in ("words", "ready") or name == "h3gnn-studies.db":
             continue
-        found[name] = _timeless(json.loads(path.read_bytes())) if path.suffix == ".json" else path.read_bytes()
+        found[name] = (
+            _timeless(json.loads(path.read_bytes())) if path.suffix == ".json" else path.read_bytes()
+        )
     return found
 
 
@@ -120,7 +133,9 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def play(name: str, inputs: Path, home: Path, wanted: dict[str, Any], longest: float, chance: random.Random) -> dict[str, Any]:
+def play(
+    name: str, inputs: Path, home: Path, wanted: dict[str, Any], longest: float, chance: random.Random
+) -> dict[str, Any]:
     """Play one round and return what happened: the signals, and what was wrong, if anything."""
     shutil.copytree(inputs, home)
     sent: list[str] = []
@@ -134,7 +149,11 @@ def play(name: str, inputs: Path, home: Path, wanted: dict[str, Any], longest: f
         sent.append(f"{number.name}: {code}")
         if code not in (0, 128 + number, -signal.SIGKILL if number == signal.SIGKILL else 0):
             wrong.append(f"{number.name} ended with {code}")
-        if name == "fit with checkpoints" and list(home.glob("new/checkpoints/start-*")) and chance.random() < 0.7:
+        if (
+            name == "fit with checkpoints"
+            and list(home.glob("new/checkpoints/start-*"))
+            and chance.random() < 0.7
+        ):
             arguments = RESUME
         if code == 0 and arguments == RESUME:
             arguments = COMMANDS[name]

@@ -53,12 +53,6 @@ BatchesOption = Annotated[str | None, _option("batches", LARGE)]
 MemoryOption = Annotated[str | None, _option("memory", LARGE)]
 SeedOption = Annotated[int, _option("random_state", min=0, max=LARGEST_SEED)]
 DeviceOption = Annotated[str, _option("device")]
-APART = {
-    "random_state": "give --seed (or --seeds, where a command trains several times)",
-    "device": "give --device",
-    "verbose": "a bar is shown where there is a terminal",
-}
-"""Arguments of `H3GNN` that are set otherwise than by `--set`."""
 SafeCsvOption = Annotated[
     bool,
     typer.Option(
@@ -78,10 +72,12 @@ def build_estimator(
     given = {name: value for name, value in named.items() if value is not None}
     for text in assignments or []:
         name, value = split_assignment("--set", text, "NAME=VALUE")
-        if name in APART:
-            raise InputError(f"--set {name}: {APART[name]}")
+        if name == "random_state":
+            raise InputError(
+                "--set random_state: give --seed (--seeds, where a command trains several times)"
+            )
         given[name] = parse_value(name, value)
-    given |= {"random_state": seed, "device": device}
+    given = {"device": device, **given, "random_state": seed}
     model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
     check_arguments(model.get_params())
     return model

@@ -174,7 +174,9 @@ def _objective(
             "--objective label-free"
         )
     if not usable.all():
-        message = f"{int((~usable).sum())} of {len(usable)} split(s) lack labelled nodes: scored on the others"
+        message = (
+            f"{int((~usable).sum())} of {len(usable)} split(s) lack labelled nodes: scored on the others"
+        )
         warnings.warn(message, LabelWarning, stacklevel=3)
     train, val = train[:, usable], val[:, usable]
     if name == "clustering":

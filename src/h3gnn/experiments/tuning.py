@@ -146,7 +146,9 @@ class Searcher:
             stack = Stack.left_behind(study, space, seed) if taken else None
             taken = stack is not None  # of this run's own nothing is left behind
             if stack is None:
-                at_once = 1 if self._is_committee(space) else max(1, self.budget.at_once // self.budget.joined)
+                at_once = (
+                    1 if self._is_committee(space) else max(1, self.budget.at_once // self.budget.joined)
+                )
                 stack = Stack.reserve(study, space, min(left, at_once), seed)
             self._run_stack(stack, seed)
             if told is not None:
