@@ -51,7 +51,7 @@ def check_whole(name: str, value: Any, least: int, most: int | None = None) -> i
     """Return a whole number that is at least `least`, and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if most is not None and value > most:
+    if most is not None and int(value) > most:
         raise InputError(f"{name} must be at most {most:,}, not {value:,}")
     return int(value)
 

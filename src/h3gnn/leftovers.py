@@ -1,8 +1,9 @@
 """What a kill left behind: files and folders in the making, removed unless a living process still makes them.
 
-Whatever is written whole or not at all is made under another name first, beside its place. SIGKILL or a loss of
-power leaves it there. Its maker holds a lock on it, which the system lets go when the process ends, however it
-ends: what is not locked is nobody's. Where there are no locks (Windows, some network disks), nothing is removed.
+Whatever is written whole or not at all is made under another name first, beside its place. SIGKILL or a
+loss of power leaves it there. Its maker holds a lock on it, which the system lets go when the process ends,
+however it ends: what is not locked is nobody's. Where there are no locks (Windows, some network disks),
+nothing is removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ids and names that strangers chose: never markup, never half a character, and no formula unless it is asked for."""
+"""Ids and names that strangers chose: never markup, never half a character, formulas guarded on demand."""
 
 from __future__ import annotations
 

@@ -17,9 +17,10 @@ from h3gnn.evaluation.results import RepeatedScore
 from h3gnn.report.tables import percent
 
 
-def split(text: str) -> tuple[torch.Tensor, ...]:
+def split(text: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """One split from letters, one for each node: t, v and s for training, validation and test."""
-    return tuple(torch.tensor([[one == mask] for one in text]) for mask in "tvs")
+    train, val, test = (torch.tensor([[one == mask] for one in text]) for mask in "tvs")
+    return train, val, test
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -245,7 +246,7 @@ def test_what_a_living_process_or_another_machine_tries_is_left_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study = connect("study", None, seed=0)
-    for owner in (["elsewhere", 1], [studies.socket.gethostname(), os.getppid()], None, ["x"], "y"):
+    for owner in (["elsewhere", 1], [socket.gethostname(), os.getppid()], None, ["x"], "y"):
         monkeypatch.setattr(studies, "_owner", lambda owner=owner: owner)
         Stack.reserve(study, SPACE, 1, seed=0)
     assert Stack.left_behind(study, SPACE, seed=0) is None

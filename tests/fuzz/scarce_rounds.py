@@ -1,10 +1,11 @@
-"""Every command that writes, with too little: disk that fills up at a random byte, memory that ends at a random one.
+"""Every command that writes, with too little: a disk, or memory, that ends at a random byte.
 
 `python tests/fuzz/scarce_rounds.py --rounds 20 --out tests/fuzz/counts/scarce.json`
 
 A round gives a command a limit on the size of a file (RLIMIT_FSIZE, as a full disk) or on its address space
-(RLIMIT_AS). It has to end, with a result or with one sentence and exit code 2, leave no traceback on the screen and
-nothing half-written; and the same command without the limit has to give the result that it always gives.
+(RLIMIT_AS). It has to end, with a result or with one sentence and exit code 2, leave no traceback on the
+screen and nothing half-written; and the same command without the limit has to give the result that it
+always gives.
 """
 
 from __future__ import annotations

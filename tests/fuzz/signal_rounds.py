@@ -1,11 +1,11 @@
-"""Every command that writes, under fire: a random signal at a random moment, again and again, then to the end.
+"""Every command that writes, under fire: random signals at random moments, then to the end.
 
 `python tests/fuzz/signal_rounds.py --rounds 100 --out tests/fuzz/counts/signals.json`
 
-A round starts a command in a folder of its own and sends it one of four signals at a random moment, up to three
-times, each time on what the last one left; then it lets the command end. What is there afterwards has to be
-what one uninterrupted command writes, byte for byte but for seconds, and nothing else may lie around. Libraries are
-loaded once and processes are forked, so that a round takes about as long as the work itself.
+A round starts a command in a folder of its own and sends it one of four signals at a random moment, up to
+three times, each time on what the last one left; then it lets the command end. What is there afterwards has
+to be what one uninterrupted command writes, byte for byte but for seconds, and nothing else may lie around.
+Libraries are loaded once and processes are forked, so that a round takes about as long as the work itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A short run of the signal, full-disk and little-memory runners; the long ones are slow, and store their counts."""
+"""A short run of the signal, full-disk and little-memory runners; the long ones store their counts."""
 
 from __future__ import annotations
 

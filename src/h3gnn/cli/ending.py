@@ -1,8 +1,8 @@
 """How a command ends: with its result, or with one sentence and an exit code; never in Python's own words.
 
-0 is a result, 2 what the person can mend (an argument, a file, memory), 1 a fault of ours or another process's,
-and 128 plus its number a signal. A fault of ours leaves its traceback in a file that the sentence names;
-`H3GNN_DEBUG=1` shows tracebacks of all errors.
+0 is a result, 2 what the person can mend (an argument, a file, memory), 1 a fault of ours or of another
+process, and 128 plus its number a signal. A fault of ours leaves its traceback in a file that the sentence
+names; `H3GNN_DEBUG=1` shows tracebacks of all errors.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NO_MEMORY = re.compile(
     r"|insufficient memory|memory allocation|ENOMEM|realloc of size|malloc of size",
     re.IGNORECASE,
 )
-"""How allocators say it that raise something else than `MemoryError`: torch's, Arrow's, BLAS's, the loader's."""
+"""How allocators say it that raise something else than `MemoryError`: torch, Arrow, BLAS, the loader."""
 LESS_MEMORY = (
-    "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer `--models`, "
-    "and a graph of `h3gnn prepare` with `--batch-size 1024` take less"
+    "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
+    "`--models`, and a graph of `h3gnn prepare` with `--batch-size 1024` take less"
 )
 
 
@@ -121,7 +121,7 @@ def _words(error: BaseException) -> str:
 
 
 def _keep_traceback(error: BaseException) -> str | None:
-    """Write a traceback to a file of the person's own and return its name; None where that is not possible."""
+    """Write a traceback to a file of the person's own and return its name; None where that fails."""
     told = "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="h3gnn-", suffix=".log")

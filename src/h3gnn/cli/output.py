@@ -106,7 +106,7 @@ def check_ids(ids: Any, path: Path) -> None:
     for node in ids:
         if isinstance(node, str) and LONE_SURROGATE.search(node):
             raise InputError(
-                f"{path} cannot be written: the node id {ascii(node)} holds half a character (a lone surrogate); "
+                f"{path} cannot be written: the node id {node!a} holds half a character (a lone surrogate); "
                 "rename the node"
             )
 

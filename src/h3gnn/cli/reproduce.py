@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.cli.ending import ENDED, INTERRUPTED, Stopped
+from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:

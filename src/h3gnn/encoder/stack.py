@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -246,4 +245,4 @@ class EncoderStack(nn.Module):
 
 def per_model(rate: float | Sequence[float], models: int) -> list[float]:
     """Return one value for each model."""
-    return [float(rate)] * models if isinstance(rate, numbers.Real) else [float(value) for value in rate]
+    return [float(value) for value in rate] if isinstance(rate, Sequence) else [float(rate)] * models

@@ -41,8 +41,8 @@ def limits_of(
     if unseen:
         names = ", ".join(class_names[one] if one < len(class_names) else str(one) for one in unseen[:5])
         told.append(
-            f"class(es) {names}{' and more' if len(unseen) > 5 else ''} have test nodes but no training node in "
-            "some split: they cannot be predicted there, and count as wrong"
+            f"class(es) {names}{' and more' if len(unseen) > 5 else ''} have test nodes but no training node "
+            "in some split: they cannot be predicted there, and count as wrong"
         )
     return told
 
@@ -52,7 +52,7 @@ def _unseen(labels: Tensor, train: Tensor, test: Tensor) -> list[int]:
     found: set[int] = set()
     for taught, asked in zip(train.t(), test.t(), strict=True):
         if taught.any():
-            found |= set(labels[asked].unique().tolist()) - set(labels[taught].unique().tolist())
+            found |= set(labels[asked].tolist()) - set(labels[taught].tolist())
     return sorted(found)
 
 

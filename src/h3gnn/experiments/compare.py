@@ -156,8 +156,8 @@ def refuse_unscorable(graph: Graph) -> None:
         return
     if not usable_splits(graph.labels, graph.train_mask, graph.test_mask).any():
         raise InputError(
-            f"{graph.provenance.source}: no split has labelled nodes both to train on and to test on, so that no "
-            "method can be scored: label more nodes"
+            f"{graph.provenance.source}: no split has labelled nodes to train on and to test on, so that "
+            "no method can be scored: label more nodes"
         )
 
 

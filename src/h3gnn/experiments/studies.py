@@ -1,11 +1,11 @@
 """A study in Optuna's storage: opened safely, its trials reserved a stack at a time, taken up after a kill.
 
 What is proposed depends on the trials before it and on the seed alone, not on how often the search was
-interrupted: proposals are drawn in a copy of the study in memory, from a seed of their own for each stack. They
-are then written down with who tries them. A process that dies leaves them so, and the next one on the same
-machine trains that very stack again. Scores are written down for a whole stack at once, before the first of its
-trials is told. So an interrupted search that is given the same command again ends where an uninterrupted one
-does.
+interrupted: proposals are drawn in a copy of the study in memory, from a seed of their own for each stack.
+They are then written down with who tries them. A process that dies leaves them so, and the next one on the
+same machine trains that very stack again. Scores are written down for a whole stack at once, before the first
+of its trials is told. So an interrupted search that is given the same command again ends where an
+uninterrupted one does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 60
 FOREIGN = ("sqlalchemy", "alembic", "optuna", "sqlite3", "pymysql", "MySQLdb", "psycopg", "psycopg2", "json")
 """Whose errors, in the middle of a search, are the storage's."""
 Results = list[dict[str, Any]]
-"""Of each trial of a stack: its curve, its best score with epochs and smoothing, and whether it fell behind."""
+"""Of each trial of a stack: its curve, its best score with epochs and smoothing, and if it fell behind."""
 
 
 def connect(name: str, storage: str | None, seed: int) -> optuna.Study:
@@ -138,8 +138,8 @@ def check_trials(study: optuna.Study, space: Space) -> None:
             known = trial.distributions.get(name)
             if known is not None and known != optuna.distributions.CategoricalDistribution(list(values)):
                 raise InputError(
-                    f"the study {study.study_name} chose {name} from other values (trial {trial.number}): give "
-                    "the same --space and --choices as before, or another name with --study"
+                    f"the study {study.study_name} chose {name} from other values (trial {trial.number}): "
+                    "give the same --space and --choices as before, or another name with --study"
                 )
         if trial.state.is_finished() and "best" in trial.user_attrs and not _is_ours(trial, space):
             raise InputError(
@@ -231,7 +231,9 @@ class Stack:
         there = len(self.trials)
         if there == self.size:
             return
-        kinds = {n: optuna.distributions.CategoricalDistribution(list(v)) for n, v in space.proposed.items()}
+        kinds: dict[str, Any] = {
+            n: optuna.distributions.CategoricalDistribution(list(v)) for n, v in space.proposed.items()
+        }
         every = propose(self.study, space, first=first, count=self.size, seed=seed)
         for place in range(there, self.size):
             about = {"stack": self.token, "place": place, "of": self.size, "owner": _owner()}

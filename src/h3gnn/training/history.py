@@ -112,7 +112,7 @@ class Recorder:
         self._rows.append(values)
 
     def first_lost(self) -> tuple[int, int] | None:
-        """Return the first epoch, and a model, whose loss is not finite; epochs looked at once are not again."""
+        """Return the first epoch, and a model, whose loss is not finite; no epoch is looked at twice."""
         rows = [(epoch, self._rows[epoch].get("loss")) for epoch in range(self._looked, len(self))]
         for epoch, loss in rows:
             if loss is not None and not bool(loss.isfinite().all()):

@@ -140,8 +140,8 @@ def refuse_lost(recorder: Recorder) -> None:
     if lost is not None:
         epoch, model = lost
         raise LossError(
-            f"the loss of model {model} is not finite after epoch {epoch + 1}, so that nothing more is learned: "
-            "let the features be scaled (scale_features=auto), or give a smaller learning_rate"
+            f"the loss of model {model} is not finite after epoch {epoch + 1}, so that nothing more is "
+            "learned: let the features be scaled (scale_features=auto), or give a smaller learning_rate"
         )
 
 
