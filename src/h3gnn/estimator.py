@@ -418,6 +418,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
         model = cls(**{**BEFORE, **state.params})
+        with storage.naming_settings(folder):
+            check_arguments(model.get_params())
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
@@ -427,7 +429,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.members_ = deal(model.objective, model.n_models)
         model.support_ = model._support(state.graph)
         model.smoothing_ = model._pick_smoothing()
-        model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
+        entries = storage.saved_entries(state, model.support_.entries)
+        with torch.device("meta"):
+            storage.check_weights(state, model._stack(model.n_models, entries))
+        model.encoder_ = model._stack(model.n_models, entries)
         model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
