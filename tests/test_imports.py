@@ -39,8 +39,8 @@ FORBIDDEN = {
     "experiments": {"cli", "report"},
     "report.findings": {"*"},
 }
-"""What a part must not reach. "*" is everything but errors, memory and schema, what stands before the part in its package, and
-`h3gnn` itself, which is the door for users and imports nothing until it is asked."""
+"""What a part must not reach. "*" is everything but errors, memory and schema, what stands before the part in
+its package, and `h3gnn` itself, which is the door for users and imports nothing until it is asked."""
 ALLOWED = {"storage.checkpoints": {"storage.files"}, "experiments": {"report", "report.findings"}}
 LOADERS = {f"graphs.{name}" for name in ("catalogue", "files", "formats", "mapped", "prepare")}
 

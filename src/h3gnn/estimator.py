@@ -51,6 +51,7 @@ from h3gnn.training.models import (
 from h3gnn.training.objectives import OBJECTIVES, deal
 from h3gnn.training.resources import (
     Size,
+    check_fits,
     peak_megabytes,
     physical_memory,
     pick_device,
@@ -340,6 +341,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
         self.__dict__.pop("embedding_", None)  # of an earlier fit
+        Shape.of(self.get_params()).check_room(graph.num_features, 1)
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
@@ -528,9 +530,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
         Without a budget, and in mini-batches, nothing: training asks the machine.
         """
-        if self.memory is None or self.batch_size is not None:
+        if self.batch_size is not None:
             return None, None
-        widths = self._stack(1, entries=0).input.widths
+        with torch.device("meta"):
+            widths = self._stack(1, entries=0).input.widths
         size = Size(
             nodes=self.graph_.num_nodes,
             entries=self.support_.entries,
@@ -542,6 +545,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             heads=self.heads,
             models=self.n_models,
         )
+        if self.memory is None:
+            check_fits(size, device)
+            return None, None
         return pick_group(parse_memory(self.memory), size, default_chunk(device, 1))
 
     def _source(self, device: torch.device) -> WholeGraph | SampledBatches:

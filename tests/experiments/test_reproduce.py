@@ -14,9 +14,9 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.experiments.scoring import Splits
+from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running, workers
-from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
 from h3gnn.experiments.tables.document import document
 from h3gnn.experiments.tables.markdown import markdown_of

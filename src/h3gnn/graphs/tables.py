@@ -20,6 +20,7 @@ from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.columns import is_number, numbers_of, odd_list, row_is_header, words_of
 from h3gnn.graphs.names import as_text, one_kind, quoted
 from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
+from h3gnn.graphs.room import check_parquet, check_table_block
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -101,10 +102,11 @@ class Table:
     ) -> TableBlock:
         """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
         texts = (*ids, *words)
-        listed = [
-            words_of(column, f"{self.path}{self._title(at)}")
-            for column, at in zip(columns, texts, strict=False)
-        ]
+        with reading(self.path, "a table"):
+            listed = [
+                words_of(column, f"{self.path}{self._title(at)}")
+                for column, at in zip(columns, texts, strict=False)
+            ]
         for at, (_, gap) in zip(ids, listed, strict=False):
             if gap >= 0:
                 raise GraphError(f"{self.place(first + gap, at)}: the node id is missing")
@@ -114,7 +116,8 @@ class Table:
             if (odd := odd_list(column, widths.get(at))) is not None:
                 place = self.place(first + odd, at)
                 raise GraphError(f"{place}: the list has another length than the first")
-            values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
+            with reading(self.path, "a table"):
+                values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
             widths[at] = values[-1].shape[1]
         return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
 
@@ -171,7 +174,10 @@ class Table:
 
     def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
         assert self.delimiter is not None
-        rows = [(line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)]
+        with reading(self.path, "a table"):
+            rows = [
+                (line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)
+            ]
         for line, cells in rows:
             if len(cells) != len(self.names):
                 raise GraphError(
@@ -194,6 +200,7 @@ class Table:
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            check_parquet(self.path, file, wanted)
             batches = file.iter_batches(batch_size=BLOCK_ROWS, columns=names)
         with file:
             while True:
@@ -202,6 +209,7 @@ class Table:
                     if batch is None:
                         return
                     batch.validate(full=True)
+                check_table_block(self.path, batch.nbytes)
                 done += batch.num_rows
                 if batch.num_rows:
                     yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
@@ -253,7 +261,8 @@ def open_table(
     chosen = delimiter or find_delimiter(file, rows[0])
     if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
         raise GraphError(f"the delimiter {chosen!r} is not one character")
-    cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
+    with reading(file, "a table"):
+        cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
     known = row_is_header(cells, role, names, file) if header is None else header
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]

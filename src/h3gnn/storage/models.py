@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError, ModelFolderError
-from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.schema import (
     FieldError,
     Grid,
