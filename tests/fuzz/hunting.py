@@ -25,7 +25,11 @@ PATIENCE = 120
 def examples(count: int) -> settings:
     """So many attempts, with nothing kept from run to run."""
     return settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
 
 
@@ -59,13 +63,13 @@ class Tally:
         """Read a changed file: it is good, or there is a sentence; anything else is the test's failure."""
         self.ended["failures"] += 1
         with bounded():
+            said = None
             try:
                 read()
             except InputError as error:
-                assert "\n" not in str(error) and str(error), error
-                end = "sentences"
-            else:
-                end = "good results"
+                said = str(error)
+        assert said is None or (said and "\n" not in said), f"not one sentence: {said!r}"
+        end = "good results" if said is None else "sentences"
         self.ended["failures"] -= 1
         self.ended[end] += 1
 

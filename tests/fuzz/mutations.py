@@ -1,4 +1,4 @@
-"""Changes of sound files: of a JSON value, of a tensor, of bytes; drawn by Hypothesis, so that they shrink."""
+"""Changes of sound files: of a JSON value, of a tensor, of bytes; drawn by Hypothesis."""
 
 from __future__ import annotations
 
@@ -105,20 +105,19 @@ def _change_tensors(tensors: dict[str, Tensor], kind: str, chance: Any) -> None:
 
 
 def _changed(one: Tensor, kind: str, chance: Any) -> Tensor:
+    shapes = {"flatten": one.flatten(), "axis": one[None], "type": one.to(chance.choice(TYPES))}
     number = chance.choice(NUMBERS)
-    if kind == "type":
-        return one.to(chance.choice(TYPES))
+    if kind in shapes:
+        return shapes[kind]
     if kind == "one value" and one.numel():
         one.view(-1)[chance.randrange(one.numel())] = _fitting(number, one)
     elif kind == "all values":
         one.fill_(_fitting(number, one))
     elif kind == "random" and one.numel():
         raw = one.view(-1).view(torch.uint8)
-        raw.copy_(torch.tensor([chance.randrange(256) for _ in range(min(len(raw), 64))] * len(raw))[: len(raw)])
-    elif kind == "flatten":
-        return one.flatten()
-    elif kind == "axis":
-        return one[None]
+        raw.copy_(
+            torch.tensor([chance.randrange(256) for _ in range(min(len(raw), 64))] * len(raw))[: len(raw)]
+        )
     elif kind == "empty":
         return one.new_empty(0, *one.shape[1:])
     elif kind == "cut" and one.dim() and len(one):
@@ -141,10 +140,25 @@ def _fitting(number: float, like: Tensor) -> Any:
 @st.composite
 def byte_changes(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """Return a function that flips, cuts, doubles, drops or inserts bytes."""
-    kinds = draw(st.lists(st.sampled_from(["flip", "cut", "double", "insert", "drop"]), min_size=1, max_size=3))
+    kinds = draw(
+        st.lists(st.sampled_from(["flip", "cut", "double", "insert", "drop"]), min_size=1, max_size=3)
+    )
     places = [draw(st.floats(0, 1, exclude_max=True)) for _ in kinds]
     bits = draw(st.integers(1, 255))
-    words = [b"\xff\xfe", b"nan", b'"', b"\0", b",", b"\n", b"-", b"9" * 20, b"9" * 5000, b"a" * 200_000, b"<", b"["]
+    words = [
+        b"\xff\xfe",
+        b"nan",
+        b'"',
+        b"\0",
+        b",",
+        b"\n",
+        b"-",
+        b"9" * 20,
+        b"9" * 5000,
+        b"a" * 200_000,
+        b"<",
+        b"[",
+    ]
     word = draw(st.sampled_from(words))
 
     def change(content: bytes) -> bytes:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Checkpoints, Graph
 from h3gnn.errors import CheckpointError
+from h3gnn.evaluation.results import Result
 from h3gnn.experiments.compare import compare, read_kept
 from h3gnn.experiments.methods import find_methods
-from h3gnn.evaluation.results import Result
 from h3gnn.experiments.stored import check_cells
 from h3gnn.graphs.mapped import open_mapped, support_rows
 from h3gnn.graphs.prepare import prepare_graph
@@ -158,6 +158,10 @@ def read_prepared(folder: Path) -> object:
     return support_rows(graph, undirected=True, self_loops=True)
 
 
+def read_preset(folder: Path) -> object:
+    return H3GNN.from_preset(str(folder / "preset.json"))
+
+
 def read_comparison(folder: Path) -> object:
     return [Result.from_dict(one["result"]) for one in read_kept(folder / "c.json").values()]
 
@@ -172,18 +176,17 @@ def build(name: str, graph: Graph, folder: Path) -> Format:
     if name in ("model.json", "weights of a model", "graph of a model"):
         pattern = {"model.json": "model.json", "weights of a model": "weights-*"}.get(name, "graph-*")
         return Format(saved_model(graph, folder), pattern, H3GNN.load)
-    if name == "checkpoint":
-        return Format(checkpoint_folder(graph, folder), "epoch-00000002-*", read_checkpoint(graph))
-    if name == "start of a run":
-        return Format(started_run(graph, folder), "checkpoints/start-*", read_run)
-    if name == "preset":
-        read = lambda place: H3GNN.from_preset(str(place / "preset.json"))  # noqa: E731
-        return Format(tuned_preset(folder), "preset.json", read)
-    if name == "comparison":
-        return Format(comparison(graph, folder), "c.json", read_comparison)
-    if name == "cells":
-        return Format(cells(folder), "texas.json", lambda place: ResultStore(place, check_cells))
-    return Format(prepared(folder), "graph.json", read_prepared)
+    others: dict[str, Callable[[], Format]] = {
+        "checkpoint": lambda: Format(
+            checkpoint_folder(graph, folder), "epoch-00000002-*", read_checkpoint(graph)
+        ),
+        "start of a run": lambda: Format(started_run(graph, folder), "checkpoints/start-*", read_run),
+        "preset": lambda: Format(tuned_preset(folder), "preset.json", read_preset),
+        "comparison": lambda: Format(comparison(graph, folder), "c.json", read_comparison),
+        "cells": lambda: Format(cells(folder), "texas.json", lambda place: ResultStore(place, check_cells)),
+        "prepared graph": lambda: Format(prepared(folder), "graph.json", read_prepared),
+    }
+    return others[name]()
 
 
 def hunt(name: str, graph: Graph, folder: Path, count: int) -> Tally:

@@ -149,7 +149,8 @@ def check_fits(size: Size, device: torch.device) -> None:
     if needed > free:
         raise InputError(
             f"training on the full graph of {size.nodes:,} nodes would take about {words_of(needed)} of "
-            f"memory, and {words_of(free)} are free; train in mini-batches (batch_size=1024, --batch-size 1024)"
+            f"memory, and {words_of(free)} are free; train in mini-batches (batch_size=1024, "
+            "--batch-size 1024)"
         )
 
 
