@@ -431,7 +431,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.members_ = deal(model.objective, model.n_models)
         model.support_ = model._support(state.graph)
         model.smoothing_ = model._pick_smoothing()
-        entries = storage.saved_entries(state, model.support_.entries)
+        entries = model.support_.entries
         with torch.device("meta"):
             storage.check_weights(state, model._stack(model.n_models, entries))
         model.encoder_ = model._stack(model.n_models, entries)

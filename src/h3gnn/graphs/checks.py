@@ -87,7 +87,7 @@ def _check_features(features: Any, where: Locate) -> Tensor:
         features = _scipy_matrix(features)
     if is_sparse(features):
         _check_table(features.shape)
-        check_matrix(*features.shape, features.nnz, "sparse features")
+        check_matrix(features.shape[0], features.shape[1], features.nnz, "sparse features")
         matrix = sp.csr_matrix(features)
         matrix.sum_duplicates()
         check_numbers(matrix.data, "features")

@@ -160,7 +160,7 @@ def _sparse_matrix(path: Path) -> Any:
 
     with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
         stored = sp.load_npz(stream)
-        check_matrix(*stored.shape, stored.nnz, "a sparse matrix")
+        check_matrix(stored.shape[0], stored.shape[1], stored.nnz, "a sparse matrix")
         if hasattr(stored, "check_format"):
             stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)

@@ -145,5 +145,5 @@ def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
         raise FieldError("edge_weight", "holds a weight that is not positive")
     if "labels" in parts:
         check_range("labels", parts["labels"], -1, classes)
-    if "train_mask" in parts and bool((sum(parts[name].int() for name in MASKS) > 1).any()):
+    if "train_mask" in parts and bool((torch.stack([parts[name].int() for name in MASKS]).sum(0) > 1).any()):
         raise FieldError("train_mask", "holds a node that val_mask or test_mask holds as well")

@@ -188,16 +188,6 @@ def _check_sizes(description: dict[str, Any], sizes: dict[str, int], tensors: di
             )
 
 
-def saved_entries(state: ModelState, entries: int) -> int:
-    """Return how many edges the saved weights are for: all of the graph's, or none, of mini-batches."""
-    found, name = state.tensors.get("encoder.edges.logit"), "encoder.edges.logit"
-    with naming(state.weights, ModelFolderError):
-        check_tensor(name, found, Spec(torch.float32, ("models", "entries")), sizes := dict[str, int]())
-        if sizes["entries"] not in (0, entries):
-            raise FieldError(name, f"is for {sizes['entries']} edges, but the graph has {entries}")
-    return sizes["entries"]
-
-
 def check_weights(state: ModelState, module: torch.nn.Module) -> None:
     """Compare the saved weights with an encoder's, which lies on `meta`, before one is built in memory."""
     specs = {
