@@ -101,7 +101,7 @@ def read_checkpoint(graph: Graph) -> Callable[[Path], object]:
         if not steps:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(CheckpointWriter, "resume", keep)
-                H3GNN(**TINY).fit(graph, checkpoints=Checkpoints(folder / "elsewhere"))
+                H3GNN.from_preset("single", **TINY).fit(graph, checkpoints=Checkpoints(folder / "elsewhere"))
         files = CheckpointFolder(folder, steps["fingerprint"], 2)
         (path,) = files.found()
         tensors, description = files.read(path)
@@ -111,7 +111,8 @@ def read_checkpoint(graph: Graph) -> Callable[[Path], object]:
 
 
 def checkpoint_folder(graph: Graph, folder: Path) -> Path:
-    H3GNN(**TINY).fit(graph, checkpoints=Checkpoints(folder, every=2, keep_finished=True))
+    model = H3GNN.from_preset("single", **TINY)
+    model.fit(graph, checkpoints=Checkpoints(folder, every=2, keep_finished=True))
     return folder
 
 
