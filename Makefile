@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 PROCESSES ?= 2
 
 .PHONY: help demo test test-slow lint docs format bench clean
@@ -15,35 +16,43 @@ help:
 	@echo "make docs       the documentation as a site: open site/index.html"
 	@echo "make bench      speed and memory on this machine"
 
+# what the program needs; pip's own bars show that it downloads
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "h3gnn needs Python 3.11 or newer; try make PYTHON=python3.12 …")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch -c constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt --editable ".[dev]"
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "h3gnn needs Python 3.11 or newer; try make PYTHON=python3.12 …")'
+	@echo "installing h3gnn into $(VENV), once; torch is large, so this takes some minutes …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt --editable .
+	@touch $@
+
+# what developing it needs beyond that
+$(TOOLS): $(READY)
+	@echo "installing the tools for developing into $(VENV), once …"
+	@$(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt --editable ".[dev]"
+	@touch $@
 
 demo: $(READY)
 	$(BIN)/h3gnn demo --out h3gnn-demo.png
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(READY)
+docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES)
 
-test-slow: $(READY)
+test-slow: $(TOOLS)
 	$(BIN)/pytest -q -m slow
 
-format: $(READY)
+format: $(TOOLS)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)
+bench: $(TOOLS)
 	$(BIN)/python -W ignore -m benchmarks.cpu
 
 clean:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import known_classes
+from h3gnn.evaluation.measures import accuracy
 from h3gnn.evaluation.probe import probe_candidates
-from h3gnn.evaluation.protocols import accuracy, answers_of, best_within_error
+from h3gnn.evaluation.protocols import answers_of, best_within_error
 from h3gnn.graphs.catalogue import benchmarks, load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import versions

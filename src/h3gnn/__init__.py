@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from h3gnn.answers.extending import Extension
+    from h3gnn.classifier import NodeClassifier
     from h3gnn.encoder.joint import JointEncoder
     from h3gnn.errors import (
         CheckpointError,
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
     from h3gnn.evaluation.probe import ProbeResult, linear_probe
     from h3gnn.graphs.catalogue import load as load_graph
     from h3gnn.graphs.convert import as_graph
+    from h3gnn.graphs.encoding import encode_table
     from h3gnn.graphs.files import read_graph
     from h3gnn.graphs.formats import read_graph_file
     from h3gnn.graphs.graph import Graph, with_splits
     from h3gnn.graphs.mapped import MappedGraph, open_mapped
+    from h3gnn.graphs.plan import TablePlan
     from h3gnn.graphs.prepare import prepare_graph
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.graphs.profile import profile as profile_graph
@@ -38,11 +42,15 @@ __version__ = "0.1.0"
 __all__ = ["H3GNN", "History", "JointEncoder", "Snapshots", "__version__", "preset", "preset_names"]
 __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
+__all__ += ["TablePlan", "encode_table"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
+__all__ += ["Extension", "NodeClassifier"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
+    "answers.extending": ("Extension",),
+    "classifier": ("NodeClassifier",),
     "encoder.joint": ("JointEncoder",),
     "errors": (
         "CheckpointError",
@@ -57,10 +65,12 @@ _HOMES = {
     "evaluation.probe": ("ProbeResult", "linear_probe"),
     "graphs.catalogue": ("load_graph",),
     "graphs.convert": ("as_graph",),
+    "graphs.encoding": ("encode_table",),
     "graphs.files": ("read_graph",),
     "graphs.formats": ("read_graph_file",),
     "graphs.graph": ("Graph", "with_splits"),
     "graphs.mapped": ("MappedGraph", "open_mapped"),
+    "graphs.plan": ("TablePlan",),
     "graphs.prepare": ("prepare_graph",),
     "graphs.profile": ("GraphProfile", "profile_graph"),
     "graphs.synthetic": ("mixed_graph",),

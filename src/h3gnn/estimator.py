@@ -11,21 +11,33 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from h3gnn.answers.anomalies import find_anomalies
+from h3gnn.answers.extending import Extension, add_nodes, rows_below
+from h3gnn.answers.links import Links, find_links
+from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
-from h3gnn.encoder.support import attach_nodes, support_of_rows
-from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import as_graph, find_nearest, is_graph, nearest_neighbour_graph
+from h3gnn.encoder.support import support_of_rows
+from h3gnn.encoder.tokens import token_names
+from h3gnn.errors import InputError, check_whole
+from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
+from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.mistaken import check_target
+from h3gnn.graphs.plan import check_same_plan, scaling_of
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.graphs.structural import is_structural
+from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
 from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -139,6 +151,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit.
         n_features_in_: number of feature columns.
+        feature_names_in_: their names, where they have some.
     """
 
     def __init__(
@@ -268,11 +281,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     ) -> Self:
         """Learn from a graph; labels, if there are any, are never looked at.
 
+        Ctrl-C lets the epoch end and raises `TrainingStopped`, a `KeyboardInterrupt`; the model is then kept
+        as it is, with its `embedding_` and `history_`. A second Ctrl-C does not wait.
+
         Args:
             X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph`; or features (dense
                 or scipy sparse) with `edge_index`; or a table alone, which gets a nearest-neighbour graph.
-            y: ignored.
-            edge_index: `[2, edges]` or a scipy sparse adjacency, when X holds features.
+            y: ignored, unless it looks like edges: then it is refused.
+            edge_index: when X holds features, `[2, edges]`, rows of source and target, a scipy sparse
+                adjacency, or a DataFrame (see `as_graph`).
             checkpoints: where to write down the state of the training, and how often. If the folder holds a
                 run with the same settings on the same graph, the fit goes on from there; when it ends, the
                 checkpoints are removed.
@@ -282,9 +299,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 each of its epochs with the epoch and the records so far.
         """
         check_arguments(self.get_params())
+        check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
         started, device = time.perf_counter(), pick_device(self.device)
-        self._take_in(X if isinstance(X, MappedGraph) else self._read(X, edge_index))
+        self._take_in(X if isinstance(X, MappedGraph) else read_input(self, X, edge_index))
         at_once, chunk = self._room(device)
         with (
             together(device) as ranks,
@@ -312,6 +330,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             "peak_megabytes": peak_megabytes(device),
         }
         warn_of_collapse(self.history_, stacklevel=3)
+        stopped, self.history_.stopped = self.history_.stopped, None
+        if stopped is not None:  # the model is fitted, as far as the training came
+            raise stopped
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
         return self
@@ -346,9 +367,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
         else:
-            self.scaler_ = fit_scaler(graph.features, self.scale_features)
+            self.scaler_ = fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
         self.support_ = self._support(graph)
-        self.n_features_in_ = graph.num_features
+        take_columns(self, graph)
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
         self.members_ = deal(self.objective, self.n_models)
@@ -365,46 +386,174 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         else:
             yield from self._chunks_in_files()
 
-    def transform(self, X: Any, *, edge_index: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
+    def transform(self, X: Any, *, edge_index: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
 
         The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that
         was fitted keeps its learned weight and every other edge takes its start value. Nodes are the same
-        when their ids are, or, where the user gave no ids, when position and features are. A new row of a
-        table hears its nearest fitted rows.
+        when their ids are, or, where the user gave no ids, when position and features are. Where neither
+        graph has features, the new one is told in the fitted one's terms (`graphs.grown`). A new row of a
+        table hears its nearest fitted rows. Columns of features are known by their names. Rows without edges
+        are embedded where they are those of the fitted graph, or where the model was fitted without edges.
         """
         check_is_fitted(self)
-        if self.is_table_ and edge_index is None and not is_graph(X):
-            return self._transform_table(X)
         if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
             raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
-        graph = self._read(X, edge_index)
-        self._check_columns(graph.num_features)
+        if edge_index is None and not is_graph(X):
+            return self._transform_table(X)
+        graph = as_graph(X, edge_index, plan=self.graph_.plan)
+        check_kind(self.graph_, graph)
+        check_same_plan(self.graph_.plan, graph.plan)
+        graph = graph if is_structural(graph) else by_name(self.graph_, graph)
+        return named_rows(self, self._transform_graph(graph), graph, X)
+
+    def _transform_graph(self, graph: Graph) -> npt.NDArray[np.float32]:
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
+        if is_structural(graph):
+            graph, same = in_terms_of(self.graph_, graph)
+        else:
+            same = match_nodes(self.graph_, graph)
         support = self._support(graph)
-        same = match_nodes(self.graph_, graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
 
     def fit_transform(self, X: Any, y: Any = None, **how: Any) -> Any:  # noqa: N803
         """Fit, and return the embedding of the fitted graph; takes what `fit` takes."""
-        return self.fit(X, y, **how).embedding_.copy()
+        self.fit(X, y, **how)
+        return named_rows(self, self.embedding_.copy(), self.graph_, X)
 
-    def attention(self) -> npt.NDArray[np.float32]:
+    def extend(self, X: Any, edges: Any = None, *, refresh: bool = False) -> Extension:  # noqa: N803
+        """Embed nodes that have joined the fitted graph; only the new rows are worked out.
+
+        The new nodes hear the fitted ones and one another; the fitted nodes hear nothing new and keep their
+        embeddings, as a vector store needs it. The model itself stays as it is.
+
+        Args:
+            X: features of the new nodes alone: a DataFrame whose index names them; or an array, whose rows
+                are positions after the fitted nodes.
+            edges: DataFrame of source, target and perhaps weight, by ids; or `[2, edges]` positions. A model
+                of a table needs none: new rows join their nearest.
+            refresh: embed all nodes anew in the grown graph; edges between fitted nodes are taken, too.
+        """
+        self._check_in_memory()
+        if self.smoothing_ and self.smoother == "powers" and not refresh:
+            raise InputError('smoother="powers" reads out the whole graph together: extend with refresh=True')
+        table = X if isinstance(X, Graph) else as_graph(X, NO_EDGE, plan=self.graph_.plan)
+        check_same_plan(self.graph_.plan, table.plan)
+        table = by_name(self.graph_, table)
+        if edges is None and self.is_table_:
+            edges = self._nearest(self.scaler_(table.features).to_dense()).edge_index.numpy()
+        grown = add_nodes(self.graph_, table, edges, between_known=refresh)
+        if refresh:
+            every = self.transform(grown.graph)
+            return Extension(every, grown.graph.node_ids, grown.graph, True, grown.new, grown.notes)
+        weight = self.graph_.edge_weight
+        loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
+        joining = NewEdges(grown.edge_index, grown.edge_weight, grown.known, grown.new, loop)
+        new = torch.arange(grown.known, grown.graph.num_nodes)
+        rows = self.scaler_(rows_in_memory(grown.graph.features, self.support_).read(new))
+        embedding, ids = self._embed_new(rows, joining), grown.graph.node_ids[grown.known :]
+        return Extension(embedding, ids, grown.graph, False, grown.new, grown.notes)
+
+    def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
+        """Return the nodes that are nearest to the named ones, with the reasons; see `similar_nodes`.
+
+        Args:
+            nodes: an id, or several.
+            k: how many for each.
+            among: ids of the nodes to choose from; all by default.
+        """
+        self._check_in_memory()
+        check_whole("k", k, 1)
+        alone = isinstance(nodes, str) or np.ndim(nodes) == 0
+        asked = find_nodes(self.graph_, [nodes] if alone else nodes)
+        return similar_nodes(
+            self.graph_,
+            self.embedding_,
+            asked,
+            k,
+            feature_names=getattr(self, "feature_names_in_", None),
+            tokens=self._token_columns(),
+            listens=self._listens if self.fusion == "attention" else None,
+            candidates=None if among is None else find_nodes(self.graph_, among),
+        )
+
+    def anomalies(self) -> pd.DataFrame:
+        """Return all nodes, first those that neither features nor neighbours predict; `find_anomalies`."""
+        self._check_in_memory()
+        difficulty = self.history_.difficulty
+        told = None if difficulty is None else difficulty.float().numpy()
+        return find_anomalies(self.graph_, self._by_model(), self.members_, told)
+
+    def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
+        """Return the likeliest pairs of nodes that no edge joins; see `find_links`.
+
+        Args:
+            nodes: ids, one of which every pair has; all by default.
+            top: how many pairs.
+            check: hide some edges and fit once more without them, to learn how edges look that an embedding
+                has not seen and to score on others; else pairs are ranked by similarity alone.
+        """
+        self._check_in_memory()
+        check_whole("top", top, 1)
+
+        def refit(graph: Graph) -> npt.NDArray[np.float32]:
+            fitted: H3GNN = clone(self).fit(graph)
+            return fitted._by_model()
+
+        asked = None if nodes is None else find_nodes(self.graph_, nodes)
+        return find_links(
+            self.graph_,
+            self._by_model(),
+            refit if check else None,
+            asked=asked,
+            top=top,
+            seed=self.seeds_[0],
+        )
+
+    def _check_in_memory(self) -> None:
+        check_is_fitted(self)
+        if isinstance(self.graph_, MappedGraph):
+            raise InputError("this needs the graph in memory, and the fitted one lies in files: fit it there")
+
+    def _by_model(self) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
+        return found
+
+    def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return each token's columns of the embedding; nothing where it keeps one token only."""
+        if self.output != "flatten":
+            return {}
+        place = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
+        names = token_names(self.hops)
+        return {name: place[:, at :: len(names)].ravel() for at, name in enumerate(names)}
+
+    def _listens(self, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the share of attention that each token of some nodes gets, `[nodes, tokens]`."""
+        shares: npt.NDArray[np.float32] = self.attention(nodes).mean(axis=(0, 2))
+        return shares
+
+    def attention(self, nodes: Any = None) -> npt.NDArray[np.float32]:
         """Return how much each token of each fitted node listens to each token.
 
         `[n_models, nodes, tokens, tokens]`, averaged over heads; the tokens are linear, MLP, hop 1, hop 2, ….
+
+        Args:
+            nodes: positions of the nodes that are asked for; all by default.
         """
         check_is_fitted(self)
         if isinstance(self.graph_, MappedGraph):
             raise InputError("the attention of a graph in files is not kept: fit a smaller graph in memory")
-        device = pick_device(self.device)
-        tokens = LayerwiseEncoder(
-            self.encoder_.to(device).eval(), self._rows(self.graph_, self.support_)
-        ).tokens()
+        encoder = self.encoder_.to(pick_device(self.device)).eval()
+        graph, edge_weights, chosen = self._rows(self.graph_, self.support_), None, None
+        if nodes is not None:
+            asked = torch.as_tensor(np.asarray(nodes, dtype=np.int64))
+            graph, edge_weights, kept = self._part(self.support_, asked)
+            chosen = torch.searchsorted(kept, asked)
+        tokens = torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).tokens()), dim=1)
         with torch.no_grad():
-            weights = self.encoder_.attention(torch.cat(list(tokens), dim=1))
+            weights = encoder.attention(tokens if chosen is None else tokens[:, chosen])
         if weights is None:
             raise InputError('fusion="mlp" has no attention to show')
         listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
@@ -425,7 +574,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
-        model.n_features_in_ = state.graph.num_features
+        take_columns(model, state.graph)
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
@@ -477,20 +626,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return storage.ModelState(
             params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
-
-    def _read(self, X: Any, edge_index: Any) -> Graph:  # noqa: N803
-        if edge_index is not None or is_graph(X):
-            return as_graph(X, edge_index)
-        table = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
-        graph = as_graph(table, np.empty((2, 0), dtype=np.int64))
-        scaled = fit_scaler(graph.features, self.scale_features)(graph.features)
-        return nearest_neighbour_graph(table, scaled, self.n_neighbors)
-
-    def _check_columns(self, columns: int) -> None:
-        if columns != self.n_features_in_:
-            raise GraphError(
-                f"X has {columns} features, but H3GNN is expecting {self.n_features_in_} features as input"
-            )
 
     def _support(self, graph: Graph | MappedGraph) -> Support:
         if isinstance(graph, MappedGraph):
@@ -670,29 +805,53 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
-        table = validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False)
-        rows = as_graph(table, np.empty((2, 0), dtype=np.int64)).features
+        graph = read_rows(self, X, self.graph_)
+        if not self.is_table_:
+            check_own_rows(self.graph_, graph)
+            return self.embedding_.copy()
+        rows = graph.features
         known = match_rows(self.graph_.features, rows)
         embedding: npt.NDArray[np.float32] = self.embedding_[np.maximum(known, 0)]
         new = np.flatnonzero(known < 0)
         if new.size:
-            embedding[new] = self._attach(self.scaler_(rows).to_dense()[new])
+            fresh = self.scaler_(rows).to_dense()[new]
+            embedding[new] = self._embed_new(fresh, self._nearest(fresh))
         return embedding
 
-    def _attach(self, rows: Tensor) -> npt.NDArray[np.float32]:
-        """Return the embeddings of new, scaled rows that hear their nearest fitted rows."""
-        device = pick_device(self.device)
+    def _nearest(self, rows: Tensor) -> NewEdges:
+        """Return the edges by which new, scaled rows of a table hear their nearest fitted rows."""
         fitted = self.scaler_(self.graph_.features).to_dense()
-        neighbours = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
-        support = attach_nodes(self.support_, neighbours, self_loops=self.self_loops)
-        nodes = torch.arange(support.nodes)
-        same = torch.where(nodes < fitted.shape[0], nodes, -1)
-        weights = carry_weights(self.encoder_, self.support_, support, same)
-        every = FeatureMatrix(torch.cat([fitted, rows]).to(device), storage=self.feature_storage)
-        graph = GraphRows.at_hand(every, support.to(device))
-        new = self._scaled(joined(self._embed(graph, weights.to(device)))[fitted.shape[0] :].cpu())
+        found = torch.from_numpy(find_nearest(fitted, rows, self.n_neighbors))
+        return NewEdges.to_nearest(found, self.graph_.num_nodes)
+
+    def _embed_new(self, rows: Tensor, edges: NewEdges) -> npt.NDArray[np.float32]:
+        """Return the embeddings of new, scaled rows beside the fitted nodes, which stay as they are."""
+        support = attach_nodes(self.support_, edges, undirected=self.undirected, self_loops=self.self_loops)
+        new = torch.arange(edges.known, edges.known + edges.new)
+        graph, weights, kept = self._part(support, new, rows)
+        encoded = joined(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
         known = torch.from_numpy(self.embedding_)
-        return _as_array(self._smoother(self.graph_, device).attach(new, known, neighbours))
+        return _as_array(smooth_attached(self._scaled(encoded), known, edges, self.smoothing_))
+
+    def _part(
+        self, support: Support, nodes: Tensor, new: Tensor | None = None
+    ) -> tuple[GraphRows, Tensor, Tensor]:
+        """Return the part of a graph that some nodes hear, its edge weights, and which nodes it has.
+
+        Args:
+            support: of the fitted graph, and of new nodes after it.
+            nodes: whose embeddings are wanted.
+            new: the scaled features of the new nodes.
+        """
+        device, known = pick_device(self.device), self.graph_.num_nodes
+        part, kept = cut_around(support, nodes, self.hops)
+        weights = carry_weights(self.encoder_, self.support_, part, torch.where(kept < known, kept, -1))
+        read = rows_in_memory(self.graph_.features, self.support_).read
+        features = self.scaler_(read(kept[kept < known]))
+        if new is not None:
+            features = rows_below(features, new)
+        matrix = FeatureMatrix(features.to(device), storage=self.feature_storage)
+        return GraphRows.at_hand(matrix, part.to(device)), weights.to(device), kept
 
 
 def _as_array(embedding: Tensor) -> npt.NDArray[np.float32]:

@@ -16,7 +16,7 @@ from h3gnn.graphs.graph import Graph
 QUICK = ("--set", "epochs=2", "--set", "channels=8", "--set", "heads=2", "--device", "cpu")
 
 
-def run(*arguments: str | Path) -> Any:
+def run(*arguments: str | Path | int) -> Any:
     return CliRunner().invoke(app, ["compare", *(str(one) for one in arguments)])
 
 
@@ -61,3 +61,34 @@ def test_bad_input_is_told_before_the_work(files: Path) -> None:
         result = run(*arguments)
         assert isinstance(result.exception, InputError), result.output
         assert words in str(result.exception)
+
+
+def test_a_rare_class_leads_with_average_precision(files: Path) -> None:
+    rare = "\n".join(f"{node},{'fraud' if node % 20 == 0 else 'honest'}" for node in range(100))
+    (files / "y.csv").write_text(f"id,label\n{rare}\n")
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    asked = (*own, "--methods", "raw,smoothed", *QUICK)
+    result = run(*asked)
+    assert result.exit_code == 0, result.output
+    for words in ("precision", "balanced", "at k", "95.0 % of the test nodes", "class fraud, k = as many as"):
+        assert words in result.stdout
+    assert "…" not in result.stdout
+    assert "points of average precision" in result.stdout or "score the same" in result.stdout
+    told = json.loads(run(*asked, "--json", "--top", 20).stdout)
+    assert (told["leading"], told["rows"][0]["rare_class"], told["rows"][0]["k"]) == (
+        "average_precision", "fraud", 20
+    )  # fmt: skip
+    # of the twenty test nodes of each split, twenty are looked at, and every fraud is among them
+    assert told["rows"][0]["probe"]["recall_at_k"]["test_mean"] == 1.0
+    shown = CliRunner().invoke(app, ["evaluate", str(emb(files)), *map(str, own), "--no-clusters"])
+    assert shown.exit_code == 0, shown.output
+    for words in ("precision", "balanced", "recall at k", "majority's", "ROC-AUC", "10 split(s)"):
+        assert words in shown.stdout
+    assert "…" not in shown.stdout
+
+
+def emb(folder: Path) -> Path:
+    """Embeddings of the small graph's nodes, one column that says nothing."""
+    path = folder / "emb.csv"
+    path.write_text("node,e0\n" + "\n".join(f"{node},{node % 7}" for node in range(100)) + "\n")
+    return path

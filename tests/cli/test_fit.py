@@ -80,7 +80,7 @@ def test_embed_a_new_graph_with_the_same_columns(files: Path) -> None:
 
 BAD = {
     "unknown node": (("--edges", "stranger.csv", "--features", "f.csv"), "stranger.csv"),
-    "NaN feature": (("--edges", "e.csv", "--features", "nan.csv"), "nan.csv"),
+    "infinite feature": (("--edges", "e.csv", "--features", "infinite.csv"), "infinite.csv"),
     "empty graph": (("--edges", "empty.csv"), "empty.csv"),
     "no such path": (("--edges", "nowhere.csv"), "nowhere.csv"),
     "no graph": ((), "no graph given"),
@@ -95,7 +95,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_exit_code_2_and_one_sentence_and_no_file(files: Path, case: str) -> None:
     (files / "stranger.csv").write_text("source,target\nann,bob\nbob,zoe\n")
-    (files / "nan.csv").write_text("id,a\nann,1\nbob,nan\ncy,1\ndee,1\neve,1\nfay,1\n")
+    (files / "infinite.csv").write_text("id,a\nann,1\nbob,inf\ncy,1\ndee,1\neve,1\nfay,1\n")
     (files / "empty.csv").write_text("source,target\n")
     before = sorted(files.rglob("*"))
     arguments, place = BAD[case]

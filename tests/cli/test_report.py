@@ -156,3 +156,26 @@ def test_tensorboard_must_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("h3gnn.cli.fit.find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'h3gnn\[tensorboard\]'"):
         call("fit", "synthetic", "--out", tmp_path / "run", "--tensorboard", tmp_path / "logs")
+
+
+def test_columns_of_the_users_own_and_another_run_reach_the_page(
+    run: Path, tmp_path: Path, small_mixed: Graph
+) -> None:
+    other, own, page = tmp_path / "other", tmp_path / "own.csv", tmp_path / "page.html"
+    H3GNN.from_preset("single", epochs=1, channels=8, heads=2, device="cpu", precision="float32").fit(
+        small_mixed
+    ).save(other)
+    own.write_text("node,shop\n" + "".join(f"{node},{'a' if node % 2 else 'b'}\n" for node in range(99)))
+    arguments = ["report", run, "--with", other, "--columns", own, "--map", "pca", "--title", "My shops"]
+    done = CliRunner().invoke(
+        app, [*map(str, arguments), "--out", str(page), "--table", str(tmp_path / "t.parquet"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    assert done.stderr.strip() == f"h3gnn: note: {own} has no row for 1 of 100 nodes; they are grey"
+    told = json.loads(done.stdout)
+    assert (told["title"], told["other"]) == ("My shops", str(other))
+    assert "<h1>My shops</h1>" in page.read_text()
+    assert pd.read_parquet(tmp_path / "t.parquet")["own_shop"].tolist()[:2] == ["b", "a"]
+    refused = CliRunner().invoke(app, ["report", str(run), "--id-column", "node"])
+    assert isinstance(refused.exception, InputError)
+    assert "give --columns FILE" in str(refused.exception)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -11,9 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch import Tensor
+from typer.testing import CliRunner, Result
 
-from h3gnn import InputError
+from h3gnn import H3GNN, InputError
+from h3gnn.cli.app import app
+from h3gnn.training.step import MaskStrategy, Step
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
@@ -115,10 +121,10 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     assert said == ""
     epoch = newest_epoch(files / "run")
     assert words.strip() == (
-        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; "
-        "go on with `h3gnn fit --resume run`"
+        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model "
+        "as it is was written to run; go on with `h3gnn fit --resume run`"
     )
-    assert not (files / "run" / "model.json").exists()
+    assert len(H3GNN.load(files / "run").history_) == epoch
 
 
 @SIGNALS
@@ -135,14 +141,57 @@ def test_a_signal_while_the_training_is_set_up_is_told_as_well(
     assert words.strip().endswith("go on with `h3gnn fit --resume run`")
 
 
-def test_sigterm_without_checkpoints_leaves_nothing(files: Path) -> None:
-    process = start("fit", *GRAPH, "--out", "run", "--epochs", "1000000", cwd=files)
-    time.sleep(6)
-    process.send_signal(signal.SIGTERM)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == 143, words
-    assert words.strip().splitlines()[-1] == "h3gnn: stopped; nothing is half-written"
-    assert not (files / "run").exists()
+def fit_until(epoch: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """Fit, and send this process a signal in the middle of an epoch."""
+    count, made = itertools.count(1), Step.__call__
+
+    def step(self: Step, mask: MaskStrategy) -> Tensor:
+        if next(count) == epoch:
+            signal.raise_signal(number)
+        return made(self, mask)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "__call__", step)
+        return CliRunner().invoke(app, ["fit", *TRAINING, *arguments])
+
+
+@SIGNALS
+def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_on(
+    files: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    done = fit_until(5, number, monkeypatch, "--out", "run", "--embeddings", "out.npy")
+    signal.signal(signal.SIGTERM, before)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.strip() == (
+        "h3gnn: stopped after epoch 5 of 300, with a checkpoint in run/checkpoints; the model as it is was "
+        "written to run and out.npy; go on with `h3gnn fit --resume run`"
+    )
+    kept = H3GNN.load("run")
+    assert len(kept.history_) == newest_epoch(Path("run")) == 5
+    np.testing.assert_array_equal(np.load("out.npy"), kept.embedding_)
+    other = CliRunner().invoke(app, ["fit", *TRAINING, "--seed", "3", "--out", "run"])
+    assert "run holds an unfinished run (random_state is 0 there and 3 here)" in str(other.exception)
+    assert CliRunner().invoke(app, ["fit", "--resume", "run"]).exit_code == 0
+    assert not Path("run/checkpoints").exists()
+    resumed = np.load("out.npy")
+    assert CliRunner().invoke(app, ["fit", *TRAINING, "--out", "whole"]).exit_code == 0
+    np.testing.assert_array_equal(H3GNN.load("whole").embedding_, resumed)
+    assert not Path("whole/checkpoints").exists()
+
+
+def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
+    assert done.exit_code == 130
+    assert done.stderr.strip() == (
+        "h3gnn: stopped after epoch 3 of 300; the model as it is was written to out.npy; to be able to go "
+        "on, give --out FOLDER"
+    )
+    assert len(np.load("out.npy")) == 40
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.encoder.support import START_BOUNDS, Support, attach_nodes, build_support, find_entries
+from h3gnn.encoder.attached import NewEdges, attach_nodes
+from h3gnn.encoder.support import START_BOUNDS, Support, build_support, find_entries
 
 PATH = torch.tensor([[0, 1], [1, 2]])  # 0 → 1 → 2
 
@@ -70,8 +71,9 @@ def test_find_entries_maps_edges_by_node() -> None:
 
 def test_attached_nodes_hear_and_are_not_heard() -> None:
     support = build_support(PATH, 3)
-    larger = attach_nodes(support, torch.tensor([[0, 1]]), self_loops=True)
+    edges = NewEdges.to_nearest(torch.tensor([[0, 1]]), 3)
+    larger = attach_nodes(support, edges, undirected=True, self_loops=True)
     start = entries(larger)
     assert {pair for pair in start if 3 in pair} == {(3, 0), (3, 1), (3, 3)}
-    assert abs(start[3, 0] - 1 / (2 * 3) ** 0.5) < 1e-6
+    assert abs(start[3, 0] - 1 / (3 * 3) ** 0.5) < 1e-6  # node 0 has a loop, a neighbour and the new node
     assert {pair: start[pair] for pair in entries(support)} == entries(support)

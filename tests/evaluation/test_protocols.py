@@ -79,7 +79,7 @@ def candidates(
         np.array([loss]),
         np.array([nodes]),
         (np.array(predicted, dtype=np.int16),),
-        None,
+        (np.zeros(np.shape(predicted), dtype=np.float32),),
         2,
     )
 

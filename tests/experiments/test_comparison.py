@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,32 @@ def test_unknown_methods_are_named() -> None:
     assert [method.name for method in find_methods("h3gnn,RAW")] == ["raw", "h3gnn"]
     with pytest.raises(InputError, match="no method 'gnn';"):
         find_methods("gnn,raw")
+
+
+def rare_result(name: str, accuracy: float, precision: float) -> Result:
+    steady = np.linspace(-0.01, 0.01, 10)
+    made = result_of(name, [list(accuracy + steady)])
+    beside = {
+        "average_precision": RepeatedScore([list(precision + steady)]),
+        "recall_at_k": RepeatedScore([list(precision + steady)]),
+        "balanced_accuracy": RepeatedScore([list(1 - precision + steady)]),
+        "majority": RepeatedScore([[0.96] * 10]),
+    }
+    return replace(made, beside=beside, rare="fraud", roc_auc=made.probe)
+
+
+def test_where_one_class_is_rare_the_measure_that_can_be_wrong_decides() -> None:
+    results = {"h3gnn": rare_result("h3gnn", 0.978, 0.61), "raw": rare_result("raw", 0.983, 0.55)}
+    found = Comparison(results, 20 / 48)
+    assert (found.leading, found.ranked) == ("average_precision", ["h3gnn", "raw"])
+    assert found.verdict.startswith("On this graph H3GNN wins: 6.0 points of average precision above raw")
+    told = json.loads(json.dumps(found.as_dict()))
+    assert (told["leading"], told["winner"]) == ("average_precision", "h3gnn")
+    assert told["rows"][0]["probe"]["majority"]["test_mean"] == pytest.approx(0.96)
+    assert Result.from_dict(told["rows"][0]).leading == "average_precision"
+    # of more than two classes there is no one class that is looked for
+    several = {name: replace(one, roc_auc=None) for name, one in results.items()}
+    assert Comparison(several, 20 / 48).leading == "balanced_accuracy"
+    assert Comparison(several, 20 / 48).ranked == ["raw", "h3gnn"]
+    # a result from before there were such measures leaves accuracy
+    assert Comparison({**results, "gcn": result_of("gcn", [[0.9] * 10])}, 20 / 48).ranked[0] == "raw"

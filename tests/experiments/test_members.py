@@ -49,7 +49,7 @@ def test_each_member_is_scored_beside_the_whole(fitted: H3GNN, found: Findings) 
     rows = {row.representation: row for row in found.scores.rows}
     assert list(rows) == [RAW, UNTRAINED, TRAINED, "H3GNN: teacher", "H3GNN: neighbours", "H3GNN: edges"]
     for name, own in OWN.items():
-        accuracy, _ = probe_predictions(fitted.embedding_[:, own], Splits.of(fitted.graph_))
+        accuracy = probe_predictions(fitted.embedding_[:, own], Splits.of(fitted.graph_)).accuracy
         np.testing.assert_array_equal(rows[f"H3GNN: {name}"].probe, accuracy)
     assert found.scores.protocol.endswith("H3GNN: … is the columns of that member alone.")
     assert [one.class_name for one in found.scores.carriers] == list(found.scores.class_names)

@@ -30,7 +30,7 @@ def easy(nodes: int = 60) -> tuple[np.ndarray, Splits]:
 
 def test_each_split_is_scored_on_its_own_test_nodes() -> None:
     rows, splits = easy()
-    accuracy, predicted = probe_predictions(rows, splits)
+    accuracy, predicted, _, _ = probe_predictions(rows, splits)
     assert predicted.shape == (2, 60)
     for split in range(2):
         tested = (splits.test[:, split] & (splits.labels >= 0)).numpy()

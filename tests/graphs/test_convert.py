@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -14,6 +15,7 @@ import torch
 from h3gnn import H3GNN
 from h3gnn.errors import GraphError
 from h3gnn.graphs.convert import as_graph, is_graph
+from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.networks import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
@@ -192,7 +194,7 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ((np.array([[np.nan]]), np.empty((2, 0), dtype=int)), "NaN"),
         ((np.array([[1e300]]), np.empty((2, 0), dtype=int)), "beyond float32"),
         ((np.empty((0, 2)), EDGES), "empty"),
-        ((FRAME.assign(word=["x", "y", "z"]), EDGES), "'word'"),
+        ((FRAME.assign(word=["1", "2", "x"]), EDGES), "'word': 'x' is not a number"),
         ((FRAME, pd.DataFrame({"a": ["a"], "b": ["zed"]})), "'zed' is unknown"),
         ((FRAME, pd.DataFrame({"a": ["a"]})), "two columns"),
         ((FRAME[0], EDGES), "Series"),
@@ -225,3 +227,54 @@ def test_labels_that_name_classes_by_large_numbers_are_numbered() -> None:
     assert graph.class_names == ("7", "1000000000000")
     assert graph.labels is not None
     assert graph.labels.tolist() == [1, 0, -1]
+
+
+TIMES = pd.date_range("2024-01-01", periods=3)
+FOUR = pd.DataFrame({"time": TIMES, "from": EDGES[0], "to": EDGES[1], "weight": [1.0, 2.0, 3.0]})
+
+
+def test_a_table_of_edges_is_read_as_the_command_line_reads_it(tmp_path: Path) -> None:
+    FOUR.to_csv(tmp_path / "e.csv", index=False)
+    pd.DataFrame(FEATURES).to_csv(tmp_path / "f.csv")
+    wanted = read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv")
+    with pytest.warns(UserWarning, match="edges: not used: time"):
+        graph = as_graph(FEATURES, FOUR)
+    assert torch.equal(graph.edge_index, wanted.edge_index)
+    assert graph.edge_weight is not None
+    assert wanted.edge_weight is not None
+    assert torch.equal(graph.edge_weight, wanted.edge_weight)
+    with pytest.warns(UserWarning, match="edges: not used: 2, 3"):  # without names: source, target
+        graph = as_graph(FEATURES, pd.DataFrame({0: EDGES[0], 1: EDGES[1], 2: [5, 5, 5], 3: [6, 7, 8]}))
+    assert graph.edge_weight is None
+    with pytest.warns(UserWarning, match="not used: amount; a column called weight, and no other"):
+        assert as_graph(FEATURES, FOUR[["from", "to"]].assign(amount=9.0)).edge_weight is None
+
+
+def test_rows_of_source_and_target_are_turned() -> None:
+    assert edge_set(as_graph(FEATURES, EDGES.T)) == {(0, 1), (1, 2), (2, 0)}
+    assert edge_set(as_graph(FEATURES, EDGES.T.tolist())) == {(0, 1), (1, 2), (2, 0)}
+    rows = np.column_stack([EDGES.T, [5.0, 6.0, 7.0], [0, 0, 0]])
+    with pytest.warns(UserWarning, match="edges: not used: column 3, column 4"):
+        graph = as_graph(FEATURES, rows)
+    assert edge_set(graph) == {(0, 1), (1, 2), (2, 0)}
+    assert graph.edge_weight is None
+    assert edge_set(as_graph(FRAME, [["a", "b"], ["b", "c"], ["c", "a"]])) == {(0, 1), (1, 2), (2, 0)}
+    two = np.array([[0, 1], [1, 2]])  # [2, edges]: 0 -> 1 and 1 -> 2
+    assert edge_set(as_graph(FEATURES, two)) == {(0, 1), (1, 2)}
+    with pytest.raises(GraphError, match="whole numbers"):
+        as_graph(FEATURES, rows + 0.5)
+
+
+def test_a_dense_matrix_is_not_taken_for_a_table_of_edges() -> None:
+    ring = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
+    for matrix in (ring, pd.DataFrame(ring), pd.DataFrame(ring, index=list("abc"), columns=list("abc"))):
+        with pytest.raises(GraphError, match=r"adjacency matrix: give a matrix as scipy\.sparse\.csr_array"):
+            as_graph(FRAME, matrix)
+    with pytest.raises(GraphError, match="adjacency matrix"):
+        as_graph(np.ones((6, 2)), np.ones((6, 6)))
+
+
+def test_edge_attributes_of_several_columns_are_said_not_to_be_used() -> None:
+    data = Data(x=torch.from_numpy(FEATURES), edge_index=torch.from_numpy(EDGES), edge_attr=torch.ones(3, 2))
+    with pytest.warns(UserWarning, match="edge_attr has more than one column and is not used"):
+        assert as_graph(data).edge_weight is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
@@ -41,13 +43,71 @@ def test_graphml_and_gml_keep_names_classes_weights_and_numbered_features(
     network.add_edge("ann", "bob", weight=2.0)
     path = tmp_path / f"g.{suffix}"
     {"graphml": nx.write_graphml, "gml": nx.write_gml}[suffix](network, path)
-    graph = read_graph_file(path)
+    with pytest.warns(UserWarning, match="node attributes not used: age") as said:
+        graph = read_graph_file(path)
     assert graph.node_ids.tolist() == ["ann", "bob"]
     assert graph.features.tolist() == [[1, 2], [3, 4]]
     assert graph.class_names == ("blue", "red")
     assert edge_set(graph) == {(0, 1), (1, 0)}
     assert graph.edge_weight is not None
-    assert graph.provenance.mended == ("node attributes not used: age",)
+    assert graph.provenance.mended == (str(said[0].message),)
+    assert (
+        "features=['age'] of as_graph or read_graph_file (--feature-columns age)"
+        in graph.provenance.mended[0]
+    )
+
+
+def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> None:
+    network = nx.Graph()
+    network.add_node("ann", a=1.0, b=2, label="red", word="x")
+    network.add_node("bob", a=3.0, b=4, label="blue", word="y")
+    network.add_edge("ann", "bob", since=1999)
+    path = tmp_path / "g.graphml"
+    nx.write_graphml(network, path)
+    with pytest.warns(UserWarning, match="not used") as said:
+        bare = read_graph_file(path)
+    assert "edge attributes not used: since" in {str(one.message) for one in said}
+    assert bare.labels is None
+    assert bare.num_features >= 8
+    assert (
+        "node attributes not used: a, b, label, word; use them by features=['a', 'b'], labels='label' "
+        "of as_graph or read_graph_file (--feature-columns a,b --label-column label)"
+    ) in {str(one.message) for one in said}
+    for read in (partial(read_graph_file, path), partial(as_graph, network)):
+        with pytest.warns(UserWarning, match="not used") as said:
+            graph = read(features=["b", "a"], labels="label")
+        assert graph.features.tolist() == [[2, 1], [4, 3]]
+        assert graph.feature_names == ("b", "a")
+        assert graph.class_names == ("blue", "red")
+        assert "node attributes not used: word" in {str(one.message) for one in said}
+        with pytest.raises(GraphError, match="'age', named as features; there are: a, b, label, word"):
+            read(features="age")
+        with pytest.raises(GraphError, match="'age', named as labels; there are: a, b, label, word"):
+            read(labels="age")
+        with pytest.raises(GraphError, match=r"'ann'.*'word' is not a number but 'x'"):
+            read(features="word")
+    with pytest.raises(GraphError, match="networkx graph, and of no other"):
+        as_graph(bare, features="a")
+    torch.save(small_data(), tmp_path / "d.pt")
+    with pytest.raises(GraphError, match="graphml"):
+        read_graph_file(tmp_path / "d.pt", features="a")
+
+
+def test_an_attribute_with_few_words_is_offered_as_the_class() -> None:
+    with pytest.warns(UserWarning, match=r"not used: club; use them by labels='club' of as_graph"):
+        as_graph(nx.karate_club_graph())
+
+
+def test_a_list_and_a_number_stand_side_by_side() -> None:
+    network = nx.path_graph(2)
+    nx.set_node_attributes(network, {0: [1.0, 2.0], 1: [3.0, 4.0]}, "place")
+    nx.set_node_attributes(network, {0: 5, 1: 6}, "age")
+    graph = as_graph(network, features=["place", "age"])
+    assert graph.features.tolist() == [[1, 2, 5], [3, 4, 6]]
+    assert graph.feature_names == ("place[0]", "place[1]", "age")
+    del network.nodes[1]["age"]
+    with pytest.raises(GraphError, match="node 1 has no attribute 'age'"):
+        as_graph(network, features="age")
 
 
 def test_gml_without_labels_and_graphml_with_numbers_in_a_text(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_direction_is_noticed() -> None:
         (0.0, 0.0, 1.0, "One neighbour's class says almost nothing"),
         (None, None, 0.85, "There are no labels, but neighbours have similar features"),
         (None, None, 1.0, "There are no labels, and neighbours"),
-        (None, None, None, "Without labels, and with features that are all alike"),
+        (None, None, None, "There are no labels, and features that are all alike"),
     ],
 )
 def test_the_sentence_follows_the_figures(
@@ -133,3 +133,60 @@ def test_the_sentence_follows_the_figures(
     assert sentence.startswith(beginning)
     assert sentence.endswith(".")
     assert "\n" not in sentence
+
+
+def community_graph(nodes: int, labelled: int, seed: int = 0) -> Graph:
+    """Two classes whose nodes mostly know their own kind, of which only some have a label."""
+    random = np.random.default_rng(seed)
+    classes = np.arange(nodes) % 2
+    pairs = {tuple(sorted(pair)) for pair in random.integers(0, nodes, (12 * nodes, 2)).tolist()}
+    kept = [
+        (a, b) for a, b in sorted(pairs) if a != b and (classes[a] == classes[b] or random.random() < 0.08)
+    ]
+    labels = np.where(np.arange(nodes) < labelled, classes, -1)
+    return check_graph(
+        random.normal(size=(nodes, 4)), undirected(*kept), labels=labels, class_names=("a", "b")
+    )
+
+
+def test_few_labels_leave_the_verdict_open_and_many_do_not() -> None:
+    whole = profile(community_graph(200, 200))
+    assert whole.adjusted_homophily_interval is None
+    assert "95 %" not in whole.verdict
+    few = profile(community_graph(200, 12))
+    assert few.verdict.startswith("There are too few labels to tell whether neighbours share a class: ")
+    assert f"{few.labelled_pairs} edges join two labelled nodes" in few.verdict
+    many = profile(community_graph(200, 150))
+    assert many.verdict.startswith("Neighbours mostly share a class (adjusted homophily")
+    assert "(95 %: " in many.verdict
+    for measured in (few, many):
+        low, high = measured.adjusted_homophily_interval or (0, 0)
+        assert whole.adjusted_homophily is not None
+        assert low <= whole.adjusted_homophily <= high
+        assert json.loads(json.dumps(measured.as_dict()))["adjusted_homophily_interval"] == [low, high]
+
+
+def test_three_edges_that_agree_prove_nothing() -> None:
+    edges = undirected((0, 1), (2, 3), (4, 5), (5, 6))
+    graph = check_graph(np.eye(7), edges, labels=np.array([0, 0, 1, 1, 0, 0, -1]), class_names=("a", "b"))
+    measured = profile(graph)
+    assert measured.adjusted_homophily == 1.0
+    assert measured.labelled_pairs == 3
+    low, high = measured.adjusted_homophily_interval or (0, 0)
+    # Clopper and Pearson: three of three may be a share of 0.025^(1/3) = 0.292; chance has 5/9
+    assert low == pytest.approx((0.025 ** (1 / 3) - 5 / 9) / (1 - 5 / 9), abs=1e-6)
+    assert high == 1.0
+    assert "3 edges join two labelled nodes" in measured.verdict
+
+
+def test_a_single_labelled_pair_and_none_at_all() -> None:
+    one = check_graph(
+        np.eye(3), undirected((0, 1), (1, 2)), labels=np.array([0, 1, -1]), class_names=("a", "b")
+    )
+    assert "1 edge joins two labelled nodes" in profile(one).verdict
+    none = check_graph(
+        np.eye(3), undirected((0, 2), (1, 2)), labels=np.array([0, 1, -1]), class_names=("a", "b")
+    )
+    assert profile(none).adjusted_homophily_interval is None
+    assert profile(none).labelled_pairs == 0
+    assert profile(none).verdict.startswith("No edge joins two labelled nodes, and neighbours have")

@@ -194,6 +194,7 @@ def test_sound_files_are_read(kind: str, tmp_path: Path) -> None:
     assert_trustworthy(read(tmp_path / name))
 
 
+@pytest.mark.filterwarnings("ignore:.* attributes not used")  # a damaged name is that of another attribute
 @pytest.mark.parametrize("kind", SOUND)
 @QUICK
 @given(damage=damages())
@@ -276,6 +277,7 @@ ANYTHING = st.one_of(
 )
 
 
+@pytest.mark.filterwarnings("ignore:edges. not used")  # rows of source, target and something else
 @settings(max_examples=150, deadline=None)
 @given(features=ANYTHING, edges=ANYTHING)
 def test_objects_that_make_no_graph_end_in_a_sentence(features: Any, edges: Any) -> None:

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from h3gnn.graphs import structural
+from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.grown import in_terms_of
 from h3gnn.graphs.structural import count_triangles, structural_features
 
 
@@ -93,3 +97,53 @@ def test_a_long_chain_that_lanczos_cannot_solve_still_gets_smooth_columns() -> N
     assert torch.isfinite(columns).all()
     steps = (columns[1:] - columns[:-1]).square().mean(0)
     assert (steps < 0.2 * columns.square().mean(0)).all()
+
+
+def test_a_grown_graph_is_told_in_the_terms_of_the_fitted_one() -> None:
+    fitted = as_graph(nx.cycle_graph([f"n{number}" for number in range(6)]))
+    bigger = nx.cycle_graph([f"n{number}" for number in range(6)])
+    bigger.add_edges_from([("n0", "p"), ("n2", "p"), ("p", "q"), ("q", "r")])
+    graph, same = in_terms_of(fitted, as_graph(bigger))
+    old, new = fitted.dense_features().numpy(), graph.dense_features().numpy()
+    assert same.tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1]
+    np.testing.assert_array_equal(new[:6], old)
+    np.testing.assert_allclose(new[6:, 0], np.log1p([3, 2, 1]) / np.log1p(2), rtol=1e-6)  # largest: degree 2
+    p = np.sqrt(3) * (old[0, 8:] / np.sqrt(3) + old[2, 8:] / np.sqrt(3)) / 2
+    np.testing.assert_allclose(new[6, 8:], p, atol=1e-6)
+    np.testing.assert_allclose(new[7, 8:], np.sqrt(2) * p / np.sqrt(3), atol=1e-6)
+    np.testing.assert_allclose(new[8, 8:], p / np.sqrt(3), atol=1e-6)
+
+
+def test_a_node_that_has_lost_its_neighbours_is_placed_anew_and_a_part_of_the_graph_is_known() -> None:
+    names = [f"n{number}" for number in range(20)]
+    fitted = as_graph(nx.cycle_graph(names))
+    moved = nx.cycle_graph(names)
+    moved.remove_edges_from([("n0", "n1"), ("n0", "n19")])
+    moved.add_edge("n0", "n10")
+    graph, same = in_terms_of(fitted, as_graph(moved))
+    assert same.tolist() == [-1, *range(1, 20)]
+    np.testing.assert_allclose(
+        graph.features[0, 8:], fitted.features[10, 8:] / np.sqrt(3), atol=1e-6
+    )  # as its one neighbour, which has degree 3 now
+    part, same = in_terms_of(fitted, as_graph(nx.cycle_graph(names).subgraph(names[5:12])))
+    assert sorted(same.tolist()) == list(range(5, 12))
+    assert torch.equal(part.features, fitted.features[same])
+
+
+@given(st.integers(0, 10**6), st.integers(8, 40), st.integers(0, 12), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_any_growth_leaves_the_known_nodes_as_they_are(seed: int, nodes: int, new: int, named: bool) -> None:
+    chance = np.random.default_rng(seed)
+    network = nx.gnm_random_graph(nodes, 2 * nodes, seed=seed)
+    bigger = nx.Graph(network)
+    for node in range(nodes, nodes + new):
+        bigger.add_edges_from((node, int(other)) for other in chance.integers(0, node, size=2))
+    if named:
+        network, bigger = (nx.relabel_nodes(one, lambda node: f"n{node}") for one in (network, bigger))
+    fitted = as_graph(network)
+    graph, same = in_terms_of(fitted, as_graph(bigger))
+    assert same.tolist() == [*range(nodes), *[-1] * new]
+    assert torch.equal(graph.features[:nodes], fitted.features)
+    assert graph.features.shape[1] == fitted.num_features
+    assert torch.isfinite(graph.features).all()
+    assert (graph.features[:, 8:].abs() <= 3).all()

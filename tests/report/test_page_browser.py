@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.browser import chromium, look, missing, open_page
 from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
-from h3gnn.report.findings import Category, Findings
+from h3gnn.report.findings import Category, Findings, Measure, OtherRun
 from h3gnn.report.page import render_page
 
 SIZES = (100, 10_000, 50_000)
@@ -354,3 +354,94 @@ def test_themes_and_widths(browser: Any, page_of: Callable[[int], Path], width: 
     paper = max(colours(browser).items(), key=lambda one: one[1])[0]
     assert (paper & 0xFF < 64) == dark
     no_errors(browser)
+
+
+def own_findings() -> Findings:
+    """Findings with columns of the user's own, a rare class, and another run."""
+    findings = made_up_findings(100)
+    nodes = np.arange(100)
+    countries = Category("own_country", "country", ("DE", "FR"), np.where(nodes < 10, -1, nodes % 2))
+    amount = Measure("own_amount", "amount", np.where(nodes == 0, np.nan, 10.0 * nodes))
+    assert findings.scores is not None
+    beside = {"average_precision": np.full(10, 0.6), "recall_at_k": np.full(10, 0.5)}
+    beside |= {"balanced_accuracy": np.full(10, 0.7), "majority": np.full(10, 0.96)}
+    rows = tuple(
+        replace(row, beside=beside, precision=np.linspace(1, 0.04, 51)) for row in findings.scores.rows
+    )
+    theirs = replace(
+        rows[-1], representation="other run: b", beside=beside | {"average_precision": np.full(10, 0.55)}
+    )
+    return replace(
+        findings,
+        categories=(*findings.categories, countries),
+        measures=(*findings.measures, amount),
+        texts={"name": tuple(f"Customer Nº {node}" for node in nodes)},
+        scores=replace(findings.scores, rows=(*rows, theirs), leading="average_precision", rare="fraud"),
+        other=OtherRun("other run: b", {"epochs": (50, 20)}, ("the graph: 90 nodes, 400 edges there",)),
+    )
+
+
+def choose(browser: Any, field: str, value: str) -> None:
+    browser.execute_script(
+        "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+        "field.dispatchEvent(new Event('change'))",
+        field,
+        value,
+    )
+    settle(browser)
+
+
+@pytest.fixture
+def own_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    findings = own_findings()
+    (tmp_path / "own.html").write_text(render_page(findings, made_up_maps(findings)))
+    show(browser, tmp_path / "own.html")
+    yield browser
+    no_errors(browser)
+
+
+def test_own_columns_colour_and_filter_together(own_page: Any) -> None:
+    groups = own_page.find_elements("css selector", "#colour optgroup[label='Your columns'] option")
+    assert [one.get_attribute("value") for one in groups] == ["own_country", "own_amount"]
+    choose(own_page, "colour", "class")
+    choose(own_page, "filter", "own_country")
+    assert text(own_page, "#passing") == "100 of 100 nodes"
+    own_page.find_element("css selector", "#filter-values button").click()
+    assert text(own_page, "#passing") == "45 of 100 nodes"
+    assert own_page.execute_script("return report.state.look.dimmed") == 55
+    choose(own_page, "colour", "own_amount")  # another colour leaves the filter as it is
+    assert own_page.execute_script("return report.state.look.dimmed") == 55
+    choose(own_page, "filter", "own_amount")
+    low, high = own_page.find_elements("css selector", "#filter-values input")
+    low.send_keys("100")
+    high.send_keys("190")
+    assert text(own_page, "#passing") == "10 of 100 nodes"
+    choose(own_page, "filter", "")
+    assert own_page.execute_script("return report.state.look.dimmed") == 0
+
+
+def test_words_are_searched_beside_ids(own_page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    field = own_page.find_element("id", "search")
+    field.send_keys("customer nº 42")
+    assert text(own_page, "#matches").split("\n") == ["node-42", "Customer Nº 42"]
+    field.send_keys(Keys.ENTER)
+    assert text(own_page, "#node h3") == "node-42"
+    assert "name\nCustomer Nº 42\ncountry\nDE" in text(own_page, "#node")
+
+
+def test_a_rare_class_leads_and_its_curve_is_drawn(own_page: Any) -> None:
+    headline = text(own_page, "#headline")
+    assert headline.startswith(
+        "average precision of fraud\n60.0 ± 0.0 %\nother run: b 55.0 ± 0.0 %\naccuracy\n"
+    )
+    assert "majority's share 96.0 %" in headline
+    assert "Precision and recall of fraud" in titles(own_page, "#scores")
+    assert "recall 1: raw features 0.04" in text(own_page, "#scores")
+    assert "representation\taverage precision\taccuracy\tbalanced accuracy\trecall at k" in text(
+        own_page, "#scores table"
+    )
+    assert "What differs in other run: b" in titles(own_page, "#scores")
+    assert "epochs\t50\t20" in text(own_page, "#scores")
+    assert "the graph: 90 nodes" in text(own_page, "#scores")

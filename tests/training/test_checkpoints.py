@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -588,3 +589,40 @@ def test_a_checkpoint_holds_what_was_promised(interrupted: tuple[Path, Graph, H3
     assert description["epoch"] == 5
     assert description["fingerprint"]["graph"] == graph.provenance.sha256
     assert json.loads(json.dumps(description)) == description
+
+
+def test_ctrl_c_keeps_the_model_as_it_is(path_graph: Graph) -> None:
+    model = H3GNN.from_preset("single", **QUICK)
+    with (
+        before_each_epoch(lambda epoch: signal.raise_signal(signal.SIGINT) if epoch == 4 else None),
+        pytest.raises(TrainingStopped, match=r"stopped after epoch 5 of 8; the model is kept as it is"),
+    ):
+        model.fit(path_graph)
+    assert len(model.history_) == 5
+    assert model.history_.stopped is None
+    assert np.isfinite(model.embedding_).all()
+    np.testing.assert_array_equal(model.transform(path_graph), model.embedding_)
+    whole = H3GNN.from_preset("single", **QUICK).fit(path_graph)
+    np.testing.assert_array_equal(model.history_["loss"], whole.history_["loss"][:5])
+
+
+def test_models_whose_turn_did_not_come_are_untrained(
+    path_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h3gnn.training import models
+
+    monkeypatch.setattr(models, "_fitting", lambda *_: 1)
+    model = H3GNN.from_preset("single", **QUICK, n_models=3)
+    began = itertools.count()
+    with (
+        before_each_epoch(lambda _: signal.raise_signal(signal.SIGINT) if next(began) == 10 else None),
+        pytest.raises(TrainingStopped, match="stopped after epoch 3 of 8"),
+    ):
+        model.fit(path_graph)
+    losses = model.history_["loss"]
+    assert losses.shape == (8, 3)
+    assert np.isfinite(losses).sum(axis=0).tolist() == [8, 3, 0]
+    untrained = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}, n_models=3).fit(path_graph)
+    np.testing.assert_array_equal(
+        np.split(model.embedding_, 3, axis=1)[2], np.split(untrained.embedding_, 3, axis=1)[2]
+    )

@@ -10,18 +10,23 @@ from typing import Annotated, NoReturn
 import typer
 
 from h3gnn import __version__
+from h3gnn.cli.anomalies import anomalies
 from h3gnn.cli.cluster import cluster
 from h3gnn.cli.compare import compare
 from h3gnn.cli.datasets import datasets
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.evaluate import evaluate
+from h3gnn.cli.export import export
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
+from h3gnn.cli.links import links
 from h3gnn.cli.plot import plot
+from h3gnn.cli.predict import predict
 from h3gnn.cli.prepare import prepare
 from h3gnn.cli.report import report
 from h3gnn.cli.reproduce import reproduce
+from h3gnn.cli.similar import similar
 from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped, end_on_signals
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError, RankLostError
@@ -36,7 +41,8 @@ app = typer.Typer(
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
 COMMANDS = (demo, fit, embed, evaluate, cluster, compare, tune, reproduce, report, plot, inspect, datasets)
-for command in (*COMMANDS, prepare):
+ANSWERS = (predict, similar, anomalies, links, export)
+for command in (*COMMANDS, prepare, *ANSWERS):
     app.command()(command)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
+from h3gnn.cli.output import write_table
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
@@ -121,11 +122,7 @@ def _cluster(
 def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
     import pandas as pd
 
-    from h3gnn.storage.files import write_atomically
-
-    table = pd.DataFrame({"node": read.ids, "cluster": clusters})
-    is_text = out.suffix.lower() == ".csv"
-    write_atomically(out, table.to_csv(index=False).encode() if is_text else table.to_parquet(index=False))
+    write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}))
 
 
 def _print(summary: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import settings
+from h3gnn.cli.evaluate import TopOption
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 
@@ -57,6 +58,7 @@ def compare(
     seeds: SeedsOption = None,
     grid: GridOption = "small",
     out: OutOption = None,
+    top: TopOption = None,
     preset: settings.PresetOption = None,
     epochs: settings.EpochsOption = None,
     models: settings.ModelsOption = None,
@@ -72,7 +74,8 @@ def compare(
     keeps each result as it comes.
 
     Every method meets the same splits, and all that is chosen is chosen on validation nodes. A paired test
-    says whether a difference to H3GNN is more than chance. docs/compare.md explains the methods.
+    says whether a difference to H3GNN is more than chance. Where one class is rare, the methods are ranked by
+    average precision (of several classes, by balanced accuracy). docs/compare.md explains the methods.
     """
     loaded = source.load()
     from h3gnn.experiments import compare as comparing
@@ -90,6 +93,11 @@ def compare(
         method_params(method, model, grid)  # says at once if there is no such grid
     for note in loaded.provenance.mended:
         say(f"note: {note}")
+    trainings = seeds or (1 if loaded.num_splits > 1 else 5)
+    say(
+        f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
+        f"{trainings} seed(s)"
+    )
     with progress() as add_bar:
 
         def watch(method: Method) -> Callable[[float], None]:
@@ -99,11 +107,12 @@ def compare(
         result = comparing.compare(
             chosen,
             loaded,
-            seeds=range(seeds or (1 if loaded.num_splits > 1 else 5)),
+            seeds=range(trainings),
             model=model,
             grid=grid,
             name=source.benchmark,
             out=out,
+            top=top,
             watch=watch,
             reused=lambda method: say(f"{method.title}: taken from {out}"),
         )
@@ -119,21 +128,28 @@ def _print_table(result: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from h3gnn.report.tables import percent
+    from h3gnn.evaluation.measures import TITLES
+    from h3gnn.report.tables import beside, percent, rare_words
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
-    reference = "H3GNN" if result.reference == "h3gnn" else "the best"
+    reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
     table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("method", "accuracy", "95 %\ninterval", "macro\nF1", "sec.", f"against\n{reference} (p)"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    others = beside(result.leading) if rare else []
+    between = [TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]
+    for heading in ("method", TITLES[result.leading], *between, f"against {reference} (p)"):
+        shown_as = heading if "\n" in heading else heading.replace(" ", "\n", 1)
+        table.add_column(shown_as, justify="left" if heading == "method" else "right")
     for name, one in zip(result.ranked, shown, strict=True):
-        interval = one.probe.interval95
-        table.add_row(
-            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
-            percent(one.probe),
+        interval = result.score(name).interval95
+        usual = (
             "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}",
             f"{100 * one.macro_f1.mean:.1f}",
             f"{one.seconds:.1f}",
+        )
+        table.add_row(
+            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
+            percent(result.score(name)),
+            *([f"{100 * one.score(other).mean:.1f}" for other in others] if rare else usual),
             _versus(result, name),
         )
     console.print(table)
@@ -142,6 +158,8 @@ def _print_table(result: Comparison) -> None:
         f"★ best here; mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %; "
         "everything chosen on validation nodes; ≈ within chance by a paired test (p ≥ 0.05)"
     )
+    if rare:
+        console.print(rare_words(shown[0]), markup=False, highlight=False, soft_wrap=True)
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     console.print(result.verdict, markup=False, highlight=False, soft_wrap=True)
 

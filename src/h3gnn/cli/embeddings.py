@@ -78,10 +78,10 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
 
     import numpy as np
 
-    from h3gnn.graphs.featurefile import read_features
+    from h3gnn.graphs.featurefile import read_vectors
     from h3gnn.graphs.names import find_ids, quoted
 
-    read = read_features(path, None, None, {})
+    read = read_vectors(path, None, None, {})
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         raise InputError(

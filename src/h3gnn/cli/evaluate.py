@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import say
+from h3gnn.cli.output import say, stages
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
@@ -37,6 +38,16 @@ ProbeOption = Annotated[
 SeedsOption = Annotated[
     int, typer.Option(help="With --preset: train so many times.", min=1, rich_help_panel=PANEL)
 ]
+TopOption = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        help="The k of recall at k: how many nodes somebody will look at; else as many as the class has.",
+        min=1,
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 ClustersOption = Annotated[
     bool, typer.Option("--clusters/--no-clusters", help="Run k-means too.", rich_help_panel=PANEL)
 ]
@@ -51,6 +62,7 @@ def evaluate(
     epoch_rule: EpochRuleOption = "last",
     probe: ProbeOption = "logistic",
     clusters: ClustersOption = True,
+    top: TopOption = None,
     preset: settings.PresetOption = None,
     seeds: SeedsOption = 10,
     epochs: settings.EpochsOption = None,
@@ -68,9 +80,10 @@ def evaluate(
     `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
 
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
-    validation nodes, and test nodes are looked at once. docs/evaluation.md explains the rest.
+    validation nodes, and test nodes are looked at once. Where one class is rare, average precision, recall at
+    k and balanced accuracy stand beside accuracy. docs/evaluation.md explains the rest.
     """
-    asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters}
+    asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
     if preset is not None:
         if embeddings is not None and source.graph is not None:
@@ -121,8 +134,20 @@ def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
 ) -> Result:
     from h3gnn.experiments.methods import METHODS
+    from h3gnn.experiments.outlook import duration
     from h3gnn.experiments.run import run_method
 
+    began = time.perf_counter()
+
+    def watch(share: float) -> None:
+        spent = time.perf_counter() - began
+        left = f"; about {duration(spent / share - spent)} to go" if 0 < share < 1 else ""
+        say(f"trained and scored {round(share * seeds)} of {seeds}{left}")
+
+    models = "1 model" if model.n_models == 1 else f"{model.n_models} models"
+    say(
+        f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes, {graph.num_splits} splits"
+    )
     return run_method(
         replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe")),
         graph,
@@ -130,7 +155,7 @@ def _of_preset(
         model=model.set_params(verbose=True),
         device=model.device,
         name=name,
-        watch=lambda share: say(f"trained and scored {round(share * seeds)} of {seeds}"),
+        watch=watch,
         **how,
     )
 
@@ -150,4 +175,5 @@ def _of_embedding(
         read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
     )
     seeds = [] if read.seed is None else [read.seed]
-    return run_method(made, read.graph, seeds=seeds, device=device, name=name, **how)
+    with stages() as told:
+        return run_method(made, read.graph, seeds=seeds, device=device, name=name, told=told, **how)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -16,10 +16,11 @@ from h3gnn.cli import settings, stopping
 from h3gnn.cli.output import EMBEDDING_ENDINGS, check_ending, is_first, say, write_result
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.cli.stopping import resumable
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
+    from h3gnn.experiments.outlook import Outlook
     from h3gnn.graphs.graph import Graph
     from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.storage.checkpoints import Checkpoints
@@ -74,6 +75,8 @@ def fit(
 
     `h3gnn fit --edges edges.csv --features features.csv --out run/`
 
+    Features may be columns of any kind; `h3gnn inspect` with the same options shows what becomes of each.
+
     Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
     read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
 
@@ -82,7 +85,8 @@ def fit(
     uses several processes.
 
     A long run can write checkpoints with `--checkpoint-minutes 10`; after a kill,
-    `h3gnn fit --resume run/` goes on where it was.
+    `h3gnn fit --resume run/` goes on where it was. Ctrl-C lets the epoch end, keeps the model as it is, and
+    says how to go on.
 
     To see the result: `h3gnn report run/ --open`. To watch the training: `--tensorboard logs/`, and beside it
     `tensorboard --logdir logs/`.
@@ -121,12 +125,13 @@ def fit(
     for note in loaded.provenance.mended if is_first() else ():
         say(f"note: {note}")
     if checkpoints is not None and out is not None and is_first():
-        from h3gnn.storage.runs import Run, begin_run
+        from h3gnn.storage.runs import Run, begin_run, has_begun
         from h3gnn.training.resources import pick_device
 
         pick_device(device)
-        with resumable(out):
-            begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
+        if has_begun(out) or not checkpoints.only_when_stopped:
+            with resumable(out):
+                begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
     _train_and_write(model, loaded, out, embeddings, checkpoints, tensorboard, as_json)
 
 
@@ -156,19 +161,23 @@ def _train_and_write(
     tensorboard: Path | None,
     as_json: bool,
 ) -> None:
+    from h3gnn.experiments.outlook import Outlook
+
     started = time.perf_counter()
-    with resumable(out if checkpoints is not None else None):
+    with resumable(out):
         if not is_first():  # of several processes, the first one writes
             model.fit(graph)
             return
+        outlook = Outlook(model, say)
         with _scalar_log(tensorboard) as log_of:
-            model.fit(graph, checkpoints=checkpoints, after_epoch_of=log_of)
+            try:
+                model.fit(
+                    graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
+                )
+            except TrainingStopped as stop:
+                _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop)
         seconds = time.perf_counter() - started
-        if out is not None:
-            model.save(out)
-            (out / "report.html").unlink(missing_ok=True)  # a page of the model before
-        if embeddings is not None:
-            write_result(embeddings, model, graph)
+        _write(model, graph, out, embeddings)
         if checkpoints is not None and out is not None:
             from h3gnn.storage.runs import finish_run
 
@@ -185,6 +194,42 @@ def _train_and_write(
     for written in (out, embeddings):
         if written is not None:
             typer.echo(f"wrote {written}")
+
+
+def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
+    """Return what tells how long a group of models will take, and logs it where that was asked for."""
+    from h3gnn.training.loop import each
+
+    watched = each(outlook.of(first), None if log_of is None else log_of(first))
+    assert watched is not None
+    return watched
+
+
+def _write(model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None) -> None:
+    if out is not None:
+        model.save(out)
+        (out / "report.html").unlink(missing_ok=True)  # a page of the model before
+    if embeddings is not None:
+        write_result(embeddings, model, graph)
+
+
+def _keep_as_it_is(
+    model: H3GNN,
+    graph: Graph | MappedGraph,
+    out: Path | None,
+    embeddings: Path | None,
+    checkpoints: Checkpoints | None,
+    stop: TrainingStopped,
+) -> NoReturn:
+    """Write what was learned until a signal came, and what `--resume` needs, and go on stopping."""
+    from h3gnn.storage.runs import Run, begin_run, has_begun
+
+    if checkpoints is not None and out is not None and not has_begun(out):
+        begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings))
+    _write(model, graph, out, embeddings)
+    kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
+    words = str(stop).removesuffix("; the model is kept as it is")
+    raise TrainingStopped(f"{words}; the model as it is was written to {kept}", stop.signal_number) from None
 
 
 @contextmanager

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.source import Source, takes_graph
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.plan import TablePlan
 
 
 @takes_graph
@@ -22,7 +25,14 @@ def inspect(
         Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
     ] = None,
 ) -> None:
-    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method."""
+    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method.
+
+    Of your own tables it also says what each column of the features holds and how it becomes numbers:
+
+    `h3gnn inspect --edges transactions.csv --features accounts.csv`
+
+    Where that is wrong, `--columns zip=category,opened=date:dmy` says it, here, in `fit` and elsewhere.
+    """
     from h3gnn.graphs.profile import profile
 
     loaded = source.load()
@@ -35,6 +45,8 @@ def inspect(
         typer.echo(json.dumps(measured.as_dict(), indent=2, ensure_ascii=False))
         return
     _print_table(measured)
+    if loaded.plan is not None:
+        _print_plan(loaded.plan)
     if plot is not None:
         typer.echo(f"picture: {plot}")
 
@@ -56,6 +68,15 @@ def _print_table(measured: Any) -> None:
     console.print(measured.verdict, markup=False, highlight=False, soft_wrap=True)
 
 
+def _print_plan(plan: TablePlan) -> None:
+    """Print one line for each column of the features: what it holds, why, and what becomes of it."""
+    lines = plan.lines()
+    names = max(len(name) for name, _, _ in lines)
+    typer.echo(f"features, column by column ({len(plan.names):,} numbers for each node):")
+    for name, holds, becomes in lines:
+        typer.echo(f"  {name:<{names}}  {holds} -> {becomes}")
+
+
 def _rows(measured: Any) -> Iterator[tuple[str, str]]:
     degrees = measured.degrees
     yield "nodes", f"{measured.nodes:,}"
@@ -75,12 +96,17 @@ def _rows(measured: Any) -> Iterator[tuple[str, str]]:
             "classes",
             f"{measured.classes} ({measured.labelled:,} nodes labelled, {measured.splits} split(s))",
         )
+    if measured.adjusted_homophily_interval is not None:
+        yield "edges between labelled nodes", f"{measured.labelled_pairs:,}"
     if measured.edge_homophily is not None:
         yield "edge homophily", _figure(measured.edge_homophily)
         yield "node homophily", _figure(measured.node_homophily)
         yield "class-insensitive homophily", _figure(measured.class_insensitive_homophily)
-        yield "adjusted homophily", _figure(measured.adjusted_homophily)
-        yield "label informativeness", _figure(measured.label_informativeness)
+        yield "adjusted homophily", _within(measured.adjusted_homophily, measured.adjusted_homophily_interval)
+        yield (
+            "label informativeness",
+            _within(measured.label_informativeness, measured.label_informativeness_interval),
+        )
         for name, share in measured.class_homophily.items():
             yield f"  {f'class {name}' if name.isdecimal() else name}", _figure(share)
         yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
@@ -93,6 +119,13 @@ def _rows(measured: Any) -> Iterator[tuple[str, str]]:
 def _undirected(measured: Any) -> str:
     pairs = (measured.edges - measured.self_loops) // 2
     return f"{measured.edges:,} ({pairs:,} undirected pairs)"
+
+
+def _within(value: float | None, interval: tuple[float, float] | None) -> str:
+    """Return a figure with its 95 % interval, where few labels leave it open."""
+    if value is None or interval is None:
+        return _figure(value)
+    return f"{value:.3f} (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
 
 
 def _figure(value: float | None) -> str:

@@ -24,15 +24,23 @@ EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
 """From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
+Told = Callable[[str, float], None]
+"""Told what is done next, and the share of the work that is done."""
+
 
 def say(message: str) -> None:
     """Tell the person something, beside the result."""
     print(f"h3gnn: {message}", file=sys.stderr)
 
 
+def is_alone() -> bool:
+    """Tell whether torchrun did not start several processes."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
 def is_first() -> bool:
     """Tell whether this process writes: the only one, or rank 0 of those that torchrun started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+    return is_alone() or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
@@ -50,12 +58,46 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
 
     done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
     note, title = rich.TextColumn("{task.fields[note]}"), rich.TextColumn("{task.description}")
-    columns = (title, rich.BarColumn(), done, rich.TimeRemainingColumn(elapsed_when_finished=True), note)
+    # the wheel and the clock move while a step is long, so that nobody thinks it hangs
+    columns = (
+        rich.SpinnerColumn(),
+        title,
+        rich.BarColumn(),
+        done,
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+        note,
+    )
     with rich.Progress(*columns, console=Console(stderr=True)) as bars:
         yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))
 
 
+@contextmanager
+def stages(*, show: bool = True) -> Iterator[Told]:
+    """Give what is told each part of a long command, its words and the share that is done: a bar shows it."""
+    if not show:
+        yield lambda words, share: None
+        return
+    with progress() as add_bar:
+        bar = add_bar("", 1.0)
+        yield lambda words, share: bar(completed=share, description=words)
+        bar(completed=1.0, description="done")
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a DataFrame as CSV or Parquet by the ending of the file name."""
+    if path.suffix.lower() == ".csv":
+        _write(path, lambda file: table.to_csv(file, index=False))
+    else:
+        _write(path, lambda file: table.to_parquet(file, index=False))
+
+
 def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:
+    """Write one row per node of a graph, as `write_rows` does."""
+    write_rows(path, embedding, graph.node_ids)
+
+
+def write_rows(path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any]) -> None:
     """Write one row per node under its id, as Parquet, CSV or NPY by the ending of the file name.
 
     Parquet and CSV have a column `node` and a column `e0`, `e1`, … per dimension. NPY holds the numbers
@@ -64,18 +106,13 @@ def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph
     import numpy as np
     import pandas as pd
 
-    ending = path.suffix.lower()
-    ids = pd.DataFrame({"node": graph.node_ids})
-    if ending == ".npy":
+    ids = pd.DataFrame({"node": node_ids})
+    if path.suffix.lower() == ".npy":
         _write(path.with_suffix(".ids.csv"), lambda file: ids.to_csv(file, index=False))
         _write(path, lambda file: np.save(file, embedding))
         return
     columns = {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])}
-    table = pd.DataFrame({"node": graph.node_ids, **columns})
-    if ending == ".csv":
-        _write(path, lambda file: table.to_csv(file, index=False))
-    else:
-        _write(path, lambda file: table.to_parquet(file, index=False))
+    write_table(path, pd.DataFrame({"node": node_ids, **columns}))
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:

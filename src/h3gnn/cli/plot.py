@@ -54,6 +54,7 @@ def plot(
 
 
 def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
+    from h3gnn.encoder.tokens import token_names
     from h3gnn.experiments import collect
     from h3gnn.report import figures, graphics
 
@@ -76,7 +77,7 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
         if attention is None:
             raise InputError('this run was fitted with fusion="mlp", which has no attention to draw')
         classes = collect.node_classes(model.graph_)
-        graphics.draw_attention(out, attention, collect.token_names(model.hops), classes)
+        graphics.draw_attention(out, attention, token_names(model.hops), classes)
     else:
         scores = collect.collect_findings(model).scores
         assert scores is not None

@@ -16,7 +16,7 @@ from h3gnn.errors import InputError
 
 OF_OTHER_COMMANDS = (
     *("graph", "features", "labels", "label_id_column", "label_column", "split_columns"),
-    *("undirected", "data_dir"),
+    *("columns", "text_model", "unknown_nodes", "weights", "repeated", "undirected", "data_dir"),
 )
 
 
@@ -39,15 +39,17 @@ def prepare(
     The tables are streamed: memory holds a block of rows and the ids of the nodes. The folder appears when it
     is whole.
     """
-    if source.edges is None or features is None or out is None:
+    if not source.edges or features is None or out is None:
         raise InputError("prepare needs --edges FILE, --features FILE and --out FOLDER")
+    if len(source.edges) > 1:
+        raise InputError("prepare reads one table of edges; put the tables below one another in one file")
     from h3gnn.graphs.prepare import prepare_graph
 
     how = {"node_column" if name == "id_column" else name: value for name, value in source.reading().items()}
     with progress() as add_bar:
         read_features, read_edges = add_bar("features", 1.0), add_bar("edges", 1.0)
         graph = prepare_graph(
-            source.edges,
+            source.edges[0],
             features,
             out,
             **how,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -15,6 +16,7 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.plan import TablePlan
 
 DataDirOption = Annotated[
     Path | None,
@@ -39,19 +41,63 @@ class Source:
             show_default=False,
         ),
     ] = None
-    edges: Annotated[Path | None, _own("Edges: CSV, TSV or Parquet.")] = None
-    features: Annotated[Path | None, _own("Features: CSV, TSV, Parquet, NPY or NPZ.")] = None
+    edges: Annotated[
+        list[Path] | None,
+        _own("Edges: CSV, TSV or Parquet. Again for each further kind of edges.", "--edges"),
+    ] = None
+    features: Annotated[
+        list[Path] | None,
+        _own(
+            "Features, in columns of any kind: CSV, TSV, Parquet; or NPY, NPZ. "
+            "Again for each further kind of nodes.",
+            "--features",
+        ),
+    ] = None
     labels: Annotated[Path | None, _own("Classes and splits: CSV, TSV or Parquet.")] = None
-    source_column: Annotated[str | None, _own("Where an edge starts: name, or position from 1.")] = None
-    target_column: Annotated[str | None, _own("Where an edge ends: name, or position from 1.")] = None
+    source_column: Annotated[
+        str | None,
+        _own("Where an edge starts: name, or position from 1.", "--source-column", "--source"),
+    ] = None
+    target_column: Annotated[
+        str | None, _own("Where an edge ends: name, or position from 1.", "--target-column", "--target")
+    ] = None
     weight_column: Annotated[str | None, _own("Positive edge weights: name, or position from 1.")] = None
     id_column: Annotated[str | None, _own("Node ids in the features: name, or position from 1.")] = None
     feature_columns: Annotated[
-        str | None, _own("Columns of features, with commas between; else all but the id.")
+        str | None,
+        _own(
+            "Columns of features, with commas between; else all but the id. Also node attributes of GraphML."
+        ),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        _own(
+            "What columns hold, where `h3gnn inspect` guessed wrong: `zip=category,opened=date:dmy`. "
+            "Kinds: number, boolean, category, date, list, text; identifier leaves out, label is the class.",
+            "--columns",
+            "--column",
+        ),
+    ] = None
+    text_model: Annotated[
+        str | None, _own("Folder of a sentence model that reads text (needs `h3gnn[text]`); else TF-IDF.")
     ] = None
     label_id_column: Annotated[str | None, _own("Node ids in the labels: name, or position from 1.")] = None
-    label_column: Annotated[str | None, _own("Classes: name, or position from 1.")] = None
+    label_column: Annotated[
+        str | None,
+        _own("Classes: name, or position from 1; without --labels, a column of the features or of GraphML."),
+    ] = None
     split_columns: Annotated[str | None, _own("Columns of train, val, test, with commas between.")] = None
+    unknown_nodes: Annotated[
+        str | None,
+        _own("Edges and labels of nodes without features: error, drop, or add such nodes. Default: error."),
+    ] = None
+    weights: Annotated[
+        str | None, _own("Negative, zero or missing weights: error, drop, or absolute. Default: error.")
+    ] = None
+    repeated: Annotated[
+        str | None,
+        _own("Edges that stand there again: sum, count, mean, max, first, last, or error. Default: sum."),
+    ] = None
     header: Annotated[
         bool | None, _own("Whether text files start with names; else found out.", "--header/--no-header")
     ] = None
@@ -62,7 +108,7 @@ class Source:
     @property
     def is_given(self) -> bool:
         """Whether a graph was named at all."""
-        return self.graph is not None or self.edges is not None
+        return self.graph is not None or bool(self.edges)
 
     @property
     def benchmark(self) -> str | None:
@@ -71,19 +117,24 @@ class Source:
 
         return self.graph.lower() if self.graph is not None and is_benchmark(self.graph) else None
 
-    def load(self, *, in_files: bool = False) -> Graph:
+    def load(self, *, in_files: bool = False, plan: TablePlan | None = None) -> Graph:
         """Load the graph; one with labels but without splits gets some.
 
-        With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded.
+        With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded. With the `plan` of a fitted
+        graph, features are encoded as there.
 
         Raises:
             InputError: in one sentence, for what does not make a graph.
         """
         from h3gnn.graphs.graph import with_splits
 
-        if self.edges is not None:
-            return with_splits(self._own_files(self.edges))
-        extra = [*self.reading(), *(name for name in ("features", "labels") if getattr(self, name))]
+        if self.edges:
+            return with_splits(self._own_files(self.edges, plan))
+        said = self.reading()
+        chosen = {}
+        if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
+            chosen = {"features": said.pop("feature_columns", None), "labels": said.pop("label_column", None)}
+        extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
         if extra:
             raise InputError(
                 f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
@@ -98,14 +149,15 @@ class Source:
             from h3gnn.graphs.mapped import open_mapped
 
             return cast("Graph", open_mapped(self.graph))
-        return with_splits(_named_graph(self.graph, self.data_dir))
+        return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
 
-    def _own_files(self, edges: Path) -> Graph:
+    def _own_files(self, edges: list[Path], plan: TablePlan | None) -> Graph:
         from h3gnn.graphs.files import read_graph
 
         if self.graph is not None:
             raise InputError(f"give either the graph {self.graph} or --edges, not both")
-        return read_graph(edges, features=self.features, labels=self.labels, **self.reading())
+        features = self.features or None
+        return read_graph(edges, features=features, labels=self.labels, plan=plan, **self.reading())
 
     def reading(self) -> dict[str, Any]:
         """Return what was said about how to read the files."""
@@ -115,7 +167,19 @@ class Source:
             if said[name] is not None:
                 said[name] = [one.strip() for one in said[name].split(",")]
         said["undirected"] = self.undirected or None
+        said["columns"] = parse_columns(self.columns or []) or None
         return {name: value for name, value in said.items() if value is not None}
+
+
+def parse_columns(said: list[str]) -> dict[str, str]:
+    """Return `zip=category,opened=date:dmy` as a dictionary; a name may hold anything but a comma."""
+    kinds = {}
+    for one in (part for text in said for part in text.split(",") if part.strip()):
+        name, equals, kind = one.rpartition("=")
+        if not equals or not name.strip() or not kind.strip():
+            raise InputError(f"--columns takes NAME=KIND, with commas between, not {one.strip()!r}")
+        kinds[name.strip()] = kind.strip()
+    return kinds
 
 
 def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
@@ -140,7 +204,7 @@ def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> 
     return run
 
 
-def _named_graph(graph: str, data_dir: Path | None) -> Graph:
+def _named_graph(graph: str, data_dir: Path | None, **chosen: Any) -> Graph:
     if graph == "synthetic":
         from h3gnn.graphs.synthetic import mixed_graph
 
@@ -152,5 +216,9 @@ def _named_graph(graph: str, data_dir: Path | None) -> Graph:
         return load(graph, data_dir)
     path = Path(graph)
     if path.suffix.lower() in READERS or path.exists():
-        return read_graph_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # what is not used stands in the graph's notes, which commands show
+            return read_graph_file(path, **chosen)
     return load(graph, data_dir)  # which says what names there are

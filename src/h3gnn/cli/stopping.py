@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.output import is_first, say
+from h3gnn.cli.output import is_alone, is_first, say
 from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -45,15 +45,17 @@ ResumeOption = Annotated[
 def policy(
     out: Path | None, every: int | None, minutes: float | None, keep: int | None
 ) -> Checkpoints | None:
-    """Return what the options ask for, or None where they ask for no checkpoints."""
+    """Return what the options ask for; without any, a checkpoint for the case that the run is stopped."""
+    from h3gnn.storage.checkpoints import CHECKPOINTS, Checkpoints
+
     if every is None and minutes is None:
         if keep is not None:
             raise InputError("--keep counts checkpoints: give --checkpoint-every or --checkpoint-minutes too")
-        return None
+        if out is None or not is_alone():
+            return None
+        return Checkpoints(out / CHECKPOINTS, None, None, 1, keep_finished=True, only_when_stopped=True)
     if out is None:
         raise InputError("checkpoints lie in the folder of the run: give --out FOLDER too")
-    from h3gnn.storage.checkpoints import CHECKPOINTS, Checkpoints
-
     asked = Checkpoints(out / CHECKPOINTS, every, minutes, 2 if keep is None else keep, keep_finished=True)
     asked.check()
     return asked
@@ -102,27 +104,32 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def resumable(run: Path | None) -> Iterator[None]:
-    """Say how to go on with a run that has begun, whatever ends the block; None has no checkpoints."""
-    if run is None:
-        yield
-        return
+    """Say how to go on with a run that has begun, whatever ends the block; None has no folder."""
+
+    def begun() -> bool:
+        return run is not None and any(run.glob("checkpoints/start-*"))
+
     advice = f"go on with `h3gnn fit --resume {run}`"
     try:
         yield
     except Stopped:
         raise
     except TrainingStopped as stop:
-        say(f"{stop}; {advice}")
+        say(f"{stop}; {advice}" if begun() else f"{stop}; to be able to go on, give --out FOLDER")
         raise Stopped(128 + stop.signal_number) from None
     except KeyboardInterrupt:
+        if not begun():
+            raise
         say(f"stopped; {advice}")
         raise Stopped(INTERRUPTED) from None
     except SystemExit as end:
-        if end.code not in (INTERRUPTED, TERMINATED) or not any(run.glob("checkpoints/start-*")):
+        if end.code not in (INTERRUPTED, TERMINATED) or not begun():
             raise
         say(f"stopped; {advice}")
         raise Stopped(end.code) from None
     except RankLostError as lost:
-        raise RankLostError(f"{lost}; {advice}" if str(lost) else "") from None
+        raise RankLostError(f"{lost}; {advice}" if begun() and str(lost) else str(lost)) from None
     except OSError as error:
+        if not begun():
+            raise
         raise InputError(f"a file could not be read or written ({error}); when mended, {advice}") from None

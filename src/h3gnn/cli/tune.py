@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.output import progress
+from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 from h3gnn.schema import check_values
@@ -113,7 +113,11 @@ def tune(
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     opened = open_study(loaded, name, storage, objective, seed)
+    say(
+        f"{trials} trials of up to {budget.rungs[-1]} epochs on {loaded.num_nodes:,} nodes, {at_once} at once"
+    )
     with progress(counted=True) as add_bar:
+        bar = add_bar("trials", trials)
         found = run(
             loaded,
             opened,
@@ -128,7 +132,8 @@ def tune(
             clusters=clusters,
             device=pick_device(device),
             seed=seed,
-            told=_watching(add_bar("trials", trials)),
+            told=_watching(bar),
+            looked=lambda epoch: bar(description=f"trials (these at epoch {epoch} of {budget.rungs[-1]})"),
         )
     write_atomically(out, _text(out, found.preset()))
     if record is not None:

@@ -128,20 +128,6 @@ class Smoother:
         assert self.step is not None
         return self._powers(rows) if self.step.kind == "powers" else self._walks(rows)
 
-    def attach(self, embedding: Tensor, known: Tensor, neighbours: Tensor) -> Tensor:
-        """Return the embeddings of new nodes that hear known ones and are heard by nobody, `[new, D]`.
-
-        Args:
-            embedding: the new nodes' own, not smoothed, `[new, D]`.
-            known: the smoothed embeddings of the known nodes, `[nodes, D]`.
-            neighbours: the k known nodes that each new one hears, `[new, k]`.
-        """
-        if not self.strength:
-            return embedding
-        heard = torch.nn.functional.embedding_bag(neighbours, known, mode="sum")
-        step = self.strength / (neighbours.shape[1] + 1)
-        return ((1 - self.strength) * embedding + step * heard) / (1 - step)
-
     def _walks(self, rows: Tensor) -> Tensor:
         """Solve (I − s P) Z = (1 − s) H by Chebyshev's semi-iteration."""
         assert self.step is not None

@@ -171,32 +171,6 @@ def support_of_rows(
     return Support(pattern, own_weight, heard, sent, _start_at(start), normalize)
 
 
-def attach_nodes(support: Support, neighbours: Tensor, *, self_loops: bool) -> Support:
-    """Return the support with new nodes that hear known ones and are heard by nobody.
-
-    The known nodes keep their degrees, so each new node's tokens depend on that node alone.
-
-    Args:
-        support: of the known nodes, whose edges have no weights of their own.
-        neighbours: `[new, k]`, the known nodes that each new node hears.
-        self_loops: whether each new node hears itself, too.
-    """
-    known, (new, count) = support.nodes, neighbours.shape
-    heard = neighbours.sort(dim=1).values
-    if self_loops:
-        heard = torch.cat([heard, torch.arange(known, known + new)[:, None]], dim=1)
-    begin = support.entries + torch.arange(1, new + 1) * heard.shape[1]
-    pattern = Pattern(
-        torch.cat([support.pattern.crow, begin]),
-        torch.cat([support.pattern.cols, heard.flatten()]),
-        known + new,
-    )
-    degree = torch.full((new,), float(count + self_loops))
-    receives = torch.cat([support.receives, degree])
-    sends = torch.cat([support.sends.clamp_min(1), degree])
-    return Support(pattern, None, receives, sends, support.start_at, support.normalize)
-
-
 def adjacency_entries(
     edge_index: Tensor, edge_weight: Tensor | None, nodes: int, *, undirected: bool, self_loops: bool
 ) -> tuple[Tensor, Tensor]:

@@ -249,3 +249,8 @@ class WeightedGCN(nn.Module):
                 hidden = drop(hidden, kept, rates)
             hidden = torch.relu(adjacencies[self.hops - 2 - layer] @ linear(hidden))
         return hidden
+
+
+def token_names(hops: int) -> tuple[str, ...]:
+    """Return what each token of the encoder sees."""
+    return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation.measures import rarest_class
+
 COLUMNS = 1024
 """So many columns are standardised at a time when all that is needed are the rows' inner products."""
 CONSTANT = 1e-8
@@ -96,8 +98,10 @@ class Candidates:
         val_loss: mean cross-entropy there, `[splits, settings]`.
         val_nodes: how many labelled validation nodes each split has, `[splits]`.
         predicted: of each split, the class that each setting gives each test node, `[settings, nodes]`.
-        odds: of each split, log p₁ / p₀ of the test nodes, `[settings, nodes]`; None unless two classes.
+        odds: of each split, log p / (1 − p) of the rare class at the test nodes, `[settings, nodes]`. One
+            number for each node: all classes' would be as many times as large, and no measure asks for them.
         classes: how many there are.
+        rare: the class that the odds are for, the one with the fewest training and validation nodes.
     """
 
     settings: tuple[Setting, ...]
@@ -105,8 +109,9 @@ class Candidates:
     val_loss: npt.NDArray[np.float64]
     val_nodes: npt.NDArray[np.int64]
     predicted: tuple[npt.NDArray[np.int16], ...]
-    odds: tuple[npt.NDArray[np.float32], ...] | None
+    odds: tuple[npt.NDArray[np.float32], ...]
     classes: int
+    rare: int = 1
 
     @property
     def splits(self) -> int:
@@ -124,13 +129,14 @@ class KeptSplit(NamedTuple):
     odds: Tensor
 
 
-def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> KeptSplit:
+def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: int = 1) -> KeptSplit:
     """Return what is kept of one split.
 
     Args:
         log_p: class log-probabilities `[settings, nodes, classes]`.
         labels: int64 `[nodes]`, negative where unknown.
         val, test: bool `[nodes]`; of the validation nodes, only labelled ones count.
+        rare: the class whose odds are kept.
     """
     seen = torch.nonzero(val & (labels >= 0)).flatten()
     answers = labels[seen]
@@ -139,11 +145,21 @@ def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor) -> Kept
     own = at_val.gather(-1, answers.expand(len(log_p), -1)[..., None]).squeeze(-1).double()
     many = max(1, len(seen))
     at_test = log_p[:, torch.nonzero(test).flatten()]
-    predicted, odds = at_test.argmax(dim=-1).to(torch.int16), (at_test[..., -1] - at_test[..., 0]).float()
-    return KeptSplit(right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, odds)
+    predicted = at_test.argmax(dim=-1).to(torch.int16)
+    return KeptSplit(
+        right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, log_odds(at_test, rare)
+    )
 
 
-def join_splits(kept: Sequence[KeptSplit], settings: Sequence[Setting], classes: int) -> Candidates:
+def log_odds(log_p: Tensor, chosen: int) -> Tensor:
+    """Return log p / (1 − p) of one class from log-probabilities `[..., classes]`, as float32."""
+    others = [one for one in range(log_p.shape[-1]) if one != chosen]
+    return (log_p[..., chosen] - log_p[..., others].logsumexp(dim=-1)).float()
+
+
+def join_splits(
+    kept: Sequence[KeptSplit], settings: Sequence[Setting], classes: int, rare: int = 1
+) -> Candidates:
     """Join what was kept of each split."""
     return Candidates(
         tuple(settings),
@@ -151,25 +167,34 @@ def join_splits(kept: Sequence[KeptSplit], settings: Sequence[Setting], classes:
         torch.stack([one.loss for one in kept]).cpu().numpy(),
         np.array([one.nodes for one in kept]),
         tuple(one.predicted.cpu().numpy() for one in kept),
-        tuple(one.odds.cpu().numpy() for one in kept) if classes == 2 else None,
+        tuple(one.odds.cpu().numpy() for one in kept),
         classes,
+        rare,
     )
 
 
-def candidates_from_scores(log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor) -> Candidates:
+def candidates_from_scores(
+    log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor, rare: int = 1
+) -> Candidates:
     """Return the candidates of classifiers that were fitted elsewhere, one for each split.
 
     Args:
         log_p: class log-probabilities `[splits, nodes, classes]`, a supervised network's for instance.
         labels: int64 `[nodes]`, negative where unknown.
         val_mask, test_mask: bool `[nodes, splits]`.
+        rare: the class whose odds are kept.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
-    kept = [keep_split(one[None], labels, val[:, i], test[:, i]) for i, one in enumerate(log_p)]
-    return join_splits(kept, [{}], log_p.shape[-1])
+    kept = [keep_split(one[None], labels, val[:, i], test[:, i], rare) for i, one in enumerate(log_p)]
+    return join_splits(kept, [{}], log_p.shape[-1], rare)
 
 
 def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
     """Return how many classes the training and validation nodes show; test labels are not looked at."""
     seen = labels[(train | val).any(dim=1)]
     return max(2, int(seen.max()) + 1 if len(seen) else 0)
+
+
+def known_rarest(labels: Tensor, train: Tensor, val: Tensor) -> int:
+    """Return the class that the fewest training and validation nodes have; test labels are not looked at."""
+    return rarest_class(labels[(train | val).any(dim=1)].cpu().numpy())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from h3gnn.evaluation import MOST_CLUSTERS
 from h3gnn.evaluation.candidates import as_rows
-from h3gnn.evaluation.protocols import macro_f1
+from h3gnn.evaluation.measures import macro_f1
 
 MEASURES = ("acc", "nmi", "ari", "macro_f1")
 """How clusters are compared with classes."""
@@ -82,7 +82,7 @@ def compare_clusters(clusters: Labels, labels: Labels) -> dict[str, float]:
         "acc": float((matched == labels).mean()),
         "nmi": float(normalized_mutual_info_score(labels, clusters)),
         "ari": float(adjusted_rand_score(labels, clusters)),
-        "macro_f1": macro_f1(matched, labels),
+        "macro_f1": macro_f1(labels, matched),
     }
 
 

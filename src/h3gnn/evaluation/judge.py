@@ -18,6 +18,7 @@ from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
 from h3gnn.evaluation.probe import gradient_candidates, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
+from h3gnn.evaluation.threads import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,
@@ -63,6 +64,8 @@ class Judge:
         cluster: whether to run k-means too.
         cluster_options: `seeds` and `starts` of `cluster_scores`.
         probe_last: probe the last embedding alone, where k-means is what is asked for.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
+        told: called with what is done next, and the share of the scoring that is done.
     """
 
     def __init__(
@@ -79,11 +82,14 @@ class Judge:
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
         probe_last: bool = False,
+        top: int | None = None,
+        told: Callable[[str, float], None] = lambda words, share: None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
         self.fit, self.parts = find_probe(probe), parts
         self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
+        self.top, self.told = top, told
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
@@ -124,15 +130,22 @@ class Judge:
         if clustering is not None:
             every = self.clusters.values()
             clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
-        return Judgement(score(self.by_epoch, choices, answers), clustering)
+        return Judgement(score(self.by_epoch, choices, answers, self.top), clustering)
 
     def result_at_end(self) -> Judgement:
         """Score the embedding that was kept with nothing chosen on test nodes, whatever the protocol."""
         if self.kept is None:
             raise ValueError("there is no embedding to judge")
         epoch, embedding = self.kept
+        with one_thread(len(self.labels)):
+            return self._result_of(epoch, embedding)
+
+    def _result_of(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Judgement:
+        self.told("linear probe", 0.0)
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
-        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers)
+        if self.cluster:
+            self.told("k-means", 0.5)
+        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
         return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
 
     def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Candidates:

@@ -23,6 +23,7 @@ from h3gnn.evaluation.candidates import (
     join_splits,
     keep_split,
     known_classes,
+    known_rarest,
     standardise,
     turned,
 )
@@ -119,6 +120,7 @@ def probe_candidates(
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
     train = train & (labels >= 0)[:, None]
     classes = known_classes(labels, train, val) if classes is None else classes
+    rare = known_rarest(labels, train, val)
     basis = _Basis(rows, train, None if by_column else common_spread(rows))
     strength, kept = torch.tensor(strengths, device=rows.device), []
     for splits in basis.groups:
@@ -129,8 +131,8 @@ def probe_candidates(
         weights = fit_logistic(turned_rows[nodes], targets, used, strength.repeat(len(splits)))
         log_p = predict_logistic(turned_rows[asked], weights)
         for split, own in zip(splits, torch.split(log_p, len(strength)), strict=True):
-            kept.append(keep_split(own, labels[asked], val[asked, split], test[asked, split]))
-    return join_splits(kept, [{"strength": value} for value in strengths], classes)
+            kept.append(keep_split(own, labels[asked], val[asked, split], test[asked, split], rare))
+    return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
 
 
 class _Basis:
@@ -186,6 +188,7 @@ def gradient_candidates(
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
     train = train & (labels >= 0)[:, None]
     classes = known_classes(labels, train, val) if classes is None else classes
+    rare = known_rarest(labels, train, val)
     grid = list(product(learning_rates, weight_decays))
     asked = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
     taken: list[list[Tensor]] = [[] for _ in asked]  # of each split, log-probabilities of its asked nodes
@@ -198,10 +201,10 @@ def gradient_candidates(
             for split, nodes in enumerate(asked):
                 taken[split].append(layers.log_probabilities(split, nodes))
     kept = [
-        keep_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split])
+        keep_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split], rare)
         for split, nodes in enumerate(asked)
     ]
-    return join_splits(kept, settings, classes)
+    return join_splits(kept, settings, classes, rare)
 
 
 class _Layers:

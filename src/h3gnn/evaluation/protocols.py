@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from h3gnn.errors import InputError
+from h3gnn.evaluation import measures
 from h3gnn.evaluation.candidates import Candidates, Setting
 
 EPOCH_RULES = ("last", "validation", "label-free")
@@ -90,7 +91,7 @@ class Protocol:
             right = np.array([found.val_accuracy[split, choice.position] for choice, found in every])
             nodes = int(every[0][1].val_nodes[split])
         else:
-            right = np.array([accuracy(f.predicted[split][c.position], answers) for c, f in every])
+            right = np.array([measures.accuracy(answers, f.predicted[split][c.position]) for c, f in every])
             nodes = 0
         return every[best_within_error(right, loss, nodes)][0]
 
@@ -125,58 +126,46 @@ def find_protocol(name: str) -> Protocol:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """How the chosen classifier of each split does on its test nodes, and on its validation nodes."""
+    """How the chosen classifier of each split does on its test nodes, and on its validation nodes.
+
+    `beside` holds what stands beside accuracy, see `measures.measures_beside`.
+    """
 
     accuracy: list[float]
     macro_f1: list[float]
     roc_auc: list[float] | None
     validation: list[float]
     chosen: list[dict[str, Any]]
+    beside: dict[str, list[float]] = field(default_factory=dict)
 
 
-def score(by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers: Answers) -> SplitScores:
-    """Score what was chosen: the one moment at which `validation` looks at test labels."""
+def score(
+    by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers: Answers, top: int | None = None
+) -> SplitScores:
+    """Score what was chosen: the one moment at which `validation` looks at test labels.
+
+    Args:
+        by_epoch: the candidates of each epoch.
+        choices: one for each split.
+        answers: labels of the test nodes.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
+    """
     right, f1, auc, validation = [], [], [], []
+    beside: list[dict[str, float]] = []
     for split, choice in enumerate(choices):
-        candidates, position = by_epoch[choice.epoch], choice.position
-        predicted = candidates.predicted[split][position]
-        right.append(accuracy(predicted, answers[split]))
-        f1.append(macro_f1(predicted, answers[split]))
-        if candidates.odds is not None:
-            auc.append(roc_auc(candidates.odds[split][position], answers[split]))
+        candidates, position, asked = by_epoch[choice.epoch], choice.position, answers[split]
+        predicted, odds = candidates.predicted[split][position], candidates.odds[split][position]
+        right.append(measures.accuracy(asked, predicted))
+        f1.append(measures.macro_f1(asked, predicted))
+        if candidates.classes == 2:
+            auc.append(measures.roc_auc(asked, odds, candidates.rare))
+        beside.append(measures.measures_beside(asked, predicted, odds, candidates.rare, top))
         validation.append(float(candidates.val_accuracy[split, position]))
-    return SplitScores(right, f1, auc or None, validation, [choice.as_dict() for choice in choices])
+    each = {name: [one[name] for one in beside] for name in beside[0]} if beside else {}
+    return SplitScores(right, f1, auc or None, validation, [choice.as_dict() for choice in choices], each)
 
 
 def answers_of(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
     """Return the labels of each split's test nodes, in the order of the nodes."""
     known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
     return [known[masks[:, split]] for split in range(masks.shape[1])]
-
-
-def accuracy(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Return the share of labelled nodes whose class is predicted; NaN where no node has a label."""
-    known = labels >= 0
-    return float((predicted[known] == labels[known]).mean()) if known.any() else float("nan")
-
-
-def macro_f1(predicted: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Return the mean F1 of the classes that labelled nodes have or are given; NaN where none has a label."""
-    from sklearn.metrics import f1_score
-
-    known = labels >= 0
-    return float(f1_score(labels[known], predicted[known], average="macro")) if known.any() else float("nan")
-
-
-def roc_auc(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-    """Return the area under the ROC curve of scores for class 1 against class 0.
-
-    NaN where one of the two classes is absent, or a score is not a number.
-    """
-    from sklearn.metrics import roc_auc_score
-
-    known = labels >= 0
-    positive, asked = labels[known] == 1, scores[known]
-    if positive.all() or not positive.any() or np.isnan(asked).any():
-        return float("nan")
-    return float(roc_auc_score(positive, asked))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from h3gnn.evaluation.measures import TITLES, leading_measure
 from h3gnn.evaluation.protocols import PROTOCOLS, SplitScores
 
 TEST_TO_TRAIN = 20 / 48
@@ -68,7 +70,7 @@ class RepeatedScore:
         return cls([[float("nan") if one is None else float(one) for one in row] for row in rows])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """How a method does on a graph, and all that this depends on.
 
@@ -86,6 +88,9 @@ class Result:
         validation: accuracy of what was chosen on validation nodes.
         chosen: for each seed and split, the epoch and the probe's setting.
         clustering: for each measure its mean, std and values; None where it was not asked for.
+        beside: what stands beside accuracy, by the names of `measures.TITLES`, on test nodes.
+        rare: the class that average precision and recall at k are about.
+        top: the k of recall at k; None for as many as that class has test nodes.
     """
 
     method: str
@@ -104,11 +109,44 @@ class Result:
     validation: RepeatedScore
     chosen: list[list[dict[str, Any]]]
     clustering: dict[str, Any] | None = None
+    beside: dict[str, RepeatedScore] = field(default_factory=dict)
+    rare: str = ""
+    top: int | None = None
+
+    @property
+    def leading(self) -> str:
+        """The measure to look at first: accuracy, or where one class is rare one that cannot hide it."""
+        if not TITLES.keys() - {"accuracy"} <= self.beside.keys():  # stored before there were such measures
+            return "accuracy"
+        name = leading_measure(self.beside["majority"].mean, 2 if self.roc_auc is not None else 3)
+        return "accuracy" if np.isnan(self.score(name).mean) else name
+
+    def score(self, name: str) -> RepeatedScore:
+        """Return accuracy, or what stands beside it, by name."""
+        return self.probe if name == "accuracy" else self.beside[name]
 
     @property
     def words(self) -> str:
         """What the protocol says about these numbers."""
         return PROTOCOLS[self.protocol].words
+
+    def __repr__(self) -> str:
+        score = self.score(self.leading)
+        told = f"{TITLES[self.leading]} {100 * score.mean:.1f} ± {100 * score.std:.1f} %"
+        return f"Result({self.method} on {self.graph}: {told})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook every measure, the leading one first, and what the protocol says about them."""
+        named = {
+            TITLES[name]: self.score(name) for name in dict.fromkeys((self.leading, "accuracy", *self.beside))
+        }
+        named |= {"macro-F1": self.macro_f1} | ({} if self.roc_auc is None else {"ROC-AUC": self.roc_auc})
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{100 * one.mean:.1f} ± {100 * one.std:.1f} %</td></tr>"
+            for name, one in named.items()
+        )
+        title = f"<caption>{html.escape(self.method)} on {html.escape(self.graph)}</caption>"
+        return f"<table>{title}{rows}</table><p>{html.escape(self.words)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -123,9 +161,13 @@ class Result:
                 **self.probe.as_dict(),
                 "macro_f1": self.macro_f1.as_dict(),
                 "roc_auc": None if self.roc_auc is None else self.roc_auc.as_dict(),
+                **{name: one.as_dict() for name, one in self.beside.items()},
                 "validation_mean": _plain(self.validation.mean),
                 "validation": self.validation.as_dict()["per_split"],
             },
+            "leading": self.leading,
+            "rare_class": self.rare,
+            "k": self.top,
             "clustering": self.clustering,
             "chosen": self.chosen,
             "params": self.params,
@@ -146,11 +188,15 @@ class Result:
             macro_f1=RepeatedScore.from_dict(probe["macro_f1"]),
             roc_auc=None if probe["roc_auc"] is None else RepeatedScore.from_dict(probe["roc_auc"]),
             validation=RepeatedScore.from_dict({"per_split": probe["validation"]}),
+            beside={name: RepeatedScore.from_dict(probe[name]) for name in TITLES if name in probe},
+            rare=kept.get("rare_class", ""),
+            top=kept.get("k"),
         )
 
 
 def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
     """Return the fields of a `Result` that come from scoring, with one row per seed."""
+    names = [name for name in of_seeds[0].beside if all(name in one.beside for one in of_seeds)]
     aucs = [one.roc_auc for one in of_seeds if one.roc_auc is not None]
     return {
         "probe": RepeatedScore([one.accuracy for one in of_seeds]),
@@ -158,6 +204,7 @@ def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
         "roc_auc": RepeatedScore(aucs) if len(aucs) == len(of_seeds) else None,
         "validation": RepeatedScore([one.validation for one in of_seeds]),
         "chosen": [one.chosen for one in of_seeds],
+        "beside": {name: RepeatedScore([one.beside[name] for one in of_seeds]) for name in names},
     }
 
 

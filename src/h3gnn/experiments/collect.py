@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments.columns import OwnColumns
 from h3gnn.experiments.members import (
     WORDS,
     carried_by,
@@ -21,6 +24,7 @@ from h3gnn.experiments.members import (
     member_difficulty,
     models_of_members,
 )
+from h3gnn.experiments.others import beside
 from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
 from h3gnn.experiments.surroundings import model_edges, nearest_nodes
 from h3gnn.graphs.graph import Graph, with_splits
@@ -49,36 +53,67 @@ MOST_NODES = 50_000
 MOST_RAW_VALUES = 200_000_000
 """Larger feature matrices are compared in their first 128 principal directions."""
 
+NAMED_FEATURES = 12
+"""Up to so many features that have names can be looked at one by one."""
+
+SAY_NOTHING = ("edges", "features", "labels", "nodes", "links", "data", "graph", "x", "y")
+"""File names that do not say what a graph is."""
+
+Told = Callable[[str, float], None]
+"""Told what is done next, and the share of the work that is done."""
+
 SPLIT_NAMES = ("train", "validation", "test")
 
 OWN = 2
 """The first so many tokens see a node's own features, the others its neighbours."""
 
 
-def collect_findings(model: H3GNN, *, most_nodes: int = MOST_NODES) -> Findings:
+def collect_findings(
+    model: H3GNN,
+    *,
+    most_nodes: int = MOST_NODES,
+    title: str | None = None,
+    columns: OwnColumns | None = None,
+    other: tuple[str, H3GNN] | None = None,
+    told: Told = lambda words, share: None,
+) -> Findings:
     """Return what is known about a fitted model.
 
     Args:
         model: fitted in memory.
         most_nodes: how many nodes to show; scores are always those of all nodes.
+        title: of the page; by default what the graph is.
+        columns: a table about the nodes, in the order of the graph's.
+        other: another run, by its name, to stand beside this one.
+        told: called with what is done next, and the share of all that is done.
     """
     refuse_files(model)
     graph = with_splits(model.graph_)
+    told("an untrained encoder", 0.0)
     untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False})
     embeddings = {
         RAW: raw_features(graph),
         UNTRAINED: untrained.fit_transform(graph),
         TRAINED: model.embedding_,
     }
+    compared = None
+    if other is not None:
+        compared, embeddings[f"other run: {other[0]}"] = beside(model, graph, other[1], other[0])
+    own = columns or OwnColumns()
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
-    scores, categories = _judge(embeddings, member_columns(model), graph, measures)
+    scores, categories = _judge(embeddings, member_columns(model), graph, measures, told)
+    categories, measures = (
+        (*categories, *own.categories),
+        (*measures, *own.measures, *_features(model, graph)),
+    )
+    told("neighbours", 1.0)
     nearest, similarity = nearest_nodes(embeddings[TRAINED][kept])
     heard, changes = model_edges(model, graph, kept)
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
-        title=graph.provenance.source,
+        title=title or graph_title(graph),
         figures=_figures(graph, embeddings[TRAINED].shape[1]),
         ids=tuple(str(one) for one in graph.node_ids[kept]),
         embeddings={name: values[kept] for name, values in embeddings.items()},
@@ -93,7 +128,38 @@ def collect_findings(model: H3GNN, *, most_nodes: int = MOST_NODES) -> Findings:
         scores=scores,
         run=run_log(model),
         shown="" if len(kept) == graph.num_nodes else left_out,
+        texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
+        other=compared,
     )
+
+
+def graph_title(graph: Graph) -> str:
+    """Return what a graph is, in few words: its name, its nodes and what their classes are."""
+    files = [Path(name) for name in graph.provenance.source.split(", ")]
+    named = [one.stem for one in files] if all(one.suffix for one in files) else []
+    telling = [name for name in named or [_call(graph.provenance.source)] if name.lower() not in SAY_NOTHING]
+    about = f"{telling[0]}: " if telling else ""
+    known = 0 if graph.labels is None else int((graph.labels >= 0).sum())
+    classes = f" in {graph.num_classes} classes" if graph.num_classes > 3 else ""
+    if 1 < graph.num_classes <= 3 and max(map(len, graph.class_names)) <= 20:
+        *first, last = (f"class {one}" if one.isdecimal() else one for one in graph.class_names)
+        classes = f", {', '.join(first)} or {last}"
+    few = f" ({known:,} labelled)" if classes and known < graph.num_nodes else ""
+    return f"{about}{graph.num_nodes:,} nodes{classes}{few}"
+
+
+def _call(source: str) -> str:
+    """Return the name of what made a graph, without what it was called with."""
+    return source.split("(", maxsplit=1)[0].replace("_", " ").strip()
+
+
+def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
+    """Return the features as measures, where they are few and have names."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or len(names) != graph.num_features or graph.num_features > NAMED_FEATURES:
+        return ()
+    rows = graph.dense_features().double().numpy()
+    return tuple(Measure(f"own_{name}", str(name), rows[:, at]) for at, name in enumerate(names))
 
 
 def refuse_files(model: H3GNN) -> None:
@@ -103,11 +169,6 @@ def refuse_files(model: H3GNN) -> None:
             "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
             "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
         )
-
-
-def token_names(hops: int) -> tuple[str, ...]:
-    """Return what each token of the encoder sees."""
-    return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))
 
 
 def token_attention(model: H3GNN) -> Floats | None:
@@ -165,17 +226,25 @@ def _judge(
     members: Mapping[str, Floats],
     graph: Graph,
     measures: tuple[Measure, ...],
+    told: Told,
 ) -> tuple[Scoreboard, tuple[Category, ...]]:
     """Return the scores, and what they say about each node."""
     clusters = find_clusters(embeddings[TRAINED], graph.labels)
     classes = node_classes(graph)
     scored = {**embeddings, **{member_representation(name): rows for name, rows in members.items()}}
+
+    begun: list[str] = []
+
+    def scoring(name: str) -> None:
+        told(f"scoring {name}", len(begun) / len(scored))
+        begun.append(name)
+
     if classes is None:
-        scores = score_without_labels(scored, clusters)
+        scores = score_without_labels(scored, clusters, scoring)
         return _with_words(scores, members), (as_category(clusters),)
     splits = Splits.of(graph)
     homophily = next(one.values for one in measures if one.key == "homophily")
-    scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily)
+    scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily, scoring)
     predicted = predicted_by[TRAINED][0]
     first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
     right = np.where(classes.values >= 0, predicted != classes.values, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, Result, paired_test
+from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method
 from h3gnn.experiments.run import method_params, run_method
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
@@ -20,7 +22,7 @@ from h3gnn.schema import check_values, parse_json
 from h3gnn.storage.files import versions, write_atomically
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Results of several methods on one graph, by the methods' names.
 
@@ -33,9 +35,22 @@ class Comparison:
     test_to_train: float
 
     @property
+    def leading(self) -> str:
+        """The measure that ranks: accuracy, or where one class is rare one that cannot hide it.
+
+        It hangs on the labels alone; a result without it, from before there was one, has only accuracy.
+        """
+        found = {result.leading for result in self.results.values()}
+        return found.pop() if len(found) == 1 else "accuracy"
+
+    def score(self, name: str) -> RepeatedScore:
+        """Return a method's scores in the measure that leads."""
+        return self.results[name].score(self.leading)
+
+    @property
     def ranked(self) -> list[str]:
-        """The names, best mean accuracy first."""
-        return sorted(self.results, key=lambda name: -self.results[name].probe.mean)
+        """The names, best mean first in the measure that leads."""
+        return sorted(self.results, key=lambda name: -self.score(name).mean)
 
     @property
     def reference(self) -> str:
@@ -44,7 +59,7 @@ class Comparison:
 
     def test(self, name: str, other: str | None = None) -> PairedTest:
         """Return the paired test of a method against another, by default the reference."""
-        first, second = self.results[name].probe, self.results[other or self.reference].probe
+        first, second = self.score(name), self.score(other or self.reference)
         return paired_test(first, second, test_to_train=self.test_to_train)
 
     @property
@@ -55,24 +70,40 @@ class Comparison:
         winner = self.ranked[0]
         other = self.reference if self.reference != winner else self.ranked[1]
         test = self.test(winner, other)
-        points, first, second = 100 * test.difference, self._title(winner), self._title(other)
+        first, second = self._title(winner), self._title(other)
+        unit = "points" if self.leading == "accuracy" else f"points of {TITLES[self.leading]}"
+        points = 100 * test.difference
         if test.n < 2:
             return (
-                f"On this graph {first} scores {points:.1f} points above {second}, but one split and one "
+                f"On this graph {first} scores {points:.1f} {unit} above {second}, but one split and one "
                 "seed cannot tell that from chance: ask for more --seeds."
             )
         p_value = f"p = {test.p_value:.2g}"
         if test.differ:
             return (
-                f"On this graph {first} wins: {points:.1f} points above {second}, "
+                f"On this graph {first} wins: {points:.1f} {unit} above {second}, "
                 f"which is more than chance ({p_value})."
             )
         if points < 0.05:
             return f"On this graph {first} and {second} score the same ({p_value})."
         return (
             f"On this graph {second} cannot be told from {first}: "
-            f"the difference of {points:.1f} points is within chance ({p_value})."
+            f"the difference of {points:.1f} {unit} is within chance ({p_value})."
         )
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.verdict})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the methods, best first, and the verdict."""
+        heading = html.escape(TITLES[self.leading])
+        rows = "".join(
+            f"<tr><th>{html.escape(self.results[name].method)}</th>"
+            f"<td>{100 * self.score(name).mean:.1f} ± {100 * self.score(name).std:.1f} %</td></tr>"
+            for name in self.ranked
+        )
+        head = f"<tr><th>method</th><th>{heading}</th></tr>"
+        return f"<table>{head}{rows}</table><p>{html.escape(self.verdict)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, best method first."""
@@ -84,6 +115,7 @@ class Comparison:
         return {
             "winner": self.ranked[0],
             "reference": self.reference,
+            "leading": self.leading,
             "verdict": self.verdict,
             "rows": rows,
         }
@@ -102,6 +134,7 @@ def compare(
     grid: str = "small",
     name: str | None = None,
     out: Path | None = None,
+    top: int | None = None,
     watch: Callable[[Method], Progress] | None = None,
     reused: Callable[[Method], None] | None = None,
 ) -> Comparison:
@@ -116,13 +149,14 @@ def compare(
         name: of the graph, for the results.
         out: a file that holds each result as soon as it is there; what it already holds for the same graph,
             seeds and settings is not computed again.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
         watch: from a method to what is told the share of its work that is done.
         reused: told the methods that were found in the file.
     """
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
     for method in methods:
-        key = _key(method, graph, seeds, model, grid)
+        key = _key(method, graph, seeds, model, grid, top)
         if method.name in kept and kept[method.name]["key"] == key:
             results[method.name] = Result.from_dict(kept[method.name]["result"])
             if reused is not None:
@@ -136,6 +170,7 @@ def compare(
             device=model.device,
             grid=grid,
             name=name,
+            top=top,
             watch=unwatched if watch is None else watch(method),
         )
         results[method.name] = result
@@ -164,16 +199,23 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
     """Refuse results that are not of the same splits, which only a file that was changed can bring."""
     splits = {len(one.probe.values[0]) if one.probe.values else 0 for one in results.values()}
     seeds = {len(one.probe.values) for one in results.values()} - {1}
-    if len(splits) > 1 or len(seeds) > 1 or 0 in splits:
+    beside = [
+        (one.probe, score) for one in results.values() for score in (one.macro_f1, *one.beside.values())
+    ]
+    unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
+    if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
         raise InputError(f"{out} holds results of other splits or seeds than it says; choose another file")
 
 
-def _key(method: Method, graph: Graph, seeds: Sequence[int], model: H3GNN, grid: str) -> dict[str, Any]:
+def _key(
+    method: Method, graph: Graph, seeds: Sequence[int], model: H3GNN, grid: str, top: int | None
+) -> dict[str, Any]:
     """Return what a result depends on, as JSON would give it back."""
     described = {
         "sha256": graph.provenance.sha256,
         "seeds": list(seeds) if method.has_chance else [],
         "params": method_params(method, model, grid),
+        "measures": [*TITLES, top],
         "h3gnn": versions()["h3gnn"],
     }
     plain: dict[str, Any] = json.loads(json.dumps(described))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.candidates import candidates_from_scores
+from h3gnn.evaluation.candidates import candidates_from_scores, known_rarest
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.judge import Judge, Judgement
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, answers_of, score
@@ -40,7 +40,9 @@ def run_method(
     cluster: bool = False,
     snapshots: int = SNAPSHOTS,
     name: str | None = None,
+    top: int | None = None,
     watch: Progress = unwatched,
+    told: Callable[[str, float], None] = lambda words, share: None,
 ) -> Result:
     """Train a method once for each seed, and score it on every split of a graph.
 
@@ -58,7 +60,9 @@ def run_method(
         cluster: run k-means too, on methods that embed.
         snapshots: at how many points of H3GNN's training the epoch may be chosen, where it is chosen.
         name: of the graph, for the result.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
         watch: told the share of the work that is done.
+        told: called with what is scored next, and the share of one seed's scoring that is done.
     """
     started, place = time.perf_counter(), pick_device(device)
     method = find_methods(method)[0] if isinstance(method, str) else method
@@ -66,7 +70,8 @@ def run_method(
     settings, params = _settings(method, model, grid), method_params(method, model, grid)
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
-    options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1)}
+    options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1), "top": top}
+    options["told"] = told
     rule = build_judge(graph, **options).epoch_rule  # says at once if there are no labels
     if chooses and rule != "last":
         params["snapshots"] = snapshots
@@ -90,6 +95,8 @@ def run_method(
         device=str(place),
         seconds=time.perf_counter() - started,
         clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),
+        rare=_rare_name(graph),
+        top=top,
         **join_seeds([one.scores for one in judgements]),
     )
 
@@ -125,9 +132,10 @@ def _judge(outcome: Outcome, judge: Judge) -> Judgement:
     if not isinstance(outcome, Predictions):
         outcome(judge)
         return judge.result()
-    labels, (_, val, test) = judge.labels, judge.masks
-    candidates = {0: candidates_from_scores(outcome.scores, labels, val, test)}
-    scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test))
+    labels, (train, val, test) = judge.labels, judge.masks
+    rare = known_rarest(labels, train, val)
+    candidates = {0: candidates_from_scores(outcome.scores, labels, val, test, rare)}
+    scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test), judge.top)
     return Judgement(replace(scored, chosen=outcome.chosen), None)
 
 
@@ -135,3 +143,12 @@ def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | N
     if not found:
         return None
     return spread({measure: [value for one in found for value in one[measure]] for measure in found[0]})
+
+
+def _rare_name(graph: Graph) -> str:
+    """Return the name of the class that average precision is about."""
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    rare = known_rarest(graph.labels, graph.train_mask, graph.val_mask)
+    return graph.class_names[rare] if rare < graph.num_classes else str(rare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation import measures
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.evaluation.threads import each_apart, one_thread
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
 
@@ -59,71 +61,125 @@ def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
     This is what `h3gnn cluster` finds too. One or two nodes without classes are one cluster.
     """
     classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
-    if classes:
-        return kmeans_clusters(embedding, classes)
     counts = range(2, min(MOST_CLUSTERS, len(embedding) - 1) + 1)
-    return pick_clusters(embedding, counts)[0] if counts else np.zeros(len(embedding), dtype=np.int64)
+    with one_thread(len(embedding)):
+        if classes:
+            return kmeans_clusters(embedding, classes)
+        return pick_clusters(embedding, counts)[0] if counts else np.zeros(len(embedding), dtype=np.int64)
 
 
 def score_with_labels(
-    embeddings: Mapping[str, Floats], splits: Splits, class_names: tuple[str, ...], homophily: Floats
+    embeddings: Mapping[str, Floats],
+    splits: Splits,
+    class_names: tuple[str, ...],
+    homophily: Floats,
+    told: Callable[[str], None] = lambda name: None,
 ) -> tuple[Scoreboard, dict[str, npt.NDArray[np.int64]]]:
     """Score every representation, and return the classes that each one predicts, `[splits, nodes]`.
 
     Each split's probe is fitted on its training nodes, its strength chosen on its validation nodes, and it is
-    scored on its test nodes alone.
+    scored on its test nodes alone. `told` is called with each name before its work.
     """
     labels, tested, classes = splits.labels.numpy(), splits.tested, len(class_names)
     bins, of_bins = len(HOMOPHILY_BINS) - 1, homophily_bin(homophily)
-    rows, predicted_by = [], {}
-    for name, embedding in embeddings.items():
-        accuracy, predicted = probe_predictions(embedding, splits)
-        predicted_by[name] = predicted
-        right = (predicted == labels) & tested
-        by_class, by_homophily = (
-            _shares(right, tested, labels, classes),
-            _shares(right, tested, of_bins, bins),
+    asked = np.broadcast_to(labels, tested.shape)[tested]
+    leading = measures.leading_measure(measures.majority_share(asked), classes)
+
+    def stand(name: str) -> tuple[Standing, Probed]:
+        told(name)
+        probed = probe_predictions(embeddings[name], splits)
+        right = (probed.predicted == labels) & tested
+        beside, precision = _beside(probed, labels, tested)
+        standing = Standing(
+            name,
+            probed.accuracy,
+            _agreement(embeddings[name], splits.labels),
+            by_class=_shares(right, tested, labels, classes),
+            by_homophily=_shares(right, tested, of_bins, bins),
+            beside=beside,
+            precision=None if leading == "accuracy" else precision,
         )
-        rows.append(Standing(name, accuracy, _agreement(embedding, splits.labels), by_class, by_homophily))
-    chosen = predicted_by.get(TRAINED, predicted)
-    count = np.broadcast_to(labels, tested.shape)[tested]
+        return standing, probed
+
+    found = dict(zip(embeddings, each_apart(stand, embeddings, len(labels)), strict=True))
+    chosen = found[TRAINED if TRAINED in found else next(iter(found))][1]
     confusion = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(confusion, (count, chosen[tested]), 1)
+    np.add.at(confusion, (asked, chosen.predicted[tested]), 1)
     scores = Scoreboard(
-        tuple(rows),
+        tuple(standing for standing, _ in found.values()),
         _protocol(tested.shape[0]),
         confusion,
         class_names,
-        np.bincount(count, minlength=classes),
+        np.bincount(asked, minlength=classes),
         HOMOPHILY_BINS,
         _counts(tested, of_bins, bins),
+        leading=leading,
+        rare=class_names[chosen.rare] if chosen.rare < classes else "",
     )
-    return scores, predicted_by
+    return scores, {name: probed.predicted for name, (_, probed) in found.items()}
 
 
-def probe_predictions(embedding: Floats, splits: Splits) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the test accuracy of each split's probe, and the class it gives each node `[splits, nodes]`."""
+class Probed(NamedTuple):
+    """What the chosen probe of each split says.
+
+    Attributes:
+        accuracy: on its test nodes, `[splits]`.
+        predicted: the class of every node, `[splits, nodes]`.
+        odds: of the rare class at every node, `[splits, nodes]`.
+        rare: that class.
+    """
+
+    accuracy: Floats
+    predicted: npt.NDArray[np.int64]
+    odds: npt.NDArray[np.float32]
+    rare: int
+
+
+def probe_predictions(embedding: Floats, splits: Splits) -> Probed:
+    """Fit each split's probe, and return what it says about every node."""
     everywhere = torch.ones_like(splits.test)
     candidates = probe_candidates(embedding, splits.labels, splits.train, splits.val, everywhere)
-    chosen = VALIDATION.choose({0: candidates})
-    rows = [candidates.predicted[split][choice.position] for split, choice in enumerate(chosen)]
-    predicted: npt.NDArray[np.int64] = np.stack(rows).astype(np.int64)
+    chosen = [choice.position for choice in VALIDATION.choose({0: candidates})]
+    predicted = np.stack([candidates.predicted[split][at] for split, at in enumerate(chosen)])
+    odds = np.stack([candidates.odds[split][at] for split, at in enumerate(chosen)])
     tested = splits.tested
     right = ((predicted == splits.labels.numpy()) & tested).sum(axis=1)
     asked = tested.sum(axis=1)
-    return np.where(asked > 0, right / np.maximum(asked, 1), np.nan), predicted
+    accuracy = np.where(asked > 0, right / np.maximum(asked, 1), np.nan)
+    return Probed(accuracy, predicted.astype(np.int64), odds, candidates.rare)
 
 
-def score_without_labels(embeddings: Mapping[str, Floats], clusters: Whole) -> Scoreboard:
+def _beside(
+    probed: Probed, labels: npt.NDArray[np.int64], tested: npt.NDArray[np.bool_]
+) -> tuple[dict[str, Floats], Floats]:
+    """Return what stands beside accuracy for each split, and the mean precision–recall curve."""
+    asked = [labels[own] for own in tested]
+    odds = [scores[own] for scores, own in zip(probed.odds, tested, strict=True)]
+    answers = [predicted[own] for predicted, own in zip(probed.predicted, tested, strict=True)]
+    each = [measures.measures_beside(*one, probed.rare) for one in zip(asked, answers, odds, strict=True)]
+    curves = np.array(
+        [measures.precision_at_recalls(*one, probed.rare) for one in zip(asked, odds, strict=True)]
+    )
+    known = curves[~np.isnan(curves).any(axis=1)]
+    curve = known.mean(axis=0) if len(known) else np.full(curves.shape[1], np.nan)
+    return {name: np.array([one[name] for one in each]) for name in each[0]}, curve
+
+
+def score_without_labels(
+    embeddings: Mapping[str, Floats], clusters: Whole, told: Callable[[str], None] = lambda name: None
+) -> Scoreboard:
     """Score every representation by the silhouette of as many clusters as the trained one has."""
     count = len(np.unique(clusters))
     if count < 2:
         return Scoreboard((), "too few different nodes to cluster")
-    rows = []
-    for name, embedding in embeddings.items():
-        found = [kmeans_clusters(embedding, count, starts=_starts(embedding), seed=seed) for seed in SEEDS]
-        clearness = np.array([silhouette(embedding, one) for one in found])
-        rows.append(Standing(name, None, {"silhouette": clearness}))
+
+    def stand(name: str) -> Standing:
+        told(name)
+        rows = embeddings[name]
+        found = [kmeans_clusters(rows, count, starts=_starts(rows), seed=seed) for seed in SEEDS]
+        return Standing(name, None, {"silhouette": np.array([silhouette(rows, one) for one in found])})
+
+    rows = each_apart(stand, embeddings, len(clusters))
     protocol = (
         f"No labels: {count} clusters, the number with the best silhouette in the H3GNN embedding. "
         f"Mean ± standard deviation over {len(SEEDS)} seeds of k-means."

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
+from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.protocols import PROTOCOLS, SplitScores
 from h3gnn.schema import (
     SHA256,
@@ -40,6 +41,7 @@ SCORE = Record(
         "per_split": SHARES,
     }
 )
+BESIDE = [name for name in TITLES if name != "accuracy"]
 PROBE = Record(
     {
         **SCORE.fields,
@@ -48,7 +50,7 @@ PROBE = Record(
         "validation_mean": Maybe(Number()),
         "validation": SHARES,
     },
-    others=SCORE,
+    dict.fromkeys(BESIDE, SCORE),
 )
 ABOUT: dict[str, Kind] = {
     "method": Text(),
@@ -88,7 +90,10 @@ SCORES = Record(
         "validation": Listed(Maybe(MEASURED), least=1),
         "chosen": Listed(Named(Plain()), least=1),
     },
-    {field.name: Plain() for field in fields(SplitScores)},
+    {
+        **{field.name: Plain() for field in fields(SplitScores)},
+        "beside": Named(Listed(Maybe(MEASURED), least=1)),
+    },
 )
 CLUSTERING = Named(Listed(MEASURED, least=1))
 MAP = Record(

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import EdgeChange, Floats, Heard, Whole
@@ -14,40 +15,14 @@ from h3gnn.report.findings import EdgeChange, Floats, Heard, Whole
 NEAREST, FEWER_NEAREST = 10, 6
 """How many nearest nodes are looked up, and how many where there are many nodes."""
 
-WIDEST = 128
-"""Wider embeddings of many nodes are compared in their first so many principal directions."""
-
-MANY_NODES = 10_000
 MOST_HEARD = 300_000
 """Beyond so many entries, each node keeps those that training changed most."""
 
-BLOCK = 1_024
-
 
 def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
-    """Return each node's nearest other nodes and their cosine similarity, `[nodes, count]` each.
-
-    The embedding is centred first: what all nodes share says nothing about who is near whom.
-    """
-    rows = embedding - embedding.mean(axis=0)
-    count = count or (NEAREST if len(rows) <= MANY_NODES else FEWER_NEAREST)
-    if len(rows) > MANY_NODES and rows.shape[1] > WIDEST:
-        from sklearn.decomposition import PCA
-
-        rows = PCA(WIDEST, random_state=0, svd_solver="randomized").fit_transform(rows)
-    rows = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype(np.float32)
-    count = min(count, len(rows) - 1)
-    found = np.empty((len(rows), count), dtype=np.int64)
-    similarity = np.empty((len(rows), count), dtype=np.float32)
-    for first in range(0, len(rows), BLOCK):
-        near = rows[first : first + BLOCK] @ rows.T
-        here = np.arange(len(near))
-        near[here, first + here] = -np.inf
-        best = np.argpartition(-near, max(count - 1, 0), axis=1)[:, :count]
-        order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
-        found[first : first + BLOCK] = np.take_along_axis(best, order, axis=1)
-        similarity[first : first + BLOCK] = np.take_along_axis(near, found[first : first + BLOCK], axis=1)
-    return found, similarity
+    """Return each node's nearest other nodes and their cosine similarity, as `nearest_to_all` does."""
+    count = count or (NEAREST if len(embedding) <= MANY_NODES else FEWER_NEAREST)
+    return nearest_to_all(embedding, count)
 
 
 def model_edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard | None, tuple[EdgeChange, ...]]:

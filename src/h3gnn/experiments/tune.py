@@ -115,6 +115,7 @@ def tune(
     device: torch.device,
     seed: int = 0,
     told: Callable[[optuna.Study], None] | None = None,
+    looked: Callable[[int], None] = lambda epoch: None,
 ) -> Tuned:
     """Search, train the best few with more models each, and return the best of those.
 
@@ -135,13 +136,14 @@ def tune(
         device: where to train.
         seed: of the models' starts.
         told: called after each stack of trials.
+        looked: called with the epoch after each look at a stack.
     """
     params = {**start_of(space), **(base or {})}
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
     if "auto" in smoothings:
         raise InputError("a search tries strengths of smoothing: give numbers, not auto")
     scored_by = _objective(graph, objective, splits, clusters, device)
-    searcher = Searcher(graph, params, scored_by, budget, device, smoothings)
+    searcher = Searcher(graph, params, scored_by, budget, device, smoothings, looked)
     if space.start is None and not study.get_trials(deepcopy=False):
         study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
     searcher.search(study, space, seed=seed, told=told)

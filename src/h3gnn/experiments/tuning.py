@@ -99,6 +99,7 @@ class Searcher:
         budget: sizes and epochs.
         device: where to train.
         smoothings: strengths to try at each look.
+        looked: called with the epoch after each look, for a progress bar.
     """
 
     def __init__(
@@ -109,9 +110,10 @@ class Searcher:
         budget: Budget,
         device: torch.device,
         smoothings: Sequence[float] = (0.0,),
+        looked: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
-        self.objective, self.budget, self.device = objective, budget, device
+        self.objective, self.budget, self.device, self.looked = objective, budget, device, looked
         support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
         walk = StepMatrix(support, "walks", device)
         self.smoothers = [Smoother(walk, strength) for strength in smoothings]
@@ -174,6 +176,7 @@ class Searcher:
         for rung in rungs:
             stack.train(rung)
             self._look([tried[place] for place in going_on], rung, _side_by_side(stack, joined))
+            self.looked(rung)
             if fell_behind is not None:
                 going_on = [place for place in going_on if not fell_behind(place, rung)]
             if not going_on:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ from h3gnn.memory import check_room
 Locate = Callable[[str, int], str]
 """Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
 
+DATES = (
+    "dates or times, which are not numbers: give what you mean by them, such as the days since the first "
+    "((when - when.min()).dt.days), or leave them out"
+)
+"""What is said of dates where numbers are needed."""
+
 SPARSE_BELOW = 0.1
 """Sparse input stays sparse under this share of non-zero values; above it, dense is smaller and faster."""
 
@@ -32,6 +39,7 @@ def check_graph(
     class_names: Sequence[str] = (),
     masks: tuple[Any, Any, Any] | None = None,
     node_ids: npt.NDArray[Any] | None = None,
+    feature_names: Sequence[str] = (),
     source: str = "arrays",
     notes: Sequence[str] = (),
     locate: Locate | None = None,
@@ -46,6 +54,7 @@ def check_graph(
         class_names: the name of each class; the numbers themselves without it.
         masks: train, validation and test masks, each bool `[nodes]` or `[nodes, splits]`.
         node_ids: the user's names for the nodes.
+        feature_names: the user's names for the columns of features.
         source: what to call the graph in its provenance.
         notes: what a reader mended before.
         locate: names a position in the user's files for the error messages.
@@ -74,6 +83,7 @@ def check_graph(
         test_mask=test,
         node_ids=ids,
         has_ids=node_ids is not None,
+        feature_names=tuple(feature_names),
     )
 
 
@@ -154,6 +164,8 @@ def check_numbers(array: npt.NDArray[Any], part: str) -> None:
     """Raise where an array holds something that cannot be read as real numbers."""
     if np.iscomplexobj(array):
         raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
+    if holds_dates(array):
+        raise GraphError(f"the {part} hold {DATES}")
     if array.dtype.kind not in "biufOUS":
         raise GraphError(f"the {part} hold something that is not a number: {array.dtype}")
     if array.dtype.kind in "OUS":
@@ -161,6 +173,18 @@ def check_numbers(array: npt.NDArray[Any], part: str) -> None:
             array.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise GraphError(f"the {part} hold something that is not a number: {error}") from None
+
+
+def holds_dates(values: Any) -> bool:
+    """Tell whether an array or a pandas column holds dates, times or spans of time.
+
+    NumPy and pandas make numbers of them when asked to: so many microseconds since 1970, or nanoseconds.
+    """
+    kind = getattr(values.dtype, "kind", "O")
+    if kind == "O":
+        some = np.asarray(values, dtype=object).ravel()
+        return any(isinstance(one, date | timedelta | np.datetime64 | np.timedelta64) for one in some)
+    return kind in "mM"
 
 
 def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
@@ -194,9 +218,10 @@ def _check_edges(
         first = int(outside[0])
         end = edges[:, first]
         stranger = int(end[(end < 0) | (end >= nodes)][0])
+        cut = "; where cross-validation cuts rows off, embed the whole graph once and cut its embedding"
         raise GraphError(
             f"{where('edges', first)}: node {stranger} is unknown; "
-            f"the features describe nodes 0 to {nodes - 1}"
+            f"the features describe nodes 0 to {nodes - 1}{cut if where is _position else ''}"
         )
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
     keys = edges[1] * nodes + edges[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,20 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
+from h3gnn.graphs.frames import (
+    as_frame,
+    column_names,
+    edges_of_array,
+    edges_of_frame,
+    encode_frame,
+    is_frame,
+    is_mixed,
+    node_names,
+    numbers_of_table,
+)
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import as_ids, find_ids
 from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.plan import TablePlan, plain_plan
 from h3gnn.graphs.structural import build_graph
 
 READABLE = (
@@ -20,30 +34,55 @@ READABLE = (
     "or features together with edge_index"
 )
 
+ROWS_OF_AN_ADJACENCY = (
+    "rows of an adjacency matrix without the columns that belong to them, as cross-validation cuts them: a "
+    "graph is not cut, so fit H3GNN once on the whole of it, and cross-validate a classifier over its "
+    "model.embedding_"
+)
 
-def as_graph(data: Any, edge_index: Any = None, *, source: str | None = None) -> Graph:
+
+def as_graph(
+    data: Any,
+    edge_index: Any = None,
+    *,
+    source: str | None = None,
+    features: str | Sequence[str] | None = None,
+    labels: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    plan: TablePlan | None = None,
+) -> Graph:
     """Return a checked `Graph` from the object that a person has.
 
     Args:
         data: a `Graph` (returned as it is); a PyG `Data`; a networkx graph; a square scipy sparse adjacency;
             an object shaped like a DGL graph; or the features, `[nodes, features]`, as NumPy array, tensor,
             pandas DataFrame (its index names the nodes) or scipy sparse matrix.
-        edge_index: with features only: `[2, edges]`, a scipy sparse adjacency, or a DataFrame of source,
-            target and perhaps weight, whose node ids are those of the features' index.
+        edge_index: with features only: `[2, edges]`, rows of source and target, a scipy sparse adjacency,
+            or a DataFrame of source, target and perhaps weight, by the names of the features' index.
         source: what to call the graph in its provenance.
+        features, labels: of a networkx graph, the node attributes that are features and the one that is the
+            class; without them `x` and `y`. What is not used is named in a warning.
+        columns: what columns of a DataFrame of features hold, by name; the others are recognised.
+        plan: of a fitted graph, `graph.plan`: a DataFrame of features is then encoded as there.
 
     Raises:
         GraphError: in one sentence, for what cannot be read.
     """
-    if edge_index is not None:
-        return _from_arrays(data, edge_index, source or "arrays")
+    data, edge_index = as_frame(data), as_frame(edge_index)
     kind = _kind_of(data)
+    if (features is not None or labels is not None) and kind != "networkx":
+        raise GraphError(
+            "features= and labels= name the node attributes of a networkx graph, and of no other"
+        )
+    if edge_index is not None:
+        return said_aloud(_from_arrays(data, edge_index, source or "arrays", columns, plan))
     if kind == "graph":
         return data  # type: ignore[no-any-return]
     if kind == "pyg":
-        return from_pyg(data, source=source or "PyG Data")
+        return said_aloud(from_pyg(data, source=source or "PyG Data"))
     if kind == "networkx":
-        return from_networkx(data, source=source or "networkx graph")
+        found = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
+        return said_aloud(found)
     if kind == "dgl":
         return from_dgl(data, source=source or "DGL graph")
     if is_sparse(data):
@@ -52,6 +91,14 @@ def as_graph(data: Any, edge_index: Any = None, *, source: str | None = None) ->
             None, edges, nodes=data.shape[0], edge_weight=weights, source=source or "adjacency"
         )
     raise GraphError(f"a {type(data).__name__} without edge_index is not a graph: {READABLE}")
+
+
+def said_aloud(graph: Graph) -> Graph:
+    """Warn of what is not used: in Python nobody reads the notes of a graph unasked."""
+    for note in graph.provenance.mended:
+        if any(word in note for word in ("not used", "left out", "is the class and no feature")):
+            warnings.warn(note, stacklevel=3)
+    return graph
 
 
 def is_graph(data: Any) -> bool:
@@ -80,7 +127,9 @@ def _comes_from(data: Any, library: str) -> bool:
 def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
     """Return `[2, edges]` and the weights of a square sparse matrix; all ones are no weights."""
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise GraphError(f"an adjacency matrix must be square, not {list(matrix.shape)}: {READABLE}")
+        raise GraphError(
+            f"an adjacency matrix must be square, and {list(matrix.shape)} may be {ROWS_OF_AN_ADJACENCY}"
+        )
     coo = matrix.tocoo()
     stored = coo.data != 0
     edges = np.stack([coo.row[stored], coo.col[stored]]).astype(np.int64)
@@ -88,82 +137,45 @@ def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return edges, None if (weights == 1).all() else weights
 
 
-def _from_arrays(features: Any, edge_index: Any, source: str) -> Graph:
+def _from_arrays(
+    features: Any, edge_index: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
+) -> Graph:
     if _kind_of(features) in ("graph", "pyg", "networkx"):
         raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
-    table, ids, named = _features_and_ids(features)
+    plan = None if plan is None or plan.as_is else plan
+    said: tuple[str, ...] = ()
+    if is_mixed(features) or (is_frame(features) and (columns or plan is not None)):
+        features, plan, said = encode_frame(features, columns=columns, plan=plan)
+    else:
+        plan = None
+    table, ids = numbers_of_table(features), node_names(features)
     nodes = int(table.shape[0])
+    known = np.arange(nodes, dtype=np.int64) if ids is None else ids
     weights: Any = None
+    notes: tuple[str, ...] = ()
     if is_sparse(edge_index):
-        edge_index, weights = _edges_of_adjacency(edge_index)
         if nodes == 0:
             raise GraphError("the graph is empty: the features have no row, so there is no node")
-    elif _comes_from(edge_index, "pandas"):
-        edge_index, weights = _edges_of_frame(edge_index, ids)
-    return build_graph(
-        table, edge_index, nodes=nodes, edge_weight=weights, node_ids=ids if named else None, source=source
+        edge_index, weights = _edges_of_adjacency(edge_index)
+    elif is_frame(edge_index):
+        edge_index, weights, notes = edges_of_frame(edge_index, known)
+    else:
+        edge_index, weights, notes = edges_of_array(edge_index, known)
+    names = column_names(features)
+    graph = build_graph(
+        table,
+        edge_index,
+        nodes=nodes,
+        edge_weight=weights,
+        node_ids=ids,
+        source=source,
+        notes=(*said, *notes),
+        feature_names=names,
     )
+    return replace(graph, plan=plan or (plain_plan(names, [1] * len(names)) if names else None))
 
 
-def _features_and_ids(features: Any) -> tuple[Any, npt.NDArray[Any], bool]:
-    """Return the numbers, the node ids, and whether the user chose these ids."""
-    if not _comes_from(features, "pandas"):
-        table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
-        if len(table.shape) != 2:
-            raise GraphError(
-                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
-            )
-        return table, np.arange(table.shape[0], dtype=np.int64), False
-    if not hasattr(features, "columns"):
-        raise GraphError(
-            "the features must be a table with one row per node, but a pandas Series is one column"
-        )
-    columns = []
-    for name in features.columns:
-        try:
-            columns.append(features[name].to_numpy(dtype=np.float64, na_value=np.nan))
-        except (TypeError, ValueError):
-            raise GraphError(
-                f"the column {name!r} of the features holds something that is not a number"
-            ) from None
-    ids = as_ids(features.index, "the index of the features")
-    counted = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
-    table = np.stack(columns, axis=1) if columns else np.empty((ids.size, 0))
-    return table, ids, not counted
-
-
-def _as_array(values: Any) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise GraphError("the features are ragged: their rows do not all have the same length") from None
-
-
-def _edges_of_frame(
-    frame: Any, known: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
-    if not hasattr(frame, "columns") or frame.shape[1] not in (2, 3):
-        raise GraphError("edges in a DataFrame need two columns (source, target), or three with the weight")
-    ends = []
-    for position in range(2):
-        ids = as_ids(frame.iloc[:, position], f"the column {frame.columns[position]!r} of the edges")
-        found = find_ids(ids, known)
-        if (found < 0).any():
-            row = int(np.flatnonzero(found < 0)[0])
-            raise GraphError(f"edges, row {row}: node {ids[row]!r} is unknown; it has no row in the features")
-        ends.append(found)
-    weights = None
-    if frame.shape[1] == 3:
-        try:
-            weights = frame.iloc[:, 2].to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise GraphError(
-                f"the weight column {frame.columns[2]!r} holds something that is not a number"
-            ) from None
-    return np.stack(ends), weights
-
-
-def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> Graph:
+def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:
     """Return the graph of a table: edges run from each row's nearest rows to it.
 
     Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its
@@ -173,6 +185,7 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> G
         table: the rows as the user gave them; they become the features.
         scaled: the same rows, scaled.
         neighbours: how many for each row; fewer where the table has fewer other rows.
+        known: what else `check_graph` takes, such as the names of nodes and columns.
     """
     rows = scaled.shape[0]
     count = min(neighbours, rows - 1)
@@ -181,7 +194,7 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int) -> G
     others = target != source
     edge_index = np.stack([source[others], target[others]])
     note = f"no edges were given: each row is joined to its {count} nearest rows"
-    return check_graph(table, edge_index, source="table", notes=[note])
+    return check_graph(table, edge_index, source="table", notes=[note], **known)
 
 
 def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,39 +12,53 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.columns import (
-    ID_NAMES,
-    LABEL_NAMES,
-    SOURCE_NAMES,
-    SPLIT_PREFIX,
-    TARGET_NAMES,
-    WEIGHT_NAMES,
-    Column,
-    pick_column,
+from h3gnn.graphs.columns import Column
+from h3gnn.graphs.edgefile import (
+    EdgeRules,
+    EdgeTable,
+    merge_repeated,
+    open_edges,
+    read_rows,
+    settle,
+    strangers,
 )
-from h3gnn.graphs.featurefile import FeatureFile, read_features
+from h3gnn.graphs.featurefile import Encoding, FeatureFile, read_features
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import NodeIndex, as_classes, one_kind, quoted, split_masks, whole_beside_gaps
+from h3gnn.graphs.labelfile import LabelFile, labels_of, open_labels
+from h3gnn.graphs.names import (
+    NodeIndex,
+    one_kind,
+    quoted,
+)
+from h3gnn.graphs.plan import TablePlan
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.tables import Table, TableBlock, check_once, open_table
+from h3gnn.graphs.tables import Table, TableBlock
+
+Paths = str | Path | Sequence[str | Path]
 
 
 def read_graph(
-    edges: str | Path,
+    edges: Paths,
     *,
-    features: str | Path | None = None,
+    features: Paths | None = None,
     labels: str | Path | None = None,
     source_column: Column | None = None,
     target_column: Column | None = None,
     weight_column: Column | None = None,
     id_column: Column | None = None,
     feature_columns: Sequence[Column] | None = None,
+    columns: Mapping[str, str] | None = None,
+    text_model: str | None = None,
     label_id_column: Column | None = None,
     label_column: Column | None = None,
     split_columns: Sequence[Column] | None = None,
+    unknown_nodes: str = "error",
+    weights: str = "error",
+    repeated: str = "sum",
     header: bool | None = None,
     delimiter: str | None = None,
     undirected: bool = False,
+    plan: TablePlan | None = None,
 ) -> Graph:
     """Read a graph from one file per part.
 
@@ -53,183 +67,194 @@ def read_graph(
     are those of the edges and labels, sorted, and structural features are built.
 
     Args:
-        edges: CSV, TSV or Parquet: one edge per row.
-        features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids.
+        edges: CSV, TSV or Parquet: one edge per row. Several tables are several kinds of edges: the weights
+            of each are brought to a mean of 1, and those between the same two nodes are added.
+        features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. Several
+            tables are several kinds of nodes, whose ids must differ.
         labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits.
-        source_column, target_column: where an edge starts and ends; the usual names, else columns 1 and 2.
+        source_column, target_column: where an edge starts and ends; names that tell, else columns 1 and 2.
         weight_column: positive weights; else a column called weight, else none.
         id_column: ids in the features; the usual names, else column 1.
-        feature_columns: the numbers to use; else all but the id.
+        feature_columns: the columns to use; else all but the id.
+        columns: what some of these columns hold, by name: `{"zip": "category", "opened": "date:dmy"}`; the
+            others are recognised. See `h3gnn.graphs.encoding`.
+        text_model: a folder with a sentence model for columns of text.
         label_id_column: ids in the labels; the usual names, else column 1.
-        label_column: classes; the usual names, else the first column that is neither id nor split.
+        label_column: classes; the usual names, else the first column that is neither id nor split. Without
+            `labels` it is a column of the features.
         split_columns: words train, val, test; else all columns whose name starts with split.
+        unknown_nodes, weights, repeated: what becomes of such edges; see `EdgeRules`.
         header: whether text files start with a row of names; else found out.
         delimiter: the character between cells of text files; else found out.
         undirected: add the opposite of every edge.
+        plan: of a fitted graph, `graph.plan`: the features are then encoded as there.
 
     Raises:
-        GraphError: in one sentence with file, line and column.
+        GraphError: with file, line and column; several problems of a file are listed together.
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-    edge_table = open_edges(edges, source_column, target_column, weight_column, style)
-    edge_file = edge_table.table.read(edge_table.ends, edge_table.weight)
-    feature_file = None if features is None else read_features(features, id_column, feature_columns, style)
-    label_file = (
-        None if labels is None else _read_labels(labels, label_id_column, label_column, split_columns, style)
-    )
-    return _join(edge_table, edge_file, feature_file, label_file, undirected=undirected)
+    rules = EdgeRules(unknown_nodes, weights, repeated)
+    tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
+    label_file, hidden = None, None
+    if labels is not None:
+        label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
+        label_file = label_table.read()
+        hidden = None if label_table.label is None else label_table.table.names[label_table.label]
+    if features is None:
+        rows = [read_rows(one, None, None, rules) for one in tables]
+        return _join(tables, rows, None, label_file, rules, undirected=undirected)
+    how = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
+    added = partial(_unknown, tables, label_file, rules) if unknown_nodes == "add" else None
+    read = partial(read_features, _listed(features), id_column, feature_columns, style, how)
+    feature_file = read() if added is None else read(added)
+    strict = unknown_nodes == "error"
+    rows = [read_rows(one, feature_file.ids if strict else None, feature_file.path, rules) for one in tables]
+    label_file = label_file or labels_of(feature_file)
+    return _join(tables, rows, feature_file, label_file, rules, undirected=undirected)
 
 
-@dataclass(frozen=True)
-class EdgeTable:
-    """A table of edges and its columns that are meant.
-
-    Attributes:
-        table: the file.
-        ends: source and target.
-        weight: the column of the weights, or none.
-        notes: which columns are not used.
-    """
-
-    table: Table
-    ends: tuple[int, int]
-    weight: tuple[int, ...]
-    notes: tuple[str, ...]
+def _listed(paths: Paths) -> list[str | Path]:
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not listed:
+        raise GraphError("no file is given")
+    return listed
 
 
-def open_edges(
-    path: str | Path,
-    source: Column | None,
-    target: Column | None,
-    weight: Column | None,
-    style: dict[str, Any],
-) -> EdgeTable:
-    """Find the columns that are meant: the given ones, else those of the usual names, else the first two."""
-    table = open_table(path, role="edges", expected=(source, target, weight), **style)
-    if len(table.names) < 2:
-        raise GraphError(
-            f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
-        )
-    lowered = {name.lower() for name in table.names}
-    usual = bool(lowered & {*SOURCE_NAMES} and lowered & {*TARGET_NAMES})
-    start = pick_column(table, source, "source", known=SOURCE_NAMES if usual else (), default=0)
-    end = pick_column(table, target, "target", known=TARGET_NAMES if usual else (), default=1)
-    heavy = pick_column(table, weight, "weight", known=WEIGHT_NAMES, default=None)
-    if len({start, end, heavy}) < 3:
-        raise GraphError(
-            f"{table.path}: source, target and weight must be different columns; name each of them"
-        )
-    unused = [name for column, name in enumerate(table.names) if column not in (start, end, heavy)]
-    notes = (f"{table.path.name}: not used: {', '.join(unused[:8])}",) if unused else ()
-    return EdgeTable(table, (start, end), () if heavy is None else (heavy,), notes)
-
-
-@dataclass(frozen=True)
-class LabelFile:
-    """What a table says of its rows.
-
-    Attributes:
-        ids: the nodes that the rows speak of.
-        classes: int64 `[rows]`, or None.
-        class_names: the class that each number stands for.
-        masks: train, validation and test `[rows, splits]`, or nothing.
-        table: the file.
-    """
-
-    ids: npt.NDArray[Any]
-    classes: npt.NDArray[np.int64] | None
-    class_names: tuple[str, ...]
-    masks: list[npt.NDArray[np.bool_]]
-    table: Table
-
-    def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
-        """Return labels and masks of all nodes, where `rows` says which node each row speaks of."""
-
-        def spread(values: npt.NDArray[Any], empty: int) -> npt.NDArray[Any]:
-            every = np.full((nodes, *values.shape[1:]), empty, dtype=values.dtype)
-            every[rows] = values
-            return every
-
-        masks = tuple(spread(mask, 0) for mask in self.masks) or None
-        labels = None if self.classes is None else spread(self.classes, -1)
-        return {"masks": masks, "labels": labels, "class_names": self.class_names}
-
-
-def _read_labels(
-    path: str | Path,
-    id_column: Column | None,
-    label_column: Column | None,
-    split_columns: Sequence[Column] | None,
-    style: dict[str, Any],
-) -> LabelFile:
-    """Read a table of node, class and splits; an empty cell is an unknown class or no part of a split."""
-    expected = (id_column, label_column, *(split_columns or ()))
-    table = open_table(path, role="labels", expected=expected, **style)
-    key = pick_column(table, id_column, "node ids", known=ID_NAMES, default=0)
-    others = [column for column in range(len(table.names)) if column != key]
-    if split_columns is None:
-        splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
-    else:
-        splits = [pick_column(table, one, "split", default=0) for one in split_columns]
-    label = pick_column(table, label_column, "labels", known=LABEL_NAMES, default=None)
-    if label is None:
-        label = next((column for column in others if column not in splits), None)
-    if label is None and not splits:
-        raise GraphError(f"{table.path} has no column of labels beside the node ids")
-    block = table.read([key], words=[*splits, *(() if label is None else (label,))])
-    classes, class_names = (None, ()) if label is None else as_classes(whole_beside_gaps(block.words[-1]))
-    parts = [
-        split_masks(words.tolist(), partial(table.place, column=column))
-        for column, words in zip(splits, block.words, strict=False)
-    ]
-    masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
-    return LabelFile(block.ids[0], classes, class_names, masks, table)
+def _unknown(
+    tables: Sequence[EdgeTable], labels: LabelFile | None, rules: EdgeRules, known: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Return the nodes of edges and labels that have no features."""
+    ends = [end for one in tables for end in read_rows(one, None, None, rules).ids]
+    return strangers([*ends, *([] if labels is None else [labels.ids])], known)
 
 
 def _join(
-    edges: EdgeTable,
-    rows: TableBlock,
+    tables: Sequence[EdgeTable],
+    rows: Sequence[TableBlock],
     features: FeatureFile | None,
     labels: LabelFile | None,
+    rules: EdgeRules,
     *,
     undirected: bool,
 ) -> Graph:
     """Find every id among the nodes, and hand the parts to the checks."""
-    ids = _ids_of_parts(edges.table, rows.ids, labels) if features is None else features.ids
-    known_by = None if features is None else features.path
+    ids = _ids_of_parts(tables, rows, labels) if features is None else features.ids
     nodes = NodeIndex(ids)
-    edge_index = np.stack([find_nodes(end, nodes, known_by, edges.table) for end in rows.ids])
-    weight = rows.numbers[:, 0] if edges.weight else None
-    if undirected:
-        between = edge_index[0] != edge_index[1]  # a self-loop is its own opposite
-        edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)
-        weight = None if weight is None else np.concatenate([weight, weight[between]])
+    edges = _pooled(tables, rows, nodes, rules, undirected=undirected)
+    notes = [*edges.notes, *(() if features is None else features.notes)]
     known: dict[str, Any] = {}
     if labels is not None:
-        check_once(labels.ids, labels.table.place)
-        known = labels.for_nodes(find_nodes(labels.ids, nodes, known_by, labels.table), ids.size)
-    files = (edges.table.path, known_by, None if labels is None else labels.table.path)
-    return build_graph(
+        known = _known_labels(labels, nodes, ids, features, rules, notes)
+    files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
+    files += [] if labels is None or labels.table is None else [labels.table.table.path]
+    graph = build_graph(
         None if features is None else features.values,
-        edge_index,
+        edges.index,
         nodes=ids.size,
-        edge_weight=weight,
+        edge_weight=edges.weight,
         node_ids=ids if features is None or features.named else None,
-        source=", ".join(path.name for path in files if path is not None),
-        notes=edges.notes,
-        locate=_locator(edges.table, len(rows.numbers), features),
+        feature_names=() if features is None else features.names,
+        source=", ".join(path.name for path in files),
+        notes=tuple(notes),
+        locate=_locator(edges, features),
         **known,
+    )
+    return graph if features is None else replace(graph, plan=features.plan)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of all tables by position, their weights, the place of each, and what was done."""
+
+    index: npt.NDArray[np.int64]
+    weight: npt.NDArray[np.float64] | None
+    place: Callable[[int], str]
+    notes: list[str]
+
+
+def _pooled(
+    tables: Sequence[EdgeTable],
+    rows: Sequence[TableBlock],
+    nodes: NodeIndex,
+    rules: EdgeRules,
+    *,
+    undirected: bool,
+) -> _Edges:
+    """Apply the rules to each table; of several, each has a mean weight of 1."""
+    parts = [
+        _settled(one, block, nodes, rules, undirected=undirected)
+        for one, block in zip(tables, rows, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    notes = [note for part in parts for note in part.notes]
+    weights = []
+    for part in parts:
+        heavy = np.ones(part.index.shape[1]) if part.weight is None else part.weight
+        weights.append(heavy / heavy.mean() if heavy.size else heavy)
+    names = " and ".join(one.table.path.name for one in tables)
+    notes.append(f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added")
+    ends = np.cumsum([part.index.shape[1] for part in parts])
+
+    def place(at: int) -> str:
+        which = int(np.searchsorted(ends, at, side="right"))
+        return parts[which].place(at - (int(ends[which - 1]) if which else 0))
+
+    return _Edges(
+        np.concatenate([part.index for part in parts], axis=1), np.concatenate(weights), place, notes
     )
 
 
-def _ids_of_parts(edges: Table, ends: list[npt.NDArray[Any]], labels: LabelFile | None) -> npt.NDArray[Any]:
+def _settled(
+    edges: EdgeTable, block: TableBlock, nodes: NodeIndex, rules: EdgeRules, *, undirected: bool
+) -> _Edges:
+    name = edges.table.path.name
+    index = np.stack([nodes.find(end) for end in block.ids])
+    weight = block.numbers[:, 0] if edges.weight else None
+    index, weight, origin, done = settle(index, weight, rules, name)
+    if undirected:
+        between = index[0] != index[1]  # a self-loop is its own opposite
+        index = np.concatenate([index, index[::-1, between]], axis=1)
+        weight = None if weight is None else np.concatenate([weight, weight[between]])
+        origin = np.concatenate([origin, origin[between]])
+    index, weight, first, merged = merge_repeated(index, weight, rules, name)
+    origin = origin if first is None else origin[first]
+    return _Edges(
+        index, weight, lambda at: edges.table.place(int(origin[at])), [*edges.notes, *done, *merged]
+    )
+
+
+def _known_labels(
+    labels: LabelFile,
+    nodes: NodeIndex,
+    ids: npt.NDArray[Any],
+    features: FeatureFile | None,
+    rules: EdgeRules,
+    notes: list[str],
+) -> dict[str, Any]:
+    found = nodes.find(labels.ids)
+    strange = found < 0
+    if strange.any() and labels.table is not None:
+        if rules.unknown_nodes == "error":
+            labels.table.list_problems(ids, None if features is None else features.path)
+        notes.append(
+            f"{labels.table.table.path.name}: {int(strange.sum()):,} label(s) of unknown nodes left out"
+        )
+    return labels.for_nodes(found, ids.size)
+
+
+def _ids_of_parts(
+    tables: Sequence[EdgeTable], rows: Sequence[TableBlock], labels: LabelFile | None
+) -> npt.NDArray[Any]:
     """Return all ids of edges and labels, sorted."""
     import pandas as pd
 
+    ends = [end for block in rows for end in block.ids]
     everything = one_kind([*ends, *([] if labels is None else [labels.ids])])
-    _check_not_a_header([end[0] for end in ends], everything, edges)
-    if labels is not None:
-        _check_not_a_header([labels.ids[0]], everything, labels.table)
+    for one, block in zip(tables, rows, strict=True):
+        _check_not_a_header([end[0] for end in block.ids], everything, one.table)
+    if labels is not None and labels.table is not None:
+        _check_not_a_header([labels.ids[0]], everything, labels.table.table)
     return np.sort(np.asarray(pd.unique(everything)))
 
 
@@ -245,32 +270,10 @@ def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: T
         )
 
 
-def find_nodes(
-    wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
-) -> npt.NDArray[np.int64]:
-    """Return the position of each id of some rows of a table; one that is unknown is named.
-
-    Args:
-        wanted: the ids.
-        nodes: the nodes that there are.
-        known_by: the file that names them, for the message.
-        table: where the ids come from.
-        before: how many of its rows stand before them.
-    """
-    found = nodes.find(wanted)
-    strangers = np.flatnonzero(found < 0)
-    if strangers.size:
-        row = int(strangers[0])
-        place, first = table.place(before + row), before + row == 0
-        hint = "; if this row is a header, say so (--header)" if first and not table.header else ""
-        raise GraphError(f"{place}: node {quoted(wanted[row])} is unknown; it is not in {known_by}{hint}")
-    return found
-
-
-def _locator(edges: Table, rows: int, features: FeatureFile | None) -> Callable[[str, int], str]:
+def _locator(edges: _Edges, features: FeatureFile | None) -> Callable[[str, int], str]:
     def locate(part: str, index: int) -> str:
         if part == "edges":
-            return edges.place(index % rows)  # an added opposite stands in the row of its edge
+            return edges.place(index)
         if part == "features" and features is not None:
             return features.place(index)
         return f"{part}, position {index}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.featurefile import read_npz, real_numbers
+from h3gnn.graphs.arrays import read_npz, real_numbers
+from h3gnn.graphs.convert import said_aloud
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
@@ -24,36 +25,47 @@ from h3gnn.memory import check_room
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 
 
-def read_graph_file(path: str | Path) -> Graph:
+def read_graph_file(
+    path: str | Path, *, features: str | Sequence[str] | None = None, labels: str | None = None
+) -> Graph:
     """Read one file that holds a whole graph; its suffix says what it is.
 
     Args:
         path: .graphml, .gml, .pt (a PyG `Data`, or a dict with its parts) or .npz (heterophilous benchmark).
+        features, labels: of GraphML and GML, the node attributes that are features and the one that is the
+            class; without them `x0`, `x1`, … (or `x`) and `y`. What is not used is named in a warning.
 
     Raises:
         GraphError: in one sentence that names the file.
     """
     file = check_file(path, tuple(READERS), role="graph file")
-    return READERS[file.suffix.lower()](file)
+    suffix = file.suffix.lower()
+    if suffix in NETWORKS:
+        return said_aloud(_from_network(NETWORKS[suffix](file), file, features, labels))
+    if features is not None or labels is not None:
+        raise GraphError(
+            f"{path}: features and labels are chosen by the names of node attributes, which .graphml and "
+            ".gml files have"
+        )
+    graph: Graph = READERS[suffix](file)
+    return graph
 
 
-def _read_graphml(path: Path) -> Graph:
+def _read_graphml(path: Path) -> Any:
     networkx = _networkx(path)
     with reading(path, "GraphML"):
-        network = networkx.read_graphml(path)
-    return _from_network(network, path)
+        return networkx.read_graphml(path)
 
 
-def _read_gml(path: Path) -> Graph:
+def _read_gml(path: Path) -> Any:
     networkx = _networkx(path)
     with reading(path, "GML"):
         try:
-            network = networkx.read_gml(path, label="label")
+            return networkx.read_gml(path, label="label")
         except networkx.NetworkXError as error:
             if "label" not in str(error):
                 raise
-            network = networkx.read_gml(path, label="id")
-    return _from_network(network, path)
+            return networkx.read_gml(path, label="id")
 
 
 def _networkx(path: Path) -> Any:
@@ -66,22 +78,21 @@ def _networkx(path: Path) -> Any:
     return networkx
 
 
-def _from_network(network: Any, path: Path) -> Graph:
+def _from_network(
+    network: Any, path: Path, features: str | Sequence[str] | None, labels: str | None
+) -> Graph:
     """Gather `x0`, `x1`, … or a text of numbers into `x`, since these formats store single values."""
     if network.number_of_nodes() == 0:
         raise GraphError(f"{path} holds no node")
     numbered = re.compile(r"x_?(\d{1,18})")
-    unused: set[str] = set()
-    for name, attributes in network.nodes(data=True):
+    for name, attributes in network.nodes(data=True) if features is None else ():
         parts = {int(found[1]): key for key in attributes if (found := numbered.fullmatch(str(key)))}
         if isinstance(attributes.get("x"), str):
             attributes["x"] = _numbers_of(attributes["x"], name, path)
         elif parts and "x" not in attributes:
-            attributes["x"] = [attributes[parts[number]] for number in sorted(parts)]
-        unused |= {str(key) for key in attributes} - {"x", "y", "split", "label", *parts.values()}
-    notes = (f"node attributes not used: {', '.join(sorted(unused)[:8])}",) if unused else ()
+            attributes["x"] = [attributes.pop(parts[number]) for number in sorted(parts)]
     with reading(path, "a graph"):
-        return from_networkx(network, source=path.name, notes=notes)
+        return from_networkx(network, source=path.name, features=features, labels=labels)
 
 
 def _numbers_of(text: str, name: Any, path: Path) -> list[float]:
@@ -172,10 +183,7 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> G
     )
 
 
-READERS: dict[str, Callable[[Path], Graph]] = {
-    ".graphml": _read_graphml,
-    ".gml": _read_gml,
-    ".pt": _read_pt,
-    ".npz": read_npz_graph,
-}
+NETWORKS: dict[str, Callable[[Path], Any]] = {".graphml": _read_graphml, ".gml": _read_gml}
+"""What reads a networkx graph, whose nodes have attributes, from a file of each suffix."""
+READERS: dict[str, Callable[[Path], Any]] = {**NETWORKS, ".pt": _read_pt, ".npz": read_npz_graph}
 """The reader for each suffix of a graph file."""

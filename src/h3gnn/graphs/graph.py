@@ -7,9 +7,11 @@ its nodes are those of another.
 from __future__ import annotations
 
 import hashlib
+import html
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,9 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.memory import check_room
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.plan import TablePlan
 
 SPLITS = 10
 TRAIN_SHARE = 0.48
@@ -38,7 +43,7 @@ class Provenance:
         return {"source": self.source, "sha256": self.sha256, "mended": list(self.mended)}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """Nodes with features, directed edges, and what is known about the nodes.
 
@@ -56,6 +61,8 @@ class Graph:
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
+        plan: how the columns of a table became the features; None where there was no table.
+        feature_names: one name per column of features, or none where the user gave none.
     """
 
     features: Tensor
@@ -69,6 +76,8 @@ class Graph:
     test_mask: Tensor | None = None
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
+    plan: TablePlan | None = None
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -95,6 +104,26 @@ class Graph:
         """Number of train/validation/test splits."""
         return 0 if self.train_mask is None else self.train_mask.shape[1]
 
+    def __repr__(self) -> str:
+        return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook what kind of thing this is, and what was mended in it."""
+        rows = "".join(f"<tr><th>{name}</th><td>{number:,}</td></tr>" for name, number in self._counts())
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.provenance.mended)
+        title = f"<caption>{html.escape(self.provenance.source)}</caption>"
+        return f"<table>{title}{rows}</table>{f'<ul>{notes}</ul>' if notes else ''}"
+
+    def _counts(self) -> list[tuple[str, int]]:
+        labelled = 0 if self.labels is None else int((self.labels >= 0).sum())
+        counts = {"nodes": self.num_nodes, "edges": self.num_edges, "features": self.num_features}
+        known = {"classes": self.num_classes, "labelled": labelled, "splits": self.num_splits}
+        return [*counts.items(), *((name, number) for name, number in known.items() if number)]
+
+    def __sklearn_clone__(self) -> Graph:
+        """Return itself: nothing changes a graph, so that every clone of an estimator may share it."""
+        return self
+
     def dense_features(self) -> Tensor:
         """Return the features as a dense tensor, whatever their storage."""
         if self.features.layout == torch.strided:
@@ -107,6 +136,14 @@ class Graph:
         """Return the same graph with more lines in `provenance.mended`."""
         mended = (*self.provenance.mended, *notes)
         return replace(self, provenance=replace(self.provenance, mended=mended))
+
+
+def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> Graph:
+    """Return the graph with the columns of its features in another order, under these names."""
+    features = graph.dense_features()[:, list(order)].contiguous()
+    others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
+    return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
 def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:

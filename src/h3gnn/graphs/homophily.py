@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.graphs.networks import import_pyg
+from h3gnn.graphs.uncertainty import Interval, intervals
 
 HOMOPHILOUS = 0.5
 PARTLY = 0.15
@@ -33,6 +34,9 @@ class Homophily:
         by_class: for each class, the share of directed edges into it that come from it; NaN without edges.
         of_nodes: float `[nodes]`, share of neighbours that have the node's class, NaN without any;
             without direction and self-loops.
+        pairs: undirected edges between two labelled nodes.
+        adjusted_interval, informativeness_interval: where the two would lie with 95 % for all nodes; None
+            where all nodes have a label, and nothing is left open.
     """
 
     edge: float
@@ -42,6 +46,9 @@ class Homophily:
     label_informativeness: float
     by_class: tuple[float, ...]
     of_nodes: Tensor
+    pairs: int = 0
+    adjusted_interval: Interval | None = None
+    informativeness_interval: Interval | None = None
 
 
 def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> Homophily:
@@ -59,6 +66,9 @@ def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> H
     simple = pyg.utils.to_undirected(pyg.utils.remove_self_loops(edges)[0], num_nodes=known.numel())
     of_nodes = torch.full((labels.numel(),), torch.nan)
     of_nodes[labelled] = _share_of_own_class(simple, known)
+    sure = None
+    if not bool(labelled.all()):
+        sure = intervals(simple, known, num_classes, _adjusted, _informativeness)
     return Homophily(
         edge=_pyg_measure(edges, known, "edge"),
         node=_pyg_measure(edges, known, "node"),
@@ -67,23 +77,28 @@ def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> H
         label_informativeness=label_informativeness(simple, known, num_classes),
         by_class=_by_class(edges, known, num_classes),
         of_nodes=of_nodes,
+        pairs=simple.shape[1] // 2,
+        adjusted_interval=None if sure is None else sure[0],
+        informativeness_interval=None if sure is None else sure[1],
     )
 
 
 def adjusted_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> float:
     """Return `(h - e) / (1 - e)`, where e is the edge homophily that the degrees alone would give."""
-    if edge_index.shape[1] == 0:
-        return float("nan")
-    joint = _joint(edge_index, labels, num_classes)
+    return _adjusted(_joint(edge_index, labels, num_classes)) if edge_index.shape[1] else float("nan")
+
+
+def _adjusted(joint: Tensor) -> float:
     expected = float((joint.sum(1) ** 2).sum())
     return (float(joint.trace()) - expected) / (1 - expected) if expected < 1 else float("nan")
 
 
 def label_informativeness(edge_index: Tensor, labels: Tensor, num_classes: int) -> float:
     """Return `I(class, neighbour's class) / H(class)` for an edge drawn at random."""
-    if edge_index.shape[1] == 0:
-        return float("nan")
-    joint = _joint(edge_index, labels, num_classes)
+    return _informativeness(_joint(edge_index, labels, num_classes)) if edge_index.shape[1] else float("nan")
+
+
+def _informativeness(joint: Tensor) -> float:
     margin = joint.sum(1)
     entropy = -float(torch.special.xlogy(margin, margin).sum())
     independent = margin[:, None] * margin[None, :]
@@ -127,52 +142,88 @@ def verdict(
     adjusted_homophily: float | None,
     label_informativeness: float | None,
     mixed_share: float | None,
+    labelled: int = 0,
+    pairs: int = 0,
+    adjusted_interval: Interval | None = None,
+    informativeness_interval: Interval | None = None,
 ) -> str:
-    """Return the sentence.
+    """Return the sentence; where few labels leave it open, one that says so.
 
     Args:
         edges: edges between different nodes.
         smoothness: of the centred features; None where they are all alike.
-        adjusted_homophily, label_informativeness, mixed_share: None where there are no labels.
+        adjusted_homophily, label_informativeness, mixed_share: None where labels do not tell them.
+        labelled: how many nodes have a label.
+        pairs: edges between two of them.
+        adjusted_interval, informativeness_interval: None where all nodes have a label.
     """
     if edges == 0:
         return "No edge joins two nodes, so only the features speak and a graph method has nothing to add."
     if adjusted_homophily is None or label_informativeness is None:
-        return _without_labels(smoothness)
+        return _without_labels(smoothness, labelled, pairs)
+    if adjusted_interval is not None and informativeness_interval is not None:
+        may_be = {_kind(a, i) for a in adjusted_interval for i in informativeness_interval}
+        if len(may_be) > 1:
+            return _left_open(pairs, adjusted_interval, smoothness)
+    figure = (
+        f"adjusted homophily {adjusted_homophily:.2f}{_within(adjusted_interval)}, "
+        f"label informativeness {label_informativeness:.2f}{_within(informativeness_interval)}"
+    )
     mixed = f"{100 * (mixed_share or 0):.0f} % of the nodes have neighbours both in and out of their class"
-    figure = f"adjusted homophily {adjusted_homophily:.2f}, label informativeness {label_informativeness:.2f}"
-    if adjusted_homophily >= HOMOPHILOUS:
-        return (
-            f"Neighbours mostly share a class ({figure}), so averaging over neighbours helps and the hop "
-            f"tokens can carry most of the embedding; {mixed}."
-        )
-    if adjusted_homophily >= PARTLY:
-        return (
-            f"Neighbours share a class more often than chance, but far from always ({figure}): the mixture "
-            f"of homophily and heterophily that this method is made for; {mixed}."
-        )
-    if label_informativeness >= INFORMATIVE:
-        return (
-            f"Neighbours rarely share a class, yet which classes they have tells something ({figure}), so it "
-            f"pays to keep a node's own features apart from its neighbours', as this method does; {mixed}."
-        )
+    return f"{KINDS[_kind(adjusted_homophily, label_informativeness)].format(figure=figure)}; {mixed}."
+
+
+KINDS = {
+    "homophilous": "Neighbours mostly share a class ({figure}), so averaging over neighbours helps and the "
+    "hop tokens can carry most of the embedding",
+    "mixed": "Neighbours share a class more often than chance, but far from always ({figure}): the mixture "
+    "of homophily and heterophily that this method is made for",
+    "heterophilous": "Neighbours rarely share a class, yet which classes they have tells something "
+    "({figure}), so it pays to keep a node's own features apart from its neighbours', as this method does",
+    "neither": "One neighbour's class says almost nothing about a node's own ({figure}), so averaging over "
+    "neighbours alone will not do, and the node's own features have to carry most",
+}
+"""What is said of each kind of graph."""
+
+
+def _kind(adjusted: float, informativeness: float) -> str:
+    if adjusted >= HOMOPHILOUS:
+        return "homophilous"
+    if adjusted >= PARTLY:
+        return "mixed"
+    return "heterophilous" if informativeness >= INFORMATIVE else "neither"
+
+
+def _within(interval: Interval | None) -> str:
+    return "" if interval is None else f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
+
+
+def _left_open(pairs: int, interval: Interval, smoothness: float | None) -> str:
+    """Return what can be said where the labels are too few: how wide the interval is, and the features."""
+    words = "1 edge joins two labelled nodes" if pairs == 1 else f"{pairs:,} edges join two labelled nodes"
+    features = ""
+    if smoothness is not None:
+        alike = "similar features" if smoothness < SMOOTH else "features no more alike than others"
+        features = f"; neighbours have {alike} (centred smoothness {smoothness:.2f})"
     return (
-        f"One neighbour's class says almost nothing about a node's own ({figure}), so averaging over "
-        f"neighbours alone will not do, and the node's own features have to carry most; {mixed}."
+        f"There are too few labels to tell whether neighbours share a class: {words}, and with 95 % adjusted "
+        f"homophily lies somewhere from {interval[0]:.2f} to {interval[1]:.2f}{features}."
     )
 
 
-def _without_labels(smoothness: float | None) -> str:
+def _without_labels(smoothness: float | None, labelled: int, pairs: int) -> str:
+    known = "There are no labels"
+    if labelled:
+        known = "All labelled neighbours have one class" if pairs else "No edge joins two labelled nodes"
     if smoothness is None:
-        return "Without labels, and with features that are all alike, nothing tells what the edges mean."
+        return f"{known}, and features that are all alike: nothing tells what the edges mean."
     if smoothness < SMOOTH:
         return (
-            f"There are no labels, but neighbours have similar features (centred smoothness "
-            f"{smoothness:.2f}, below 1), as in homophilous graphs, so the hop tokens can carry much of the "
-            "embedding."
+            f"{known}, but neighbours have similar features (centred smoothness {smoothness:.2f}, below 1), "
+            "as in homophilous graphs, so the hop tokens can carry much of the embedding."
         )
     return (
-        f"There are no labels, and neighbours have features no more alike than others (centred smoothness "
+        f"{known}, and neighbours have features no more alike than others (centred smoothness "
         f"{smoothness:.2f}, about 1), as in heterophilous graphs, so it pays to keep a node's own features "
         "apart from its neighbours', as this method does."
     )

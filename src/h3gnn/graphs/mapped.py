@@ -89,6 +89,7 @@ class MappedGraph:
     moments: Moments
     id_kind: str
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -1,4 +1,4 @@
-"""Names as people write them: of nodes, of classes, and of the parts of a split."""
+"""Names as people write them: of columns, of nodes, of classes, and of the parts of a split."""
 
 from __future__ import annotations
 
@@ -26,10 +26,25 @@ SPLIT_NAMES = {
 }
 """Train, validation and test, by the words that people use."""
 
+INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
+"""Names that pandas gives to an index that nobody named."""
+
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Whole numbers in their plain form: "007" and "+7" stay texts, for as numbers they would be the node 7."""
 
 Mask = npt.NDArray[np.bool_]
+
+
+def words_in(name: str) -> list[str]:
+    """Return the words of a column's name in lower case: `fromAccount`, `from_account` -> from, account."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(name))
+    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
+
+
+def is_id_name(name: str) -> bool:
+    """Tell whether a name says that the column holds ids: id, account_id, accountId, uuid."""
+    words = words_in(name)
+    return bool(words) and words[-1] in ("id", "ids", "uuid", "guid", "key")
 
 
 def as_ids(values: Any, place: str) -> npt.NDArray[Any]:
@@ -44,7 +59,7 @@ def as_ids(values: Any, place: str) -> npt.NDArray[Any]:
         raise GraphError(f"{place} must be one column of node ids")
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
-    listed = array.tolist()
+    listed = _dates_as_text(array) if array.dtype.kind in "mM" else array.tolist()
     whole = [isinstance(one, int) and not isinstance(one, bool) for one in listed]
     if all(whole) and listed:
         try:
@@ -57,6 +72,14 @@ def as_ids(values: Any, place: str) -> npt.NDArray[Any]:
     texts = np.empty(len(listed), dtype=object)
     texts[:] = [_id_text(one) for one in listed]
     return texts
+
+
+def _dates_as_text(dates: npt.NDArray[Any]) -> list[str | None]:
+    """Return 2024-01-01 for a date, which NumPy would list as so many nanoseconds."""
+    import pandas as pd
+
+    texts = pd.Index(dates).astype(str).tolist()
+    return [None if gap else text for gap, text in zip(np.isnat(dates), texts, strict=True)]
 
 
 class NodeIndex:
@@ -84,7 +107,7 @@ class NodeIndex:
             return self._positions(as_text(wanted))
         there = np.ones(wanted.size, dtype=bool)
         if wanted.dtype.kind != "i":
-            there = np.array([_is_whole(one) for one in wanted.tolist()], dtype=bool)
+            there = np.array([is_plain(one) for one in wanted.tolist()], dtype=bool)
         found = np.full(wanted.size, -1, dtype=np.int64)
         found[there] = self._positions(wanted[there].astype(np.int64))
         return found
@@ -116,13 +139,14 @@ def one_kind(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 def whole_beside_gaps(words: npt.NDArray[Any]) -> list[Any]:
     """Return None for gaps and for numbers below 0, and 1 for "1" where gaps alone made text of it."""
     listed = [None if one == "" else one for one in words.tolist()]
-    if all(one is None or isinstance(one, int) or _is_whole(one) for one in listed):
+    if all(one is None or isinstance(one, int) or is_plain(one) for one in listed):
         numbers = [None if one is None else int(one) for one in listed]
         return [None if one is None or one < 0 else one for one in numbers]
     return listed
 
 
-def _is_whole(text: str) -> bool:
+def is_plain(text: str) -> bool:
+    """Tell a whole number of 64 bits in its plain form."""
     return re.fullmatch(PLAIN, text) is not None and -(2**63) <= int(text) < 2**63
 
 

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.attributes import NodeAttributes, unused_of
+from h3gnn.graphs.checks import DATES, holds_dates
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import as_classes, as_ids, as_labels, as_masks, split_masks
+from h3gnn.graphs.names import as_ids, as_labels, as_masks
 from h3gnn.graphs.structural import build_graph
 
 DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
@@ -50,7 +52,7 @@ def from_pyg(data: Any, *, source: str) -> Graph:
         if attributes.numel() == attributes.shape[0]:
             weights = attributes.reshape(-1)
         else:
-            notes.append("edge_attr has more than one column and was left out")
+            notes.append("edge_attr has more than one column and is not used")
     return build_graph(
         features,
         edges,
@@ -73,11 +75,23 @@ def _pyg_nodes(data: Any, edges: Any) -> int:
     return int(edges.max()) + 1 if edges.numel() else 0
 
 
-def from_networkx(network: Any, *, source: str, notes: tuple[str, ...] = ()) -> Graph:
+def from_networkx(
+    network: Any,
+    *,
+    source: str,
+    features: str | Sequence[str] | None = None,
+    labels: str | None = None,
+) -> Graph:
     """Read a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
 
-    The nodes keep their order and their names. An undirected edge becomes two. Without `x` structural
-    features are built.
+    The nodes keep their order and their names. An undirected edge becomes two. Without features structural
+    ones are built. Attributes that are not used are named in the notes.
+
+    Args:
+        network: the graph.
+        source: what to call it in its provenance.
+        features: the node attributes that are features, numbers or lists of them, instead of `x`.
+        labels: the node attribute that is the class, instead of `y`.
     """
     names = list(network.nodes)
     ids = as_ids(_flat(names), "the nodes")
@@ -91,25 +105,20 @@ def from_networkx(network: Any, *, source: str, notes: tuple[str, ...] = ()) -> 
         between = edges[:, 0] != edges[:, 1]  # a self-loop is one edge, not two
         edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)
         weights = None if weights is None else np.concatenate([weights, weights[between]])
-    labels = class_names = masks = None
-    attributes = [network.nodes[name] for name in names]
-    if any("y" in one for one in attributes):
-        labels, class_names = as_classes([one.get("y") for one in attributes])
-    if any("split" in one for one in attributes):
-        words = [one.get("split") for one in attributes]
-        masks = split_masks(words, lambda row: f"the node attribute 'split', row {row}")
+    attributes = NodeAttributes(names, [network.nodes[name] for name in names])
+    values, columns = attributes.features(features)
+    on_edges = dict.fromkeys(key for *_, one in network.edges(data=True) for key in one)
     counted = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
     return build_graph(
-        _networkx_features(names, attributes),
+        values,
         edge_index,
         nodes=len(names),
         edge_weight=weights,
-        labels=labels,
-        class_names=class_names or (),
-        masks=masks,
+        **attributes.labels(labels),
         node_ids=None if counted else ids,
+        feature_names=columns,
         source=source,
-        notes=notes,
+        notes=(*attributes.unused(), *unused_of("edge", [key for key in on_edges if key != "weight"])),
     )
 
 
@@ -124,32 +133,13 @@ def _networkx_weights(network: Any) -> npt.NDArray[Any] | None:
     given = [weight for _, _, weight in network.edges(data="weight")]
     if all(weight is None for weight in given):
         return None
+    if holds_dates(np.array([*given, None], dtype=object)):
+        raise GraphError(f"the edge attribute 'weight' holds {DATES}")
     try:
         # networkx reads a missing weight as 1
         return np.array([1.0 if weight is None else float(weight) for weight in given])
     except (TypeError, ValueError):
         raise GraphError("the edge attribute 'weight' holds something that is not a number") from None
-
-
-def _networkx_features(names: list[Any], attributes: list[dict[str, Any]]) -> npt.NDArray[Any] | None:
-    have = ["x" in one for one in attributes]
-    if not any(have):
-        return None
-    if not all(have):
-        raise GraphError(
-            f"node {names[have.index(False)]!r} has no attribute 'x' although other nodes have it"
-        )
-    rows = []
-    for name, one in zip(names, attributes, strict=True):
-        try:
-            rows.append(np.atleast_1d(np.asarray(one["x"], dtype=np.float64)))
-        except (TypeError, ValueError):
-            raise GraphError(f"node {name!r}: the attribute 'x' is not a list of numbers") from None
-        if rows[-1].shape != rows[0].shape or rows[-1].ndim != 1:
-            raise GraphError(
-                f"node {name!r}: the attribute 'x' has another length than that of the first node"
-            )
-    return np.stack(rows)
 
 
 def from_dgl(network: Any, *, source: str) -> Graph:

@@ -143,7 +143,10 @@ def _check_text(path: Path, content: bytes, before: int) -> None:
         open_there = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
         if open_there.size:
             line = before + 1 + _line_ends(content[: ends[open_there[0]]])
-            raise GraphError(f"{path}, line {line}: a quotation mark is not closed on its line")
+            raise GraphError(
+                f"{path}, line {line}: a quotation mark is not closed on its line; "
+                "texts with line breaks in them can be read from Parquet"
+            )
 
 
 def split_line(line: str, delimiter: str) -> list[str]:

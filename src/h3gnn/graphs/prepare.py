@@ -20,10 +20,11 @@ import torch
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs import tables
+from h3gnn.graphs.arrays import array_place, read_array
 from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
 from h3gnn.graphs.columns import Column
-from h3gnn.graphs.featurefile import array_place, open_features, read_array
-from h3gnn.graphs.files import EdgeTable, find_nodes, open_edges
+from h3gnn.graphs.edgefile import EdgeTable, find_nodes, open_edges
+from h3gnn.graphs.featuretable import open_features
 from h3gnn.graphs.mapped import (
     DESCRIPTION,
     FORMAT,

@@ -55,7 +55,11 @@ class GraphProfile:
         class_homophily: by class name.
         node_homophily_histogram: nodes by share of neighbours in their class, ten bins from 0 to 1.
         mixed_share: share of these nodes that have neighbours both in and out of their class.
+        labelled_pairs: edges between two labelled nodes, which alone these figures can count.
+        adjusted_homophily_interval, label_informativeness_interval: where the two lie with 95 %, None where
+            all nodes have a label.
         verdict: what the figures mean for this method, in one sentence.
+        columns: what each column of the features holds, why that is thought, and how it became numbers.
     """
 
     source: str
@@ -84,8 +88,12 @@ class GraphProfile:
     class_homophily: dict[str, float | None] | None
     node_homophily_histogram: tuple[int, ...] | None
     mixed_share: float | None
+    labelled_pairs: int | None
+    adjusted_homophily_interval: tuple[float, float] | None
+    label_informativeness_interval: tuple[float, float] | None
     notes: tuple[str, ...]
     verdict: str
+    columns: tuple[dict[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -131,7 +139,12 @@ def profile(graph: Graph) -> GraphProfile:
             adjusted_homophily=figures["adjusted_homophily"],
             label_informativeness=figures["label_informativeness"],
             mixed_share=figures["mixed_share"],
+            labelled=labelled,
+            pairs=figures["labelled_pairs"] or 0,
+            adjusted_interval=figures["adjusted_homophily_interval"],
+            informativeness_interval=figures["label_informativeness_interval"],
         ),
+        columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
     )
 
 
@@ -139,11 +152,15 @@ def _label_figures(measured: Homophily | None, class_names: tuple[str, ...]) -> 
     names = ("edge", "node", "class_insensitive", "adjusted")
     if measured is None:
         unknown = [*(f"{name}_homophily" for name in names), "label_informativeness", "class_homophily"]
+        unknown += ["labelled_pairs", "adjusted_homophily_interval", "label_informativeness_interval"]
         return dict.fromkeys([*unknown, "node_homophily_histogram", "mixed_share"])
     shares = measured.of_nodes[~measured.of_nodes.isnan()].double()
     return {
         **{f"{name}_homophily": _known(getattr(measured, name)) for name in names},
         "label_informativeness": _known(measured.label_informativeness),
+        "labelled_pairs": measured.pairs,
+        "adjusted_homophily_interval": measured.adjusted_interval,
+        "label_informativeness_interval": measured.informativeness_interval,
         "class_homophily": {
             name: _known(share) for name, share in zip(class_names, measured.by_class, strict=True)
         },

@@ -49,6 +49,11 @@ def build_graph(
     return check_graph(features, edge_index, notes=notes, **known)
 
 
+def is_structural(graph: Graph) -> bool:
+    """Tell whether the features of a graph were built from its edges."""
+    return NO_FEATURES in graph.provenance.mended
+
+
 def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     """Describe every node by its place in the graph, the same way each time.
 
@@ -73,7 +78,15 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
         float32 `[nodes, 8 + spectral]`.
     """
     directed, adjacency = simple_adjacency(edge_index, nodes)
-    profile = np.column_stack(
+    profile = degree_profile(directed, adjacency)
+    with threadpool_limits(1):  # sums in another order on other machines would give other eigenvectors
+        columns = np.column_stack([profile / largest_values(profile), _spectral_profile(adjacency)])
+    return torch.from_numpy(columns.astype(np.float32))
+
+
+def degree_profile(directed: Any, adjacency: Any) -> Array:
+    """Return columns 0 to 7 of `structural_features`, not yet divided, `[nodes, 8]`."""
+    return np.column_stack(
         [
             np.log1p(directed.sum(axis=0)),
             np.log1p(directed.sum(axis=1)),
@@ -81,11 +94,12 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
             *_triangle_profile(adjacency),
         ]
     )
+
+
+def largest_values(profile: Array) -> Array:
+    """Return what the columns of a profile are divided by, `[8]`: a graph's own largest values."""
     largest = profile.max(axis=0)
-    profile = profile / np.where(largest > 0, largest, 1.0)
-    with threadpool_limits(1):  # sums in another order on other machines would give other eigenvectors
-        columns = np.column_stack([profile, _spectral_profile(adjacency)])
-    return torch.from_numpy(columns.astype(np.float32))
+    return np.asarray(np.where(largest > 0, largest, 1.0))
 
 
 def simple_adjacency(edge_index: Tensor, nodes: int) -> tuple[Any, Any]:

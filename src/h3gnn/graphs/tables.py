@@ -10,17 +10,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.columns import is_number, numbers_of, odd_list, row_is_header, words_of
+from h3gnn.graphs.columns import is_number, numbers_of, odd_list, words_of
+from h3gnn.graphs.headers import row_is_header
 from h3gnn.graphs.names import as_text, one_kind, quoted
 from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
+from h3gnn.graphs.problems import SHOWN, Problems
 from h3gnn.graphs.room import check_parquet, check_table_block
+from h3gnn.graphs.values import cells_of, texts_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -29,6 +36,10 @@ BLOCK_ROWS = 1 << 16
 
 SAMPLE_ROWS = 1000
 """The header is told from the rows by looking at this many of them."""
+
+FIX_CELLS = "mend the line; a text that holds the character between cells needs quotation marks around it"
+FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
+FIX_ID = "fill the cell or remove the line"
 
 Progress = Callable[[float], None]
 """Called with the share that has been read, 0 to 1."""
@@ -104,7 +115,7 @@ class Table:
         texts = (*ids, *words)
         with reading(self.path, "a table"):
             listed = [
-                words_of(column, f"{self.path}{self._title(at)}")
+                words_of(column, f"{self.path}{self.title(at)}")
                 for column, at in zip(columns, texts, strict=False)
             ]
         for at, (_, gap) in zip(ids, listed, strict=False):
@@ -117,7 +128,7 @@ class Table:
                 place = self.place(first + odd, at)
                 raise GraphError(f"{place}: the list has another length than the first")
             with reading(self.path, "a table"):
-                values.append(numbers_of(column, f"{self.path}{self._title(at)}"))
+                values.append(numbers_of(column, f"{self.path}{self.title(at)}"))
             widths[at] = values[-1].shape[1]
         return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
 
@@ -125,15 +136,43 @@ class Table:
         """Return all rows of some columns."""
         return joined(self.blocks(ids, numbers, words))
 
+    def frame(self, columns: Sequence[int]) -> pd.DataFrame:
+        """Return all rows of some columns as they are: text of a text file, the types of a Parquet file."""
+        import pandas as pd
+        import pyarrow as pa
+
+        read = self._parquet_columns if self.delimiter is None else self._text_columns
+        blocks = [block for block, _ in read(columns, ())]
+        if not blocks:
+            raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
+        wholes = [pa.chunked_array([block[at] for block in blocks]) for at in range(len(columns))]
+        check_table_block(self.path, sum(whole.nbytes for whole in wholes))
+        with reading(self.path, "a table"):
+            return pd.DataFrame(
+                {
+                    name: pd.Series(_as_pandas(whole), dtype=None)
+                    for name, whole in zip(self.unique_names(columns), wholes, strict=True)
+                }
+            )
+
+    def unique_names(self, columns: Sequence[int]) -> list[str]:
+        """Return the names of some columns; one that stands twice is told by its position."""
+        return [
+            name if self.names.count(name) == 1 else f"{name} (column {column + 1})"
+            for column in columns
+            for name in (self.names[column],)
+        ]
+
     def place(self, row: int, column: int | None = None) -> str:
         """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
         if self.delimiter is None:
-            return f"{self.path}, row {row + 1}{self._title(column)}"
+            return f"{self.path}, row {row + 1}{self.title(column)}"
         blocks = text_blocks(self.path, self.start, self.line)
         lines = (line for before, content in blocks for line, _ in _rows(before, content))
-        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{self._title(column)}"
+        return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{self.title(column)}"
 
-    def _title(self, column: int | None) -> str:
+    def title(self, column: int | None) -> str:
+        """Name a column behind the name of a row."""
         if column is None:
             return ""
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
@@ -174,21 +213,42 @@ class Table:
 
     def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
         assert self.delimiter is not None
-        with reading(self.path, "a table"):
-            rows = [
-                (line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)
-            ]
-        for line, cells in rows:
+        problems = Problems(self.path)
+        for line, cells in self._split_rows(before, content):
+            place = f"{self.path}, line {line}"
             if len(cells) != len(self.names):
-                raise GraphError(
-                    f"{self.path}, line {line}: {len(cells)} cell(s), the first row has {len(self.names)}"
-                )
-        for line, cells in rows:
+                problems.add(place, f"{len(cells)} cell(s), the first row has {len(self.names)}")
+                continue
             for column in numbers:
                 if cells[column].strip() and not is_number(cells[column]):
-                    place = f"{self.path}, line {line}{self._title(column)}"
-                    raise GraphError(f"{place}: {cells[column]!r} is not a number")
+                    problems.add(place + self.title(column), f"{cells[column]!r} is not a number", FIX_NUMBER)
+        problems.check()
         raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
+
+    def walk(self, columns: Sequence[int]) -> Iterator[tuple[str, int, list[str] | None]]:
+        """Yield the place of every row, how many cells it has, and those of some columns as text.
+
+        This is for finding what is wrong: slow, and a row with too few or too many cells is no error (None).
+        """
+        if self.delimiter is None:
+            frame = self.frame(columns)
+            texts = [texts_of(cells_of(frame.iloc[:, at])) for at in range(len(columns))]
+            for row in range(len(frame)):
+                yield f"{self.path}, row {row + 1}", len(self.names), [text[row] or "" for text in texts]
+            return
+        for before, content in text_blocks(self.path, self.start, self.line):
+            for line, cells in self._split_rows(before, content):
+                whole = len(cells) == len(self.names)
+                some = [cells[column].strip() for column in columns] if whole else None
+                yield f"{self.path}, line {line}", len(cells), some
+
+    def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
+        """Return the cells of every row of a block, and its line; one that cannot be split is named."""
+        assert self.delimiter is not None
+        with reading(self.path, "a table"):
+            return [
+                (line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)
+            ]
 
     def _parquet_columns(
         self, texts: Sequence[int], numbers: Sequence[int]
@@ -213,6 +273,18 @@ class Table:
                 done += batch.num_rows
                 if batch.num_rows:
                     yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
+
+
+def _as_pandas(column: Any) -> Any:
+    """Return an Arrow column for pandas; whole numbers with gaps become floats, text stays objects."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        listed = np.empty(len(column), dtype=object)
+        listed[:] = column.to_pylist()
+        return listed
+    return column.to_pandas()
 
 
 def joined(blocks: Iterable[TableBlock]) -> TableBlock:
@@ -269,12 +341,14 @@ def open_table(
     return Table(file, tuple(columns), known, header is None, chosen, after if known else begin, line + known)
 
 
-def check_once(ids: npt.NDArray[Any], place: Callable[[int], str]) -> None:
+def check_once(ids: npt.NDArray[Any], place: Callable[[int], str], what: object = "the ids") -> None:
     """Raise where a table speaks of a node twice; `place` names its rows."""
     import pandas as pd
 
-    again = np.flatnonzero(pd.Index(ids).duplicated())
-    if again.size:
-        row = int(again[0])
+    problems = Problems(what)
+    for row in np.flatnonzero(pd.Index(ids).duplicated()).tolist():
         first = int(np.flatnonzero(ids == ids[row])[0])
-        raise GraphError(f"{place(row)}: node {quoted(ids[row])} stands already in {place(first)}")
+        told = f"node {quoted(ids[row])} stands already in {place(first)}" if problems.count < SHOWN else ""
+        remedy = "keep one row for each node; if another column holds the ids, name it (--id-column)"
+        problems.add(partial(place, row), told, remedy)
+    problems.check()

@@ -93,6 +93,9 @@ class Standing:
         clustering: by name of the measure.
         by_class: test accuracy `[classes]`, NaN where no test node has the class.
         by_homophily: test accuracy `[bins]`.
+        beside: what stands beside accuracy, by the names of `evaluation.measures`.
+        precision: of the rare class, at evenly spaced recalls from 0 to 1, mean over splits; None where no
+            class is rare.
     """
 
     representation: str
@@ -100,6 +103,8 @@ class Standing:
     clustering: dict[str, Floats]
     by_class: Floats | None = None
     by_homophily: Floats | None = None
+    beside: dict[str, Floats] = field(default_factory=dict)
+    precision: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,8 @@ class Scoreboard:
         homophily_bins: borders of the bins of local homophily.
         homophily_counts: test nodes in each bin, over all splits.
         carriers: the best member for each class, of a committee.
+        leading: the measure to look at first; other than "accuracy" where one class is rare.
+        rare: the name of the class that average precision and recall at k are about.
     """
 
     rows: tuple[Standing, ...]
@@ -146,6 +153,8 @@ class Scoreboard:
     homophily_bins: Floats | None = None
     homophily_counts: Whole | None = None
     carriers: tuple[Carrier, ...] = ()
+    leading: str = "accuracy"
+    rare: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,6 +197,21 @@ class RunLog:
     members: tuple[Member, ...] = ()
 
 
+@dataclass(frozen=True)
+class OtherRun:
+    """A run that is compared with the one that a page is about.
+
+    Attributes:
+        name: of its representation, among the embeddings and the scores.
+        different: the settings that differ, by name, first here and then there.
+        notes: what else differs, such as the graph.
+    """
+
+    name: str
+    different: dict[str, tuple[Any, Any]]
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Findings:
     """Everything a report shows; what a run does not have is empty or None.
@@ -205,6 +229,8 @@ class Findings:
         heard: the graph's neighbours.
         edge_changes: what training did to edges of each kind.
         shown: "" or a sentence saying which nodes were left out.
+        texts: what the user wrote about the nodes, by the name of its column, to be read and searched.
+        other: the run beside it, None where there is one run alone.
     """
 
     title: str
@@ -222,6 +248,8 @@ class Findings:
     scores: Scoreboard | None = None
     run: RunLog = field(default_factory=RunLog)
     shown: str = ""
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    other: OtherRun | None = None
 
     @property
     def nodes(self) -> int:

@@ -15,28 +15,34 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from h3gnn.evaluation.candidates import standardise
+from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.places import LANDMARKS, MAPS, place
+from h3gnn.evaluation.threads import each_apart
 from h3gnn.report.findings import (
     MEMBER_WORDS,
     RAW,
     TRAINED,
     UNTRAINED,
     Findings,
+    Floats,
     Heard,
     Scoreboard,
     member_representation,
 )
 from h3gnn.storage.files import write_atomically
 
-SCRIPTS = ("data.js", "colours.js", "points.js", "map.js", "node.js", "charts.js", "scores.js", "main.js")
+_PARTS = "data colours points map node charts find scores main"
+SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())
 """In the order in which they are read; together they are one script."""
 
 FINE, COARSE = "uint16", "uint8"
@@ -44,21 +50,59 @@ FINE, COARSE = "uint16", "uint8"
 
 WORD = 8
 
+DOMINATES = 0.5
+"""A column of the features with more than this share of their variance decides a map alone."""
+
 PLACES = {RAW: 7, UNTRAINED: 1, TRAINED: 0}
 """Which of the page's sixteen colours each representation has; the others are for members."""
+OTHER_PLACE = 13
+"""That of another run: members take theirs from the front."""
 
 
 def page_maps(
-    findings: Findings, *, method: str = "tsne", seed: int = 0
+    findings: Findings,
+    *,
+    method: str = "tsne",
+    seed: int = 0,
+    told: Callable[[str, float], None] = lambda words, share: None,
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the two maps of a page: the embedding, and the raw features beside it."""
+    """Return the two maps of a page: the embedding, and beside it the other run's or the raw features.
+
+    Args:
+        findings: of a run.
+        method: "tsne", "umap" or "pca".
+        seed: of the map.
+        told: called with what is done next, and the share of all maps that is done.
+    """
     kind = MAPS[method]
     if method == "tsne" and findings.nodes > LANDMARKS:
         kind += f" by {LANDMARKS:,} landmarks"
-    return {
-        f"{title}, {kind}": place(findings.embeddings[name], method=method, seed=seed)
-        for title, name in (("H3GNN embedding", TRAINED), ("raw features", RAW))
-    }
+    raw, scaled = evenly_scaled(findings.embeddings[RAW])
+    first, beside = "H3GNN embedding", {"raw features, scaled" if scaled else "raw features": raw}
+    if findings.other is not None:
+        first, beside = "this run", {findings.other.name: findings.embeddings[findings.other.name]}
+    shown = {first: findings.embeddings[TRAINED], **beside}
+    begun: list[str] = []
+
+    def placed(title: str) -> npt.NDArray[np.float32]:
+        told(f"placing {findings.nodes:,} nodes: {title}", len(begun) / len(shown))
+        begun.append(title)
+        return place(shown[title], method=method, seed=seed)
+
+    places = each_apart(placed, shown, findings.nodes)
+    return {f"{title}, {kind}": one for title, one in zip(shown, places, strict=True)}
+
+
+def evenly_scaled(rows: Floats) -> tuple[Floats, bool]:
+    """Return features for a map, and whether they were scaled.
+
+    Where one column alone holds most of what sets nodes apart, such as an amount beside shares, a map of the
+    features as they are would be a line along it. Then each column is divided by its own spread.
+    """
+    variance = np.var(rows, axis=0, dtype=np.float64)
+    if rows.shape[1] < 2 or variance.max(initial=0) <= DOMINATES * variance.sum():
+        return rows, False
+    return standardise(torch.from_numpy(np.asarray(rows, dtype=np.float32))).numpy(), True
 
 
 def write_page(path: Path, findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> None:
@@ -116,6 +160,8 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
             for m in findings.measures
             if not m.key.startswith("attention")  # the page works these out
         ],
+        "texts": [{"title": name, "words": list(words)} for name, words in findings.texts.items()],
+        "other": _other(findings),
         "tokens": list(findings.tokens),
         "attention": None if findings.attention is None else packer.scaled(findings.attention, low=0.0),
         "nearest": _nearest(findings, packer),
@@ -156,6 +202,18 @@ def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
     }
 
 
+def _other(findings: Findings) -> dict[str, Any] | None:
+    """Return the other run: its name, and what differs as rows of name, here, there."""
+    if findings.other is None:
+        return None
+    rows = [[name, _words(here), _words(there)] for name, (here, there) in findings.other.different.items()]
+    return {"name": findings.other.name, "rows": rows, "notes": list(findings.other.notes)}
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def colour_places(members: Sequence[str]) -> dict[str, int]:
     """Return which of the page's colours each representation and each member has, by its name."""
     free = [place for place in range(16) if place not in PLACES.values()]
@@ -168,6 +226,9 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
         return None
     return {
         "protocol": scores.protocol,
+        "leading": scores.leading,
+        "titles": TITLES,
+        "rare": scores.rare,
         "classNames": list(scores.class_names),
         "classCounts": _plain(scores.class_counts),
         "confusion": _plain(scores.confusion),
@@ -176,11 +237,13 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
         "rows": [
             {
                 "representation": row.representation,
-                "colour": colours.get(row.representation, 2),
+                "colour": colours.get(row.representation, OTHER_PLACE),
                 "probe": _plain(row.probe),
                 "clustering": {name: _plain(values) for name, values in row.clustering.items()},
                 "byClass": _plain(row.by_class),
                 "byHomophily": _plain(row.by_homophily),
+                "beside": {"accuracy": _plain(row.probe)} | {n: _plain(v) for n, v in row.beside.items()},
+                "precision": _plain(row.precision),
             }
             for row in scores.rows
         ],

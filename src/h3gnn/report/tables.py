@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.report.findings import TRAINED, Findings, Floats
 from h3gnn.storage.files import write_atomically
 
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
+
+LONG = 14
+"""The name of a measure that is as long stands in two lines above its column."""
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -24,10 +28,14 @@ def print_results(results: Sequence[Result]) -> None:
     console = Console()
     graphs = escape(", ".join(dict.fromkeys(result.graph for result in results)))
     console.print(_table(f"{graphs}: linear probe", {one.method: _probe_cells(one) for one in results}))
+    usual = {one.method: _usual_cells(one) for one in results if one.leading != "accuracy"}
+    if usual:
+        console.print(_table(f"{graphs}: linear probe, usual measures", usual))
     clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
     if clustered:
         console.print(_table(f"{graphs}: k-means", clustered))
-    for words in dict.fromkeys(_words(result) for result in results):
+    words_of = [words(result) for words in (rare_words, _words) for result in results]
+    for words in dict.fromkeys(one for one in words_of if one):
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -45,21 +53,53 @@ def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
     table.add_column("method")
     columns = list(dict.fromkeys(name for cells in rows.values() for name in cells))
     for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+        shown = column if len(column) < LONG else column.replace(" ", "\n", 1)
+        table.add_column(shown, justify="right", no_wrap=True)
     for method, cells in rows.items():
         table.add_row(escape(method), *(cells.get(column, "–") for column in columns))
     return table
 
 
 def _probe_cells(result: Result) -> dict[str, str]:
-    cells = {"accuracy": percent(result.probe)}
-    if result.probe.interval95 is not None:
-        low, high = result.probe.interval95
+    first, leading = result.leading, result.score(result.leading)
+    cells = {TITLES[first]: percent(leading)}
+    if leading.interval95 is not None:
+        low, high = leading.interval95
         cells["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
+    if first != "accuracy":
+        others = [name for name in beside(first) if name != "accuracy"]
+        return cells | {TITLES[name]: percent(result.score(name)) for name in others}
     cells["macro-F1"] = percent(result.macro_f1)
     if result.roc_auc is not None:
         cells["ROC-AUC"] = percent(result.roc_auc)
     return cells
+
+
+def _usual_cells(result: Result) -> dict[str, str]:
+    """Return what stands in a table of its own where one class is rare."""
+    auc = {} if result.roc_auc is None else {"ROC-AUC": percent(result.roc_auc)}
+    return {
+        "accuracy": percent(result.probe),
+        TITLES["majority"]: f"{100 * result.score('majority').mean:.1f}",
+        "macro-F1": percent(result.macro_f1),
+        **auc,
+    }
+
+
+def beside(leading: str) -> list[str]:
+    """Return the measures that stand beside the one that leads, where one class is rare."""
+    return [name for name in TITLES if name not in (leading, "majority")]
+
+
+def rare_words(result: Result) -> str:
+    """Return what the measures of a rare class are about, for below a table; "" where none is rare."""
+    if result.leading == "accuracy":
+        return ""
+    k = "as many as it has test nodes" if result.top is None else str(result.top)
+    return (
+        f"one class holds {100 * result.score('majority').mean:.1f} % of the test nodes, so accuracy hides "
+        f"the others; average precision and recall at k are of class {result.rare}, k = {k}"
+    )
 
 
 def _cluster_cells(found: dict[str, Any]) -> dict[str, str]:

@@ -53,6 +53,7 @@ class Checkpoints:
         minutes: write one when so many minutes have passed; None does not look at the clock.
         keep: how many of the newest to keep.
         keep_finished: leave them when the fit ends, for a caller who has yet to save the model.
+        only_when_stopped: write none but the one when a signal ends the training, and no folder before.
     """
 
     folder: str | Path
@@ -60,6 +61,7 @@ class Checkpoints:
     minutes: float | None = 10.0
     keep: int = 2
     keep_finished: bool = False
+    only_when_stopped: bool = False
 
     def check(self) -> None:
         """Refuse values that mean nothing."""

@@ -12,7 +12,9 @@ from torch import Tensor
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.mapped import MappedGraph, open_mapped
-from h3gnn.schema import SHA256, FieldError, Listed, Plain, Record, Text
+from h3gnn.graphs.plan import STARTED, TablePlan
+from h3gnn.schema import SHA256, FieldError, Listed, Record, Text
+from h3gnn.storage.plans import PLAN, check_plan
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -22,7 +24,7 @@ GRAPH_WORDS = Record(
         "provenance": Record({"source": Text(), "sha256": SHA256, "mended": Listed(Text())}),
         "class_names": Listed(Text()),
     },
-    {"feature_names": Listed(Text()), "plan": Plain()},
+    {"feature_names": Listed(Text()), "plan": PLAN},
 )
 """What a description says of a graph."""
 MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
@@ -40,13 +42,14 @@ PARTS = {
     "node_ids": Spec(torch.uint8, ("ids",)),
 }
 """The tensors of a graph; only its edges and features must be there."""
-BESIDE = "plan."
-"""How the names of tensors begin that belong to the plan of a table and are its own business."""
 
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: where it came from, and the names of its classes."""
-    return {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
+    plan = graph.plan if isinstance(graph, Graph) else None
+    words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    words |= {"feature_names": list(graph.feature_names)}
+    return words if plan is None else {**words, "plan": plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
@@ -67,7 +70,7 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return tensors
+    return tensors if graph.plan is None else {**tensors, **graph.plan.tensors()}
 
 
 def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
@@ -82,6 +85,10 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         return _open_beside(tensors, provenance)
     features = _features(tensors)
     names, nodes = tuple(description["class_names"]), features.shape[0]
+    plan = _plan(tensors, description.get("plan"), features.shape[1])
+    columns = tuple(description.get("feature_names", ()))  # not in models of old
+    if columns and len(columns) != features.shape[1]:
+        raise FieldError("feature_names", f"are {len(columns)}, but there are {features.shape[1]} features")
     _check_parts(tensors, nodes, len(names))
     has_ids = "node_ids" in tensors
     return Graph(
@@ -89,10 +96,12 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         edge_index=tensors["edge_index"],
         provenance=provenance,
         class_names=names,
+        feature_names=columns,
         node_ids=ids_of("node_ids", tensors["node_ids"], nodes)
         if has_ids
         else np.arange(nodes, dtype=np.int64),
         has_ids=has_ids,
+        plan=plan,
         **{name: tensors.get(name) for name in OPTIONAL},
     )
 
@@ -106,6 +115,16 @@ def _open_beside(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGr
     if mapped.provenance.sha256 != provenance.sha256:
         raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
     return mapped
+
+
+def _plan(tensors: dict[str, Tensor], told: dict[str, Any] | None, features: int) -> TablePlan | None:
+    """Return the plan of the table that the features were made of, if there was one."""
+    own = {name: one for name, one in tensors.items() if name.startswith(STARTED)}
+    if told is None:
+        check_tensors({}, own)
+        return None
+    check_plan(told, own, features)
+    return TablePlan.from_dict(told, own)
 
 
 def _features(tensors: dict[str, Tensor]) -> Tensor:
@@ -132,7 +151,7 @@ def _features(tensors: dict[str, Tensor]) -> Tensor:
 def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
     """Compare all but the features with what `check_graph` promises of a graph."""
     known = {"shape", *DENSE, *SPARSE}
-    parts = {name: one for name, one in tensors.items() if name not in known and not name.startswith(BESIDE)}
+    parts = {name: one for name, one in tensors.items() if name not in known and not name.startswith(STARTED)}
     wanted = {name: spec for name, spec in PARTS.items() if name in parts or name == "edge_index"}
     if any(name in wanted for name in MASKS):
         wanted |= {name: PARTS[name] for name in MASKS}

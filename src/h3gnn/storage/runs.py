@@ -83,6 +83,11 @@ def begin_run(out: Path, run: Run) -> None:
             path.unlink(missing_ok=True)
 
 
+def has_begun(out: Path) -> bool:
+    """Tell whether a folder holds a run that could be resumed."""
+    return bool(_starts(out / CHECKPOINTS))
+
+
 def read_run(out: Path) -> Run:
     """Return the unfinished run in a folder, or say why there is none."""
     starts = _starts(out / CHECKPOINTS)

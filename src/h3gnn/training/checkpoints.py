@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,24 +38,31 @@ class CheckpointWarning(UserWarning):
 
 @contextmanager
 def checkpointing(
-    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int
+    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int, *, alone: bool = True
 ) -> Iterator[tuple[Recorder, AfterEpoch | None]]:
     """Bring a step to where its checkpoints end, and write new ones while the block runs.
 
     Args:
-        policy: where and how often; None does nothing.
+        policy: where and how often; None writes nothing, but a signal waits for the end of the epoch.
         step: as it is before its first epoch.
         fingerprint: what the result depends on, by name.
         epochs: how many there will be in all.
+        alone: whether no other process shares the training; else one alone must not stop.
 
     Yields:
         The history so far, and what the loop has to call after each epoch.
     """
-    if policy is None:
+    if policy is None and not alone:
         yield Recorder(), None
         return
-    folder = make_folder(Path(policy.folder))
-    with one_process_only(folder), signals_wait() as request:
+    if policy is None:
+        with signals_wait() as request:
+            yield Recorder(), lambda _, recorder: _stop_if_asked(recorder, request, epochs)
+        return
+    folder = Path(policy.folder)
+    if folder.is_dir() or not policy.only_when_stopped:
+        make_folder(folder)
+    with one_process_only(folder) if folder.is_dir() else nullcontext(), signals_wait() as request:
         remove_parts(folder, "epoch-")
         writer = CheckpointWriter(policy, step, CheckpointFolder(folder, fingerprint, policy.keep), epochs)
         yield writer.resume(), lambda _, recorder: writer.after_epoch(recorder, request)
@@ -110,9 +117,10 @@ class CheckpointWriter:
 
     def after_epoch(self, recorder: Recorder, request: StopRequest) -> None:
         """Write a checkpoint if it is time for one; end the training if a signal asked for it."""
-        if request.signal_number is not None:
+        number = request.take()
+        if number is not None:
             fault = self._write(recorder)
-            raise TrainingStopped(self._last_words(recorder, fault), request.signal_number)
+            raise TrainingStopped(self._last_words(recorder, fault), number)
         if self._due(len(recorder)):
             fault = self._write(recorder)
             if fault is not None:
@@ -126,12 +134,13 @@ class CheckpointWriter:
         every, minutes = self.policy.every, self.policy.minutes
         by_count = every is not None and epoch % every == 0
         by_clock = minutes is not None and time.monotonic() - self.last_try >= 60 * minutes
-        return by_count or by_clock or epoch == self.epochs
+        return not self.policy.only_when_stopped and (by_count or by_clock or epoch == self.epochs)
 
     def _write(self, recorder: Recorder) -> str | None:
         """Write a checkpoint, or return why that was not possible."""
         self.last_try = time.monotonic()
         try:
+            self.files.folder.mkdir(parents=True, exist_ok=True)
             self.files.write(len(recorder), _flat(take(self.step, recorder)), recorder.names)
         except OSError as error:
             return f"{self.files.folder} cannot be written ({error.strerror or error})"
@@ -145,6 +154,14 @@ class CheckpointWriter:
         if self.written:
             return f"{done}, but {fault}: the last checkpoint is of epoch {self.written}"
         return f"{done}, but {fault}, and there is no checkpoint"
+
+
+def _stop_if_asked(recorder: Recorder, request: StopRequest, epochs: int) -> None:
+    """End a training without checkpoints between two epochs, if a signal asked for it."""
+    number = request.take()
+    if number is not None:
+        done = f"stopped after epoch {len(recorder)} of {epochs}"
+        raise TrainingStopped(f"{done}; the model is kept as it is", number)
 
 
 def _flat(state: State) -> dict[str, Tensor]:
@@ -169,6 +186,11 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+
+    def take(self) -> int | None:
+        """Return the signal that came, if any; from now on it is dealt with."""
+        number, self.signal_number = self.signal_number, None
+        return number
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Take a signal; a second Ctrl-C does not wait for the epoch."""

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import html
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.errors import TrainingStopped
 from h3gnn.schema import FieldError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Which quantiles of the difficulty are kept."""
 SAMPLE = 256
 """The rank is measured on at most this many nodes, evenly spaced."""
+
+SHOWN = 10
+"""A notebook shows so many epochs."""
 
 SMALLEST_RANK = 2.0
 SMALLEST_SHARE = 0.1
@@ -26,11 +34,12 @@ SMALLEST_SHARE = 0.1
 class History:
     """What happened in each epoch, for each model.
 
-    `history["loss"]` is an array `[epochs, models]`; so is every name in `history.names`. The rank, the
-    teacher's distance and the quantiles of the difficulty are measured every few epochs and are NaN in
-    between. `history.engine` says how it was computed: device, precision, how the features are stored, how
-    many models ran at once; `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None
-    where it was not kept.
+    `pd.DataFrame(history)` or `history.to_frame()` is a table. `history["loss"]` is an array
+    `[epochs, models]`; so is every name in `history.names`. The rank, the teacher's distance and the
+    quantiles of the difficulty are measured every few epochs and are NaN in between. `history.engine` says
+    how it was computed: device, precision, how the features are stored, how many models ran at once;
+    `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None where it was not kept.
+    `history.stopped` is the signal that ended the training early, until it is raised.
     """
 
     def __init__(
@@ -39,6 +48,7 @@ class History:
         self.columns: dict[str, npt.NDArray[Any]] = columns or {}
         self.engine: dict[str, Any] = engine or {}
         self.difficulty: Tensor | None = None
+        self.stopped: TrainingStopped | None = None
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +60,34 @@ class History:
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each epoch and model, so that `pd.DataFrame(history)` is a table."""
+        for epoch in range(len(self)):
+            for model in range(next(iter(self.columns.values())).shape[1]):
+                own = {name: float(values[epoch, model]) for name, values in self.columns.items()}
+                yield {"epoch": epoch, "model": model, **own}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with a row for each epoch and model; NaN where nothing was measured."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self), columns=["epoch", "model", *self.names])
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "History(no epochs)"
+        models = next(iter(self.columns.values())).shape[1]
+        return f"History({len(self)} epochs, {models} models: {', '.join(self.names)})"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the mean over models, some epochs from the first to the last."""
+        if not len(self):
+            return f"<p>{html.escape(repr(self))}</p>"
+        means = self.to_frame().drop(columns="model").groupby("epoch").mean()
+        some = np.unique(np.linspace(0, len(self) - 1, min(len(self), SHOWN)).round().astype(int))
+        table = means.iloc[some].to_html(float_format="{:.4g}".format, na_rep="")
+        return f"<p>{html.escape(repr(self))}; the mean over models</p>{table}"
 
     def last(self, name: str) -> npt.NDArray[Any]:
         """Return the last measured value of each model `[models]`."""
@@ -87,8 +125,13 @@ class History:
     @classmethod
     def side_by_side(cls, parts: Sequence[History]) -> History:
         """Join the histories of groups of models that were trained one after another."""
-        names = dict.fromkeys(name for part in parts for name in part.columns)
-        joined = cls({name: np.concatenate([part._column(name) for part in parts], axis=1) for name in names})
+        names, epochs = dict.fromkeys(name for part in parts for name in part.columns), max(map(len, parts))
+
+        def whole(part: History, name: str) -> npt.NDArray[Any]:  # one that a signal ended has fewer epochs
+            values = part._column(name)
+            return np.pad(values, ((0, epochs - len(values)), (0, 0)), constant_values=np.nan)
+
+        joined = cls({name: np.concatenate([whole(part, name) for part in parts], axis=1) for name in names})
         kept = [part.difficulty for part in parts if part.difficulty is not None]
         joined.difficulty = torch.cat(kept) if len(kept) == len(parts) else None
         return joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.encode import embed_models, joined
+from h3gnn.errors import TrainingStopped
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
@@ -21,6 +23,9 @@ EAGER_STEPS = 3
 
 MEASUREMENTS = 20
 """How many times the rank, the teacher's distance and the quantiles of the difficulty are measured."""
+
+OFTEN = 0.2
+"""Seconds between two looks at the newest loss: on a GPU, each of them waits for the device."""
 
 AfterEpoch = Callable[[int, Recorder], None]
 """Called after each epoch with its number and the records so far."""
@@ -98,6 +103,8 @@ def train(
 ) -> History:
     """Train the student(s) of a step in place and return the history.
 
+    A signal that ends the training early is kept in the history, for the caller to raise.
+
     Args:
         step: one epoch.
         epochs: how many.
@@ -112,6 +119,7 @@ def train(
     every = max(1, epochs // MEASUREMENTS)
     at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
+    stopped: TrainingStopped | None = None
     for epoch in range(len(recorder), epochs):
         step.set_learning_rate(learning_rate_of(epoch))
         loss, masked = run(mask_of(epoch))
@@ -122,9 +130,15 @@ def train(
             measured |= difficulty_quantiles(step.difficulty)
         recorder.add(loss=loss, masked=masked, **measured)
         if after_epoch is not None:
-            after_epoch(epoch, recorder)
+            try:
+                after_epoch(epoch, recorder)
+            except TrainingStopped as stop:  # between two epochs: what was learned so far is whole
+                stopped = stop
+                break
     step.student.eval()
-    return recorder.history(step.difficulty)
+    history = recorder.history(step.difficulty)
+    history.stopped = stopped
+    return history
 
 
 def runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
@@ -216,20 +230,33 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
+        SpinnerColumn(),  # it turns, and the clock runs, while an epoch is long
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),
+        TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(title, total=epochs, loss="–", rank="–")
+        shown = 0.0
 
         def update(epoch: int, recorder: Recorder) -> None:
-            if epoch % 5 == 0 or epoch == epochs - 1:
+            nonlocal shown
+            if time.monotonic() - shown > OFTEN or epoch == epochs - 1:
+                shown = time.monotonic()
                 loss, rank = recorder.latest("loss"), recorder.latest("effective_rank")
                 progress.update(task, completed=epoch + 1, loss=f"{loss:.4g}", rank=f"{rank:.1f}")
 

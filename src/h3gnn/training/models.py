@@ -218,7 +218,7 @@ def train_models(
     place = checkpoints if first else None
     known = None if place is None else known_group_size(Path(place.folder), len(seeds))
     size = known or at_once or (_fitting(build(1), source, len(seeds)) if source.whole else len(seeds))
-    trained = []
+    trained: list[tuple[EncoderStack, History]] = []
     for start in range(0, len(seeds), size):
         models = range(start, min(start + size, len(seeds)))
         group = seeds[models.start : models.stop]
@@ -227,10 +227,13 @@ def train_models(
             where = replace(place, folder=group_folder(Path(place.folder), start, len(group)))
         mine = training.of_models(models)
         step = stack_step(build(len(group)), source, group, mine, chunk, ranks, allocate)
+        if trained and trained[-1][1].stopped is not None:  # a signal came before its turn
+            trained.append((step.student.eval(), _not_begun(trained[-1][1], len(group))))
+            continue
         told = {**(fingerprint or {}), "seeds": group}
         with (
             progress_bar(training.epochs, "training", show=show and first) as bar,
-            checkpointing(where, step, told, training.epochs) as (recorder, write),
+            checkpointing(where, step, told, training.epochs, alone=ranks.size == 1) as (recorder, write),
         ):
             taken = None
             if snapshots is not None:
@@ -248,6 +251,7 @@ def train_models(
         trained.append((step.student, history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
+    history.stopped = trained[-1][1].stopped
     history.engine = {
         "device": str(source.device),
         "precision": "bfloat16" if students[0].fuse_in_bfloat16 else "float32",
@@ -258,6 +262,13 @@ def train_models(
     joined = _join(build, students)
     joined.fuse_in_bfloat16 = False  # what users get is computed in full
     return joined, history
+
+
+def _not_begun(before: History, models: int) -> History:
+    """Return the history of models whose turn a signal came before."""
+    history = History({"loss": np.full((1, models), np.nan)})
+    history.stopped = before.stopped
+    return history
 
 
 def _fitting(one: EncoderStack, source: Source, models: int) -> int:

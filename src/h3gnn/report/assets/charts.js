@@ -41,18 +41,18 @@ function frame({ title, low, high, width = WIDTH, height = HEIGHT, tick = short 
 }
 
 /**
- * Lines over epochs. series: [{name, values, colour, faint}], null where nothing was measured;
+ * Lines over epochs, or along something else in even steps. series: [{name, values, colour, faint}], null where nothing was measured;
  * band: [lower, upper] is filled.
  */
-function lineChart(title, series, { band = null, note = "", zero = false } = {}) {
+function lineChart(title, series, { band = null, note = "", zero = false, along = "epoch", step = 1 } = {}) {
   const all = [...series, ...(band ?? []).map((values) => ({ values }))].flatMap((one) => one.values).filter((value) => value !== null);
   const low = zero ? Math.min(0, ...all) : Math.min(...all), high = Math.max(...all);
   const margin = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
   const { drawing, y } = frame({ title, low: zero && low === 0 ? 0 : low - margin, high: high + margin });
   const epochs = series[0].values.length;
   const x = (epoch) => EDGES.left + (epoch / Math.max(1, epochs - 1)) * (WIDTH - EDGES.left - EDGES.right);
-  for (const epoch of ticks(0, Math.max(1, epochs - 1), 4).filter(Number.isInteger)) {
-    drawing.append(draw("text", { x: x(epoch), y: HEIGHT - 8, "text-anchor": "middle", text: short(epoch) }));
+  for (const epoch of ticks(0, Math.max(1, epochs - 1), step === 1 ? 4 : 5).filter(Number.isInteger)) {
+    drawing.append(draw("text", { x: x(epoch), y: HEIGHT - 8, "text-anchor": "middle", text: short(epoch * step) }));
   }
   const path = (values) => values.map((value, epoch) => (value === null ? null : [x(epoch), y(value)])).filter(Boolean);
   if (band) {
@@ -69,7 +69,7 @@ function lineChart(title, series, { band = null, note = "", zero = false } = {})
       while (at > 0 && one.values[at] === null) at--;
       return `${series.length > 1 ? `${one.name} ` : ""}${short(one.values[at])}`;
     });
-    readout.textContent = `epoch ${count(epoch)}: ${parts.join(" · ")}`;
+    readout.textContent = `${along} ${short(epoch * step)}: ${parts.join(" · ")}`;
   };
   tell(epochs - 1);
   drawing.addEventListener("pointermove", (event) => {

@@ -25,7 +25,7 @@ function openArrays(data, buffer, start) {
   data.nodes = data.ids.length;
   for (const map of data.maps) { map.x = scaled(map.x); map.y = scaled(map.y); }
   for (const one of data.categories) { one.values = whole(one.values); }
-  for (const one of data.measures) { one.values = scaled(one.values); }
+  for (const one of data.measures) { one.step = one.values.step; one.values = scaled(one.values); }
   if (data.attention) { data.attention = scaled(data.attention); data.measures.push(...attentionMeasures(data)); }
   if (data.nearest) {
     data.nearest.nodes = whole(data.nearest.nodes);

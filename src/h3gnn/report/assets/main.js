@@ -8,12 +8,12 @@ class Report {
     this.order = shuffled(data.nodes);
     this.properties = [...data.categories, ...data.measures];
     this.state = {
-      property: null, shown: new Set(), selected: new Set(), chosen: -1, hovered: -1, lines: [], near: [],
+      property: null, shown: new Set(), filter: noFilter(null), selected: new Set(), chosen: -1, hovered: -1, lines: [], near: [],
       look: { ink: new Uint32Array(data.nodes), order: this.order.slice(), dimmed: 0 },
     };
     this.frames = [];
     this.waiting = false;
-    this.allowed = (node) => !this.state.property?.names || !this.state.shown.size || this.state.shown.has(this.state.property.values[node]);
+    this.allowed = (node) => passes(this.state, node) && passes(this.state.filter, node);
     this.bright = (node) => this.allowed(node) && (!this.state.selected.size || this.state.selected.has(node));
     this.swatch = (node) => (this.state.property ? hexOf(this.state.look.ink[node]) : cssColour("--unknown"));
     this.goTo = (node) => this.bringIntoSight(node);
@@ -63,6 +63,17 @@ class Report {
     showLegend(byId("legend"), state.property, state.shown, () => this.relook());
     showNode(byId("node"), this.data, state.chosen, this.goTo, this.swatch);
     this.relook();
+  }
+
+  filterBy(key) {
+    const { state } = this;
+    state.filter = noFilter(this.properties.find((one) => one.key === key) ?? null);
+    const changed = () => {
+      this.relook();
+      if (state.filter.property) byId("passing").textContent = `${count(this.order.filter((node) => passes(state.filter, node)).length)} of ${count(this.data.nodes)} nodes`;
+    };
+    showFilter(byId("filter-values"), state.filter, changed);
+    changed();
   }
 
   choose(node) {
@@ -141,6 +152,7 @@ class Report {
   listen() {
     const on = (id, kind, action) => byId(id).addEventListener(kind, action);
     on("colour", "change", (event) => this.colourBy(event.target.value));
+    on("filter", "change", (event) => this.filterBy(event.target.value));
     on("zoom-in", "click", () => this.move(this.maps[0], (map) => map.zoomBy(1.5)));
     on("zoom-out", "click", () => this.move(this.maps[0], (map) => map.zoomBy(1 / 1.5)));
     on("reset", "click", () => { for (const map of this.maps) map.reset(); this.redraw(); });
@@ -164,7 +176,8 @@ async function start() {
   const report = new Report(await readData());
   window.report = report;
   showHead(report.data);
-  fillColours(byId("colour"), report.data);
+  fillProperties(byId("colour"), report.data);
+  fillProperties(byId("filter"), report.data, "everything");
   byId("linked").parentElement.hidden = report.maps.length < 2;
   report.listen();
   for (const map of report.maps) map.resize();
@@ -175,13 +188,17 @@ async function start() {
   report.showSections();
 }
 
-function fillColours(select, data) {
+/** The properties as options in groups; `none` is the option that stands for no property. */
+function fillProperties(select, data, none = "") {
   const group = (label, properties) => {
     if (properties.length) select.append(make("optgroup", { label }, ...properties.map((one) => make("option", { value: one.key, text: one.title }))));
   };
-  group("Groups", data.categories);
-  group("Graph and training", data.measures.filter((one) => !one.key.startsWith("attention")));
-  group("What the node lives by", data.measures.filter((one) => one.key.startsWith("attention")));
+  const own = (one) => one.key.startsWith("own_"), attention = (one) => one.key.startsWith("attention");
+  if (none) select.append(make("option", { value: "", text: none }));
+  group("Groups", data.categories.filter((one) => !own(one)));
+  group("Your columns", [...data.categories, ...data.measures].filter(own));
+  group("Graph and training", data.measures.filter((one) => !own(one) && !attention(one)));
+  group("What the node lives by", data.measures.filter(attention));
   if (!select.children.length) select.append(make("option", { value: "", text: "nothing" }));
 }
 
@@ -192,92 +209,6 @@ function composition(category, nodes) {
   const largest = [...counts].sort((a, b) => b[1] - a[1]);
   const told = largest.slice(0, 3).map(([value, number]) => `${value ? category.names[value - 1] : "unknown"} ${percent(number / nodes.size, 0)}`);
   return told.join(", ") + (largest.length > 3 ? " and others" : "");
-}
-
-/** A button for each group that shows it alone, or the scale of a measure over its histogram. */
-function showLegend(host, property, shown, changed) {
-  host.replaceChildren();
-  if (!property) return;
-  if (!property.names) { host.append(scaleLegend(property)); return; }
-  const counts = new Array(property.names.length + 1).fill(0), colours = coloursOf(property);
-  for (const value of property.values) counts[value]++;
-  property.names.forEach((name, i) => {
-    if (!counts[i + 1]) return;
-    const mark = make("span", { class: "dot" });
-    mark.style.background = colours[i];
-    const button = make("button", { type: "button", class: "chip", "aria-pressed": "false", title: "Show these alone" },
-      mark, make("span", { text: name }), make("span", { class: "value", text: count(counts[i + 1]) }));
-    button.addEventListener("click", () => {
-      if (shown.has(i + 1)) shown.delete(i + 1); else shown.add(i + 1);
-      button.setAttribute("aria-pressed", String(shown.has(i + 1)));
-      changed();
-    });
-    host.append(button);
-  });
-  if (counts[0]) host.append(make("span", { class: "chip plain" }, make("span", { class: "dot unknown" }), make("span", { text: `unknown ${count(counts[0])}` })));
-}
-
-function scaleLegend(property) {
-  const { scale } = property, bins = 40, counts = new Array(bins).fill(0);
-  let unknown = 0;
-  for (const value of property.values) {
-    if (Number.isNaN(value)) unknown++;
-    else counts[Math.min(bins - 1, Math.floor(scale.share(value) * bins))]++;
-  }
-  const most = Math.max(...counts, 1);
-  const bars = make("div", { class: "histogram", role: "img", "aria-label": `${property.title}, from ${short(scale.low)} to ${short(scale.high)}` });
-  counts.forEach((number, i) => {
-    const bar = make("span", { title: `about ${short(scale.value((i + 0.5) / bins))}: ${count(number)} nodes` });
-    bar.style.height = `${6 + 30 * Math.sqrt(number / most)}px`;
-    bar.style.background = scaleColour((i + 0.5) / bins);
-    bars.append(bar);
-  });
-  const ends = make("div", { class: "ends" }, ...[0, 0.5, 1].map((share) => make("span", { text: short(scale.value(share)) })));
-  const notes = [scale.logarithmic ? "logarithmic" : "", unknown ? `${count(unknown)} unknown, grey` : ""].filter(Boolean).join(" · ");
-  return make("div", { class: "scale" }, bars, ends, make("span", { class: "quiet", text: notes }));
-}
-
-function listenToSearch(input, list, data, go) {
-  const folded = data.ids.map((id) => id.toLowerCase());
-  let active = -1, found = [];
-  const close = () => { list.hidden = true; active = -1; input.setAttribute("aria-expanded", "false"); input.removeAttribute("aria-activedescendant"); };
-  const take = (node) => { input.value = data.ids[node]; close(); go(node); };
-  const mark = () => [...list.children].forEach((item, i) => {
-    item.setAttribute("aria-selected", String(i === active));
-    if (i === active) { item.scrollIntoView({ block: "nearest" }); input.setAttribute("aria-activedescendant", item.id); }
-  });
-  input.addEventListener("input", () => {
-    found = search(folded, input.value);
-    list.replaceChildren(...found.map((node, i) => {
-      const item = make("li", { role: "option", id: `match-${i}`, text: data.ids[node] });
-      item.addEventListener("pointerdown", (event) => { event.preventDefault(); take(node); });
-      return item;
-    }));
-    if (!found.length && input.value) list.append(make("li", { class: "quiet", text: "no node has this in its id" }));
-    active = -1;
-    list.hidden = !input.value;
-    input.setAttribute("aria-expanded", String(!list.hidden));
-  });
-  input.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && found.length) { event.preventDefault(); take(found[Math.max(0, active)]); }
-    if (event.key === "Escape") close();
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && found.length) { event.preventDefault(); active = (active + step + found.length) % found.length; mark(); }
-  });
-  input.addEventListener("blur", close);
-}
-
-/** Nodes whose id is the text, then those that begin with it, then those that contain it: twelve at most. */
-function search(folded, text) {
-  const sought = text.trim().toLowerCase(), ranked = [[], [], []];
-  if (!sought) return [];
-  for (let node = 0; node < folded.length; node++) {
-    const at = folded[node].indexOf(sought);
-    if (at < 0) continue;
-    const rank = folded[node] === sought ? 0 : at === 0 ? 1 : 2;
-    if (ranked[rank].length < 12) ranked[rank].push(node);
-  }
-  return ranked.flat().slice(0, 12);
 }
 
 function saveText(name, lines) {

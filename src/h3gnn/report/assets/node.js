@@ -7,8 +7,10 @@ const nameOf = (category, node) => (category.values[node] ? category.names[categ
 
 /** What a person reads about a node: pairs of name and value. */
 function attributesOf(data, node) {
-  const pairs = data.categories.map((one) => [one.title, nameOf(one, node) ?? "unknown"]);
-  for (const one of data.measures) {
+  const own = (one) => one.key.startsWith("own_"), sorted = (all) => [...all.filter(own), ...all.filter((one) => !own(one))];
+  const pairs = data.texts.filter(({ words }) => words[node]).map(({ title, words }) => [title, words[node]]);
+  pairs.push(...sorted(data.categories).map((one) => [one.title, nameOf(one, node) ?? "unknown"]));
+  for (const one of sorted(data.measures)) {
     if (!one.key.startsWith("attention")) pairs.push([one.title, short(one.values[node])]);
     else if (one.key === "attention") pairs.push([one.title, percent(one.values[node])]);
   }

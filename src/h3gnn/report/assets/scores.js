@@ -15,7 +15,13 @@ function showScores(host, data) {
   const { scores } = data;
   if (!scores || !scores.rows.length) { byId("scores-section").hidden = true; return; }
   host.append(scoreTable(scores));
+  if (data.other) host.append(differences(data.other));
   if (!scores.confusion) return;
+  const curves = scores.rows.filter((row) => row.precision?.every((value) => value !== null) && !row.representation.startsWith("H3GNN:"));
+  if (curves.length) {
+    host.append(lineChart(`Precision and recall of ${scores.rare}`, curves.map((row) => ({ name: row.representation, colour: categoryColour(row.colour), values: row.precision })),
+      { zero: true, along: "recall", step: 1 / (curves[0].precision.length - 1), note: `To find so large a share of the test nodes that are ${scores.rare} (across), which share of the nodes looked at is (up). Mean over splits.` }));
+  }
   const series = (field) => scores.rows.map((row) => ({ name: row.representation, colour: categoryColour(row.colour), values: row[field] }));
   const bins = scores.homophilyBins, some = scores.homophilyCounts.some((number) => number > 0);
   if (some) {
@@ -30,14 +36,24 @@ function showScores(host, data) {
 }
 
 function scoreTable(scores) {
-  const measures = Object.keys(scores.rows[0].clustering), labelled = scores.rows[0].probe !== null;
-  const head = ["representation", ...(labelled ? ["linear probe"] : []), ...measures.map((name) => (name === "accuracy" ? "k-means" : name))];
+  const measures = Object.keys(scores.rows[0].clustering), labelled = scores.rows[0].probe !== null, rare = labelled && scores.leading !== "accuracy";
+  const probed = !labelled ? [] : rare ? [scores.leading, ...Object.keys(scores.titles).filter((name) => name !== scores.leading && name !== "majority")] : ["accuracy"];
+  const head = ["representation", ...probed.map((name) => (rare ? scores.titles[name] : "linear probe")), ...measures.map((name) => (name === "accuracy" ? "k-means" : name))];
   const rows = scores.rows.map((row) => ({
     strong: row.representation === "H3GNN",
-    cells: [row.representation, ...(labelled ? [withSpread(row.probe)] : []),
+    cells: [row.representation, ...probed.map((name) => withSpread(row.beside[name])),
       ...measures.map((name) => (name === "accuracy" ? withSpread(row.clustering[name]) : plainSpread(row.clustering[name])))],
   }));
-  return wide(card("Against raw features and the untrained encoder", scores.protocol, tableOf(head, rows, "Scores by representation")));
+  const words = rare ? `One class holds ${percent(majorityOf(scores.rows[0]))} of the test nodes, so accuracy hides the others. Average precision and recall at k are of ${scores.rare}; k is as many as it has test nodes. ` : "";
+  return wide(card("Against raw features and the untrained encoder", words + scores.protocol, tableOf(head, rows, "Scores by representation")));
+}
+
+const majorityOf = (row) => mean(row.beside.majority.filter((value) => value !== null));
+
+/** What differs between this run and the other one. */
+function differences({ name, rows, notes }) {
+  const told = rows.length ? tableOf(["setting", "here", "there"], rows.map(([setting, ...values]) => ({ cells: [setting.replaceAll("_", " "), ...values] })), "Settings that differ") : make("p", { text: "All settings are the same." });
+  return wide(card(`What differs in ${name}`, notes.join("; "), told));
 }
 
 function carrierTable({ carriers, words }) {
@@ -179,8 +195,10 @@ function showHead(data) {
   const tell = (name, value, beside) => headline.append(make("div", {}, make("dt", { text: name }), make("dd", { text: value }), make("dd", { class: "beside", text: beside })));
   const find = (name) => data.scores?.rows.find((row) => row.representation === name);
   const ours = find("H3GNN"), raw = find("raw features");
-  if (ours?.probe) tell("linear probe", withSpread(ours.probe), `raw features ${withSpread(raw?.probe)}`);
-  if (ours?.clustering.accuracy) tell("k-means", withSpread(ours.clustering.accuracy), `raw features ${withSpread(raw?.clustering.accuracy)}`);
-  if (ours?.clustering.silhouette) tell("silhouette", plainSpread(ours.clustering.silhouette), `raw features ${plainSpread(raw.clustering.silhouette)}`);
+  const against = find(data.other?.name) ?? raw, name = data.other?.name ?? "raw features", leading = data.scores?.leading;
+  if (ours?.probe && leading !== "accuracy") tell(`${data.scores.titles[leading]}${leading === "average_precision" ? ` of ${data.scores.rare}` : ""}`, withSpread(ours.beside[leading]), `${name} ${withSpread(against?.beside[leading])}`);
+  if (ours?.probe) tell(leading === "accuracy" ? "linear probe" : "accuracy", withSpread(ours.probe), leading === "accuracy" ? `${name} ${withSpread(against?.probe)}` : `majority's share ${percent(majorityOf(ours))}`);
+  if (ours?.clustering.accuracy) tell("k-means", withSpread(ours.clustering.accuracy), `${name} ${withSpread(against?.clustering.accuracy)}`);
+  if (ours?.clustering.silhouette) tell("silhouette", plainSpread(ours.clustering.silhouette), `${name} ${plainSpread(against.clustering.silhouette)}`);
   if (data.facts.seconds !== undefined) tell("fitted in", `${short(data.facts.seconds)} s`, `${short(data.facts.epochs)} epochs on ${data.facts.device ?? "?"}`);
 }

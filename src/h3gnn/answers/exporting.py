@@ -1,0 +1,229 @@
+"""Embeddings and their graph as files that other programs read: viewers, graph databases, vector indices."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+import numpy.typing as npt
+
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+from h3gnn.storage.files import whole_file, write_atomically
+
+Floats = npt.NDArray[np.float32]
+ROWS = 1_024
+"""So many rows are turned into text at a time."""
+MOST_ATTRIBUTES = 64
+"""GraphML carries embeddings up to so many columns: each is an attribute of every node."""
+NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What goes out.
+
+    Attributes:
+        graph: ids, classes and edges.
+        embedding: `[nodes, D]`.
+    """
+
+    graph: Graph
+    embedding: Floats
+
+    def classes(self) -> list[str] | None:
+        """Return each node's class, "" where it is unknown; None where there are no labels."""
+        labels = self.graph.labels
+        if labels is None:
+            return None
+        names = (*self.graph.class_names, "")
+        return [names[one] for one in labels.tolist()]
+
+    def ids(self) -> list[str]:
+        """Return the ids as text."""
+        return [str(one) for one in self.graph.node_ids.tolist()]
+
+
+def reduce_columns(embedding: Floats, dimensions: int) -> Floats:
+    """Return the embedding in its first principal directions."""
+    if dimensions >= min(embedding.shape):
+        raise InputError(
+            f"--dimensions {dimensions}: an embedding of shape {list(embedding.shape)} has no more than "
+            f"{min(embedding.shape) - 1} directions to keep"
+        )
+    from sklearn.decomposition import PCA
+
+    return np.asarray(PCA(dimensions, random_state=0).fit_transform(embedding), dtype=np.float32)
+
+
+def write_tensorboard(folder: Path, what: Exported) -> list[Path]:
+    """Write a folder for TensorBoard's projector: vectors, what is known of each node, and its settings."""
+    classes, ids = what.classes(), what.ids()
+    nodes, width = what.embedding.shape
+
+    def metadata() -> Iterator[str]:
+        if classes is not None:
+            yield "node\tclass\n"
+            yield from (f"{_cell(a)}\t{_cell(b)}\n" for a, b in zip(ids, classes, strict=True))
+        else:  # a single column has no heading
+            yield from (f"{_cell(one)}\n" for one in ids)
+
+    def vectors() -> Iterator[str]:
+        for first in range(0, nodes, ROWS):
+            text = io.StringIO()
+            np.savetxt(text, what.embedding[first : first + ROWS], fmt="%.7g", delimiter="\t")
+            yield text.getvalue()
+
+    settings = (
+        'embeddings {\n  tensor_name: "h3gnn"\n  tensor_path: "tensors.tsv"\n'
+        '  metadata_path: "metadata.tsv"\n'
+        f"  tensor_shape: {nodes}\n  tensor_shape: {width}\n}}\n"
+    )
+    return _write_folder(
+        folder, {"tensors.tsv": vectors(), "metadata.tsv": metadata(), "projector_config.pbtxt": [settings]}
+    )
+
+
+def write_neo4j(folder: Path, what: Exported) -> list[Path]:
+    """Write `nodes.csv` and `relationships.csv` with the headings of `neo4j-admin database import`."""
+    classes, ids = what.classes(), what.ids()
+    weight = what.graph.edge_weight
+
+    def nodes() -> Iterator[str]:
+        labelled = ("class",) if classes is not None else ()
+        yield _line(("node:ID", *labelled, "embedding:float[]", ":LABEL"))
+        for at, one in enumerate(ids):
+            own = (classes[at],) if classes is not None else ()
+            yield _line((one, *own, ";".join(f"{x:.7g}" for x in what.embedding[at].tolist()), "Node"))
+
+    def relationships() -> Iterator[str]:
+        yield _line((":START_ID", ":END_ID", *(("weight:float",) if weight is not None else ()), ":TYPE"))
+        for edge, (source, target) in enumerate(what.graph.edge_index.T.tolist()):
+            own = (f"{float(weight[edge]):.7g}",) if weight is not None else ()
+            yield _line((ids[source], ids[target], *own, "LINKED"))
+
+    return _write_folder(folder, {"nodes.csv": nodes(), "relationships.csv": relationships()})
+
+
+def write_graphml(path: Path, what: Exported) -> list[Path]:
+    """Write the graph for Gephi and the like: ids, classes, a place in the plane, weights of edges.
+
+    `x` and `y` are the first two principal directions. An embedding of few columns goes in, too.
+    """
+    ids, classes, graph = what.ids(), what.classes(), what.graph
+    for text in (*ids, *graph.class_names):
+        if NOT_IN_XML.search(text):
+            raise InputError(f"the name {text!r} holds a character that XML, and so GraphML, cannot hold")
+    columns = {"x": "double", "y": "double"} if min(what.embedding.shape) > 2 else {}
+    place = reduce_columns(what.embedding, 2) if columns else np.empty((len(ids), 0), dtype=np.float32)
+    values = place
+    if what.embedding.shape[1] <= MOST_ATTRIBUTES:
+        columns |= {f"e{i}": "double" for i in range(what.embedding.shape[1])}
+        values = np.concatenate([place, what.embedding], axis=1)
+
+    def lines() -> Iterator[str]:
+        yield '<?xml version="1.0" encoding="UTF-8"?>\n'
+        yield '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
+        text = {"label": "string"} | ({} if classes is None else {"class": "string"})
+        for name, kind in (text | columns).items():
+            yield f'<key id="{name}" for="node" attr.name="{name}" attr.type="{kind}"/>\n'
+        if graph.edge_weight is not None:
+            yield '<key id="weight" for="edge" attr.name="weight" attr.type="double"/>\n'
+        yield '<graph edgedefault="directed">\n'
+        for at, one in enumerate(ids):
+            data = f'<data key="label">{escape(one)}</data>'
+            if classes is not None and classes[at]:
+                data += f'<data key="class">{escape(classes[at])}</data>'
+            numbers = zip(columns, values[at].tolist(), strict=True)
+            data += "".join(f'<data key="{name}">{value:.7g}</data>' for name, value in numbers)
+            yield f"<node id={quoteattr(one)}>{data}</node>\n"
+        for edge, (source, target) in enumerate(graph.edge_index.T.tolist()):
+            ends = f"source={quoteattr(ids[source])} target={quoteattr(ids[target])}"
+            own = graph.edge_weight
+            data = "" if own is None else f'<data key="weight">{float(own[edge]):.7g}</data>'
+            yield f"<edge {ends}>{data}</edge>\n"
+        yield "</graph>\n</graphml>\n"
+
+    _write_text(path, lines())
+    return [path]
+
+
+def write_faiss(path: Path, what: Exported) -> list[Path]:
+    """Write a FAISS index of centred rows of length 1 (inner product is cosine), and the ids beside it."""
+    try:
+        import faiss  # type: ignore[import-not-found]
+    except ImportError:
+        raise InputError(
+            "--to faiss needs FAISS: `pip install faiss-cpu`; or take --to npy, which any index reads"
+        ) from None
+    rows = what.embedding - what.embedding.mean(axis=0)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(np.ascontiguousarray(rows))
+    beside = path.with_suffix(".ids.csv")
+    _write_text(beside, (_line((one,)) for one in ("node", *what.ids())))
+    write_atomically(path, faiss.serialize_index(index).tobytes())
+    return [path, beside]
+
+
+WRITERS: dict[str, Callable[[Path, Exported], list[Path]]] = {
+    "tensorboard": write_tensorboard,
+    "graphml": write_graphml,
+    "neo4j": write_neo4j,
+    "faiss": write_faiss,
+}
+FOLDERS = ("tensorboard", "neo4j")
+"""Formats that are a folder of files."""
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; this format is a folder")
+    ours = {"tensors.tsv", "metadata.tsv", "projector_config.pbtxt", "nodes.csv", "relationships.csv"}
+    if folder.is_dir() and not {one.name for one in folder.iterdir()} <= ours:
+        raise InputError(f"{folder} holds other files; choose a folder that is new or empty")
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"{folder}: the folder {folder.parent} does not exist")
+
+
+def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
+    """Write a folder of text files; it appears when all of them are whole."""
+    check_folder(folder)
+    part = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}.", suffix=".part"))
+    try:
+        part.chmod(0o755)
+        for name, pieces in files.items():
+            _write_text(part / name, pieces)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        part.replace(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return [folder / name for name in files]
+
+
+def _write_text(path: Path, pieces: Iterable[str]) -> None:
+    with whole_file(path.parent, path.name, lambda: path.name) as file:
+        for piece in pieces:
+            file.write(piece.encode())
+
+
+def _line(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return a cell of a TSV file, which has no quotation marks: what would part it becomes a blank."""
+    return re.sub(r"[\t\r\n]", " ", text)

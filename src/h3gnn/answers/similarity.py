@@ -1,0 +1,221 @@
+"""Nodes that are near in an embedding, found exactly, and why they are near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.scaling import MomentSums
+from h3gnn.graphs.structural import simple_adjacency
+
+Floats = npt.NDArray[np.float32]
+Whole = npt.NDArray[np.int64]
+
+ROWS = 16_384
+"""So many nodes are compared with the asked ones at a time."""
+ASKED = 1_024
+"""So many nodes ask at a time."""
+REASONS = 5
+"""At most so many shared features and neighbours are named."""
+MANY_NODES, WIDEST = 10_000, 128
+"""Where all of more nodes than this ask, wider embeddings are compared in so many principal directions."""
+
+
+def nearest(embedding: Floats, asked: Whole, k: int, candidates: Whole | None = None) -> tuple[Whole, Floats]:
+    """Return the k nearest other nodes of each asked one and their cosine similarity, `[asked, k]` each.
+
+    Exact: every node is looked at, some at a time, so that no matrix of all pairs is ever made. The embedding
+    is centred first: what all nodes share says nothing about who is near whom. The nearest stand first; of
+    equally near nodes the one with the lower number.
+
+    Args:
+        embedding: `[nodes, D]`.
+        asked: positions of the nodes that ask.
+        k: how many; fewer where there are fewer other nodes.
+        candidates: positions among which the nearest are sought; all by default.
+    """
+    mean = embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
+    pool = np.arange(len(embedding)) if candidates is None else np.unique(candidates)
+    k = min(k, len(pool) - int(candidates is None))
+    found = np.full((len(asked), k), -1, dtype=np.int64)
+    near = np.full((len(asked), k), -np.inf, dtype=np.float32)
+    for first in range(0, len(asked) if k else 0, ASKED):
+        mine = asked[first : first + ASKED]
+        rows = _unit(embedding[mine] - mean)
+        best, which = near[first : first + ASKED], found[first : first + ASKED]
+        for start in range(0, len(pool), ROWS):
+            others = pool[start : start + ROWS]
+            cosine = rows @ _unit(embedding[others] - mean).T
+            cosine[mine[:, None] == others[None]] = -np.inf
+            best, which = _best(best, which, cosine, others, k)
+        near[first : first + ASKED], found[first : first + ASKED] = best, which
+    return found, near
+
+
+def nearest_to_all(embedding: Floats, k: int) -> tuple[Whole, Floats]:
+    """Return the k nearest other nodes of every node, as `nearest` does.
+
+    A wide embedding of many nodes is compared in its first principal directions, which is not exact.
+    """
+    rows = embedding
+    if len(rows) > MANY_NODES and rows.shape[1] > WIDEST:
+        from sklearn.decomposition import PCA
+
+        reduced = PCA(WIDEST, random_state=0, svd_solver="randomized").fit_transform(rows)
+        rows = reduced.astype(np.float32)
+    return nearest(rows, np.arange(len(rows)), k)
+
+
+def _best(near: Floats, which: Whole, cosine: Floats, others: Whole, k: int) -> tuple[Floats, Whole]:
+    """Return the k best of those known so far and of some others, the best first."""
+    if cosine.shape[1] > 4 * k:  # ties at the border are kept in: the lower number wins them below
+        border = np.partition(cosine, -k, axis=1)[:, -k][:, None]
+        width = int((cosine >= border).sum(axis=1).max())
+        place = np.sort(np.argpartition(-cosine, width - 1, axis=1)[:, :width], axis=1)
+        cosine, others = np.take_along_axis(cosine, place, axis=1), others[place]
+    every = np.concatenate([near, cosine], axis=1)
+    nodes = np.concatenate([which, np.broadcast_to(others, cosine.shape)], axis=1)
+    order = np.argsort(-every, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(every, order, axis=1), np.take_along_axis(nodes, order, axis=1)
+
+
+def find_nodes(graph: Graph, wanted: Sequence[Any]) -> Whole:
+    """Return the positions of nodes by their ids; one that is not there is named."""
+    ids = as_ids(list(wanted), "the nodes asked for")
+    found = find_ids(ids, graph.node_ids)
+    if (found < 0).any():
+        stranger = quoted(ids[int(np.flatnonzero(found < 0)[0])])
+        some = ", ".join(quoted(one) for one in graph.node_ids[:3].tolist())
+        raise InputError(f"there is no node {stranger} in this graph; its nodes are called {some}, …")
+    return found
+
+
+def similar_nodes(
+    graph: Graph,
+    embedding: Floats,
+    asked: Whole,
+    k: int,
+    *,
+    feature_names: Sequence[str] | None = None,
+    tokens: Mapping[str, Whole] | None = None,
+    listens: Callable[[Whole], Floats] | None = None,
+    candidates: Whole | None = None,
+) -> pd.DataFrame:
+    """Return the k nearest nodes of each asked one, with the reasons, one pair per row.
+
+    Columns: `node`, `similar` (ids), `rank`, `similarity` (cosine), `linked` (an edge joins them),
+    `shared_neighbours` (how many), `neighbours` (some of them, those with the fewest neighbours first),
+    `features` (shared ones, those that set the pair apart most first), and for each token of the encoder
+    `agree: TOKEN`, the cosine of the two nodes in that token's columns; `listens: TOKEN` is the share of
+    attention that the two give it, where attention is known.
+
+    Args:
+        graph: of the embedding.
+        embedding: `[nodes, D]`.
+        asked: positions.
+        k: how many for each.
+        feature_names: of the columns.
+        tokens: by the name of each token, its columns of the embedding.
+        listens: from positions to the share of attention that each token gets there, `[nodes, tokens]`.
+        candidates: positions among which the nearest are sought.
+    """
+    found, near = nearest(embedding, asked, k, candidates)
+    there = np.isfinite(near)  # among few candidates, a node that asks may be one itself
+    asking, rank = np.nonzero(there)
+    node, other = asked[asking], found[there]
+    reasons = _Reasons(graph, feature_names)
+    table = pd.DataFrame(
+        {
+            "node": graph.node_ids[node],
+            "similar": graph.node_ids[other],
+            "rank": rank + 1,
+            "similarity": near[there],
+        }
+    )
+    pairs = list(zip(node.tolist(), other.tolist(), strict=True))
+    shared = [reasons.neighbours(a, b) for a, b in pairs]
+    table["linked"] = [reasons.linked(a, b) for a, b in pairs]
+    table["shared_neighbours"] = [len(one) for one in shared]
+    table["neighbours"] = [graph.node_ids[one[:REASONS]].tolist() for one in shared]
+    table["features"] = [reasons.features(a, b) for a, b in pairs]
+    mean = embedding.mean(axis=0)
+    for name, columns in (tokens or {}).items():
+        left, right = (_unit(embedding[one][:, columns] - mean[columns]) for one in (node, other))
+        table[f"agree: {name}"] = (left * right).sum(axis=1)
+    if listens is not None and tokens:
+        every, place = np.unique(np.concatenate([node, other]), return_inverse=True)
+        of_node, of_other = np.split(listens(every)[place], 2)
+        for token, name in enumerate(tokens):
+            table[f"listens: {name}"] = (of_node[:, token] + of_other[:, token]) / 2
+    return table
+
+
+class _Reasons:
+    """What two nodes of a graph have in common."""
+
+    def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
+        self.graph, self.names = graph, names
+        _, self.adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
+        sums = MomentSums(graph.num_features)
+        sums.add(graph.features)
+        moments = sums.moments()
+        self.mean, spread = np.array(moments.mean), np.sqrt(np.array(moments.variance))
+        self.spread = np.where(spread > 1e-12, spread, np.inf)
+        self.counted = moments.zeros_and_ones or (
+            not moments.negative and moments.filled <= 0.5 * (moments.rows * len(moments.mean))
+        )
+
+    def _heard(self, node: int) -> Whole:
+        start, end = self.adjacency.indptr[node : node + 2]
+        heard: Whole = self.adjacency.indices[start:end].astype(np.int64)
+        return heard
+
+    def linked(self, a: int, b: int) -> bool:
+        """Tell whether an edge joins two nodes."""
+        return bool(np.isin(b, self._heard(a)))
+
+    def neighbours(self, a: int, b: int) -> Whole:
+        """Return the neighbours of both, those with the fewest neighbours first: they tell most."""
+        both = np.intersect1d(self._heard(a), self._heard(b))
+        return both[np.argsort(np.diff(self.adjacency.indptr)[both], kind="stable")]
+
+    def features(self, a: int, b: int) -> list[str]:
+        """Return the features that set both nodes apart from the rest in the same way, strongest first.
+
+        Of counts and bags of words, only what both nodes have; of measurements, both above or both below
+        the mean.
+        """
+        left, right = (self._row(one) for one in (a, b))
+        together = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
+        if self.counted:
+            together = np.where((left != 0) & (right != 0), together, 0)
+        best = np.argsort(-together, kind="stable")[:REASONS]
+        return [self._named(int(one), left, right) for one in best if together[one] > 0]
+
+    def _row(self, node: int) -> npt.NDArray[np.float64]:
+        stored = self.graph.features
+        if stored.layout != torch.sparse_csr:
+            return stored[node].double().numpy()
+        start, end = stored.crow_indices()[node : node + 2].tolist()
+        row = np.zeros(self.graph.num_features)
+        row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
+        return row
+
+    def _named(self, column: int, left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> str:
+        name = f"feature {column}" if self.names is None else str(self.names[column])
+        a, b = left[column], right[column]
+        return name if a == b == 1 else f"{name} ({a:.3g}, {b:.3g})"
+
+
+def _unit(rows: Floats) -> Floats:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    found: Floats = (rows / np.maximum(length, 1e-12)).astype(np.float32)
+    return found

@@ -1,0 +1,157 @@
+"""`h3gnn predict`: classes of unlabelled nodes, from the labelled ones."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from h3gnn.cli import settings
+from h3gnn.cli.output import progress, say, write_table
+from h3gnn.cli.report import RunArgument
+from h3gnn.cli.run import TABLE_ENDINGS, NewEdgesOption, NewFeaturesOption, extend_run, open_run
+from h3gnn.cli.source import Source, takes_graph
+from h3gnn.errors import InputError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    from h3gnn.answers.classes import Predictions
+
+PANEL = "The decision"
+NOT_ASKED = ("graph", "edges", "features", "split_columns", "undirected", "data_dir")
+
+
+@partial(takes_graph, without=NOT_ASKED)
+def predict(
+    *,
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("--out", help="File for the predictions: .parquet or .csv.")] = Path(
+        "predictions.parquet"
+    ),
+    source: Source,
+    class_weight: Annotated[
+        str,
+        typer.Option(
+            help="none, or balanced: decide as is best where classes are rare.", rich_help_panel=PANEL
+        ),
+    ] = "none",
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="Of two classes: probability from which on the rarer is decided, or auto to learn it.",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    cannot_tell_below: Annotated[
+        float | None,
+        typer.Option(
+            help="Mark classes with less probability; else learned on held-out nodes.",
+            rich_help_panel=PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    labelled_too: Annotated[
+        bool, typer.Option("--all", help="Labelled nodes, too: each as if its label were not known.")
+    ] = False,
+    new_features: NewFeaturesOption = None,
+    new_edges: NewEdgesOption = None,
+    seed: settings.SeedOption = 0,
+    device: settings.DeviceOption = "auto",
+    as_json: settings.JsonOption = False,
+) -> None:
+    """Say the class of every unlabelled node, from the labelled ones, and how far that can be believed.
+
+    `h3gnn predict run/ --out predictions.parquet`
+
+    `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
+
+    `h3gnn predict run/ --new-features today.csv --new-edges today-edges.csv --out today.csv`
+
+    Each row has a node, its class, the class's probability, whether that is too little to tell, and the
+    probability of every class. Probabilities are calibrated, and marks learned, on labelled nodes that the
+    classifier had not seen; the scores are of labelled nodes that no part of this had seen. Labels are
+    those of the run, or a file's: `--labels nodes.csv` with a node and its class in each row.
+    """
+    settings.check_output(out, TABLE_ENDINGS)
+    from h3gnn.answers.classes import predict_classes
+    from h3gnn.answers.prediction import Rule
+
+    rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
+    model = open_run(run, device)
+    labels, names = _labels(model.graph_, source, run)
+    rule.check(max(2, len(names)))
+    extension = None
+    if new_features is not None or new_edges is not None:
+        extension = extend_run(model, new_features, new_edges, source.reading())
+    with progress() as add:
+        bar = add("held-out folds", 1.0)
+        found = predict_classes(
+            model.graph_,
+            model.embedding_,
+            labels,
+            names,
+            rule,
+            extension=extension,
+            labelled_too=labelled_too,
+            seed=seed,
+            watch=lambda share: bar(completed=share),
+        )
+    write_table(out, found.table)
+    _tell(found, model.graph_, out, as_json)
+
+
+def _threshold(text: str | None) -> float | str | None:
+    if text is None or text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--threshold {text}: give a probability between 0 and 1, or auto") from None
+
+
+def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return the labels of a file, else those of the run."""
+    if source.labels is not None:
+        from h3gnn.graphs.labelfile import labels_of_nodes
+
+        said = source.reading()
+        style = {name: said.get(name) for name in ("header", "delimiter")}
+        return labels_of_nodes(
+            source.labels, graph.node_ids, run, said.get("label_id_column"), said.get("label_column"), style
+        )
+    if graph.labels is None:
+        raise InputError(f"{run} has no labels: give a file with a node and its class in each row (--labels)")
+    return graph.labels.numpy(), graph.class_names
+
+
+def _tell(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
+    from h3gnn.storage.files import versions
+
+    told = found.as_dict()
+    if as_json:
+        about = {"out": str(out), "graph": graph.provenance.as_dict(), "versions": versions()}
+        typer.echo(json.dumps(told | about, indent=2))
+        return
+    for note in found.notes:
+        say(f"note: {note}")
+    from rich.console import Console
+    from rich.table import Table
+
+    held, positive = told["held_out"], told["held_out"]["positive_class"]
+    table = Table(title=f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds")
+    table.add_column("measure")
+    table.add_column("mean ± std", justify="right")
+    for name, mean in held["mean"].items():
+        words = name.replace("_", " ")
+        of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
+        spread = f" ± {held['std'][name]:.3f}" if name in held["std"] else ""
+        table.add_row(words + of, f"{mean:.3f}{spread}")
+    table.add_row("largest class's share", f"{held['majority_share']:.3f}")
+    Console().print(table)
+    counts = ", ".join(f"{name}: {count:,}" for name, count in list(told["classes"].items())[:8])
+    typer.echo(f"{told['nodes']:,} nodes ({counts}), {told['cannot_tell']:,} of them marked as cannot tell")
+    typer.echo(found.how)
+    typer.echo(f"wrote {out}")

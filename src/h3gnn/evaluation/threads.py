@@ -1,0 +1,62 @@
+"""Threads for small graphs: one for each piece of work, and as many pieces at a time as there are cores.
+
+Scoring a thousand nodes is many small products, which wait for one another's threads longer than they take:
+with two threads each, a report took three times the processor time that it takes with one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+FEW_NODES = 5_000
+"""Up to so many nodes a graph is small."""
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+@contextmanager
+def one_thread(nodes: int) -> Iterator[None]:
+    """Let each library use one thread while the block runs, where the graph is small."""
+    if nodes > FEW_NODES:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def each_apart(work: Callable[[Item], Found], items: Iterable[Item], nodes: int) -> list[Found]:
+    """Return what `work` finds for each item, in their order; on a small graph several at a time.
+
+    A large graph's pieces go one after another: each of them fills the cores, and the memory.
+    """
+    if nodes > FEW_NODES:
+        return [work(item) for item in items]
+
+    def alone(item: Item) -> Found:
+        with threadpool_limits(1):  # OpenMP counts its threads for each thread that asks
+            return work(item)
+
+    pool = ThreadPoolExecutor(max_workers=_cores())
+    with one_thread(nodes), pool:
+        try:
+            return list(pool.map(alone, items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what has not begun never will
+            raise
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,286 @@
+"""Edges in a table: which columns are meant, and what becomes of edges that are not as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from h3gnn.errors import GraphError, check_choice
+from h3gnn.graphs.columns import Column, is_number, pick_column
+from h3gnn.graphs.headers import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, pick_ends
+from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
+from h3gnn.graphs.problems import Problems
+from h3gnn.graphs.tables import FIX_CELLS, FIX_ID, Table, TableBlock, open_table
+from h3gnn.graphs.values import NOTHING
+
+UNKNOWN = ("error", "drop", "add")
+WEIGHTS = ("error", "drop", "absolute")
+REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
+FIX_UNKNOWN = "give it a row, or --unknown-nodes drop leaves it out, add makes a node without features of it"
+FIX_COLUMN = "mend the cell, or name another column (--weight-column)"
+FIX_WEIGHT = "--weights drop leaves such edges out, absolute takes off the minus"
+
+
+@dataclass(frozen=True)
+class EdgeRules:
+    """What becomes of edges that are not as they should be.
+
+    Attributes:
+        unknown_nodes: an edge or label of a node without features is an "error", is left out ("drop"), or
+            its node is made, with all features missing ("add").
+        weights: a negative, zero or missing weight is an "error", the edge is left out ("drop"), or the
+            minus is ("absolute"; edges with zero and missing ones are then left out).
+        repeated: edges between the same two nodes become one with the "sum" of their weights (without weights
+            it is one edge), their "count", "mean", "max", the "first" or "last" in the file, or are an
+            "error".
+    """
+
+    unknown_nodes: str = "error"
+    weights: str = "error"
+    repeated: str = "sum"
+
+    def __post_init__(self) -> None:
+        check_choice("unknown_nodes", self.unknown_nodes, UNKNOWN)
+        check_choice("weights", self.weights, WEIGHTS)
+        check_choice("repeated", self.repeated, REPEATED)
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """A table of edges and its columns that are meant.
+
+    Attributes:
+        table: the file.
+        ends: source and target.
+        weight: the column of the weights, or none.
+        notes: which columns are not used.
+        guessed: whether nothing but their place tells the ends.
+    """
+
+    table: Table
+    ends: tuple[int, int]
+    weight: tuple[int, ...]
+    notes: tuple[str, ...]
+    guessed: bool = False
+
+
+def open_edges(
+    path: str | Path,
+    source: Column | None,
+    target: Column | None,
+    weight: Column | None,
+    style: dict[str, Any],
+) -> EdgeTable:
+    """Find the columns that are meant: the given ones, else those whose names tell, else the first two."""
+    table = open_table(path, role="edges", expected=(source, target, weight), **style)
+    if len(table.names) < 2:
+        raise GraphError(
+            f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
+        )
+    given = source is not None and target is not None
+    start, end, named = (0, 1, True) if given else pick_ends(table)
+    start = pick_column(table, source, "source", default=start)
+    end = pick_column(table, target, "target", default=end)
+    heavy = pick_column(table, weight, "weight", known=WEIGHT_NAMES, default=None)
+    if len({start, end, heavy}) < 3:
+        raise GraphError(
+            f"{table.path}: source, target and weight must be different columns; name each of them"
+        )
+    unused = [name for column, name in enumerate(table.names) if column not in (start, end, heavy)]
+    notes = [f"{table.path.name}: not used: {', '.join(unused[:8])}"] if unused else []
+    if unused and not given and table.header:
+        notes.insert(0, f"{table.path.name}: edges run from {table.names[start]} to {table.names[end]}")
+    weights = () if heavy is None else (heavy,)
+    return EdgeTable(table, (start, end), weights, tuple(notes), not (given or named))
+
+
+def read_rows(
+    edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
+) -> TableBlock:
+    """Read all edges, or raise with all that is wrong with them.
+
+    Args:
+        edges: the table.
+        known: the ids of the nodes, where others than these are errors.
+        known_by: the file that names them.
+        rules: what else is an error.
+    """
+    try:
+        rows = edges.table.read(edges.ends, edges.weight)
+    except GraphError as error:
+        list_problems(edges, known, known_by, rules)
+        raise error from None
+    if edges.guessed:
+        _check_guess(edges, rows)
+    weight = rows.numbers[:, 0] if edges.weight else np.ones(1)
+    strange = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in rows.ids)
+    if strange or (rules.weights == "error" and not _usable(weight).all()):
+        list_problems(edges, known, known_by, rules)
+    return rows
+
+
+def _usable(weight: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    with np.errstate(over="ignore"):
+        stored = weight.astype(np.float32)
+    return np.asarray(np.isfinite(stored) & (stored > 0))
+
+
+def list_problems(
+    edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
+) -> None:
+    """Go through the file row by row, and raise with all that is wrong; return where nothing is."""
+    table, problems = edges.table, Problems(edges.table.path)
+    names = None if known is None else {*as_text(known).tolist()}
+    for at, (place, count, cells) in enumerate(table.walk((*edges.ends, *edges.weight))):
+        if cells is None:
+            problems.add(place, f"{count} cell(s), the first row has {len(table.names)}", FIX_CELLS)
+            continue
+        for column, cell in zip(edges.ends, cells, strict=False):
+            if not cell:
+                problems.add(place + table.title(column), "the node id is missing", FIX_ID)
+            elif names is not None and cell not in names:
+                problems.add(place, *_stranger(cell, known_by, table, at))
+        for column, cell in zip(edges.weight, cells[2:], strict=True):
+            if cell.lower() not in NOTHING and not is_number(cell):
+                problems.add(place + table.title(column), f"{cell!r} is not a number", FIX_COLUMN)
+            elif rules.weights == "error" and not _usable(value := _weight_of(cell)).all():
+                problems.add(place, f"the edge weight {value[0]:g} is not a positive number", FIX_WEIGHT)
+    problems.check()
+
+
+def _weight_of(cell: str) -> npt.NDArray[np.float64]:
+    return np.array([float(cell) if is_number(cell) else np.nan])
+
+
+def _stranger(node: str, known_by: Path | None, table: Table, row: int) -> tuple[str, str]:
+    """Say that a node is unknown, and what to do about it."""
+    hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
+    name = node if is_plain(node) else quoted(node)
+    return f"node {name} is unknown; it is not in {known_by}", hint + FIX_UNKNOWN
+
+
+def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
+    """Ask where the first two columns are probably not the ends: row numbers, or scattered pairs."""
+    import pandas as pd
+    import scipy.sparse as sp
+
+    table, count = edges.table, len(rows.ids[0])
+    wide = len(table.names) > 2 + len(edges.weight)
+    if count < FEW_ROWS or not (wide or table.header):
+        return
+    codes, nodes = pd.factorize(one_kind(rows.ids))
+    graph = sp.coo_array((np.ones(count), (codes[:count], codes[count:])), shape=(len(nodes),) * 2)
+    parts = sp.csgraph.connected_components(graph, directed=False)[0]
+    numbered = any(ROW_WORDS & {*words_in(table.names[column])} for column in edges.ends)
+    if numbered or (wide and len(nodes) >= 0.9 * count) or parts > 0.25 * len(nodes):
+        first, second = (table.names[column] for column in edges.ends)
+        raise GraphError(
+            f"{table.path}: taking {first} and {second} for the ends of an edge would make {len(nodes):,} "
+            f"nodes in {parts:,} components of {count:,} rows; say which columns are meant (--source, "
+            f"--target): {', '.join(table.names[:12])}"
+        )
+
+
+def settle(
+    edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[str]]:
+    """Apply the rules to edges by position; a node that is unknown is -1.
+
+    Returns:
+        Edges, weights, the row that each came from, and what was done.
+    """
+    rows, notes = np.arange(edge_index.shape[1]), list[str]()
+    strange = (edge_index < 0).any(axis=0)
+    if strange.any():
+        notes.append(f"{name}: {int(strange.sum()):,} edge(s) of unknown nodes left out")
+    keep = ~strange
+    if weight is not None:
+        if rules.weights == "absolute":
+            if negative := int((weight < 0).sum()):
+                notes.append(f"{name}: the minus of {negative:,} negative weight(s) taken off")
+            weight = np.abs(weight)
+        bad = keep & ~_usable(weight)
+        if bad.any() and rules.weights != "error":
+            notes.append(f"{name}: {int(bad.sum()):,} edge(s) left out whose weight is not positive")
+            keep = keep & ~bad
+        weight = weight[keep]
+    return edge_index[:, keep], weight, rows[keep], notes
+
+
+def merge_repeated(
+    edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64] | None, list[str]]:
+    """Make one edge of those between the same two nodes; the third that comes back is the row of each."""
+    pairs, first, group, count = np.unique(
+        edge_index, axis=1, return_index=True, return_inverse=True, return_counts=True
+    )
+    again = edge_index.shape[1] - pairs.shape[1]
+    if not again and rules.repeated != "count":
+        return edge_index, weight, None, []
+    if rules.repeated == "error":
+        row = int(first[count > 1].min()) + 1
+        raise GraphError(
+            f"{name}: {again:,} edge(s) stand there again, among them that of row {row}; "
+            "--repeated sum, count, mean, max, first or last says what becomes of them"
+        )
+    if rules.repeated == "sum" or (weight is None and rules.repeated != "count"):
+        how = "count once; --repeated count weighs them" if weight is None else "have their weights added"
+        return edge_index, weight, None, [f"{name}: repeated edges {how}"]
+    group = group.ravel()
+    if rules.repeated == "count" or weight is None:
+        merged = count.astype(np.float64)
+    elif rules.repeated == "mean":
+        merged = np.bincount(group, weights=weight) / count
+    elif rules.repeated == "max":
+        merged = np.full(len(count), -np.inf)
+        np.maximum.at(merged, group, weight)
+    else:
+        at = first if rules.repeated == "first" else _last(group, len(count))
+        merged = weight[at]
+    return (
+        pairs,
+        merged,
+        first,
+        [f"{name}: {again:,} repeated edge(s) merged, the weight is their {rules.repeated}"],
+    )
+
+
+def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    last = np.zeros(count, dtype=np.int64)
+    last[group] = np.arange(len(group))  # of several, the last is written last
+    return last
+
+
+def find_nodes(
+    wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
+) -> npt.NDArray[np.int64]:
+    """Return the position of each id of some rows of a table, or raise with those that are unknown.
+
+    Args:
+        wanted: the ids.
+        nodes: the nodes that there are.
+        known_by: the file that names them, for the message.
+        table: where the ids come from.
+        before: how many of its rows stand before them.
+    """
+    found = nodes.find(wanted)
+    problems = Problems(table.path)
+    for row in np.flatnonzero(found < 0).tolist():
+        told = _stranger(str(wanted[row]), known_by, table, before + row)
+        problems.add(partial(table.place, before + row), *told)
+    problems.check()
+    return found
+
+
+def strangers(parts: Sequence[npt.NDArray[Any]], known: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the ids that are not among the known ones, each once, sorted."""
+    import pandas as pd
+
+    wanted = one_kind(parts)
+    return np.sort(np.asarray(pd.unique(wanted[NodeIndex(known).find(wanted) < 0])))

@@ -1,0 +1,198 @@
+"""Tables in Python, as pandas and NumPy hold them: what their index, their columns and their rows mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
+from h3gnn.graphs.encoding import encode_table
+from h3gnn.graphs.headers import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
+from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.plan import TablePlan
+
+TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[str, ...]]
+"""Edges `[2, edges]`, their weights, and what is to be said about them."""
+
+
+def is_frame(values: Any) -> bool:
+    """Tell a pandas object by its class, without importing pandas."""
+    return any(cls.__module__.partition(".")[0] == "pandas" for cls in type(values).__mro__)
+
+
+def as_frame(table: Any) -> Any:
+    """Return what can become a DataFrame (Polars, Arrow) as one, for its names; anything else as it is."""
+    return table.to_pandas() if hasattr(table, "to_pandas") and not is_frame(table) else table
+
+
+def column_names(table: Any) -> tuple[str, ...]:
+    """Return the names of a DataFrame's columns as text; none where there are none, or they only count."""
+    if not is_frame(table) or not hasattr(table, "columns"):
+        return ()
+    names = tuple(str(name) for name in table.columns)
+    again = next((name for position, name in enumerate(names) if name in names[:position]), None)
+    if again is not None:
+        raise GraphError(f"{again!r} names more than one column of the features: give each a name of its own")
+    return () if names == counted(len(names)) else names
+
+
+def counted(columns: int) -> tuple[str, ...]:
+    """Return what columns without names are called: their positions."""
+    return tuple(str(position) for position in range(columns))
+
+
+def node_names(table: Any) -> npt.NDArray[Any] | None:
+    """Return the index of a DataFrame as node ids; None where it only counts the rows."""
+    if not is_frame(table):
+        return None
+    ids = as_ids(table.index, "the index of the features")
+    return None if ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size)) else ids
+
+
+def is_mixed(table: Any) -> bool:
+    """Tell a DataFrame that holds more than numbers without gaps, and has to be encoded."""
+    if not is_frame(table) or not hasattr(table, "columns"):
+        return False
+    return table.size > 0 and not all(_is_plain(table.iloc[:, at]) for at in range(table.shape[1]))
+
+
+def _is_plain(column: Any) -> bool:
+    return getattr(column.dtype, "kind", "O") in "biufc" and not bool(column.isna().any())
+
+
+def encode_frame(
+    frame: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
+) -> tuple[Any, TablePlan, tuple[str, ...]]:
+    """Return a DataFrame of numbers with the same index, the plan that made it, and what there is to say."""
+    column_names(frame)  # which must differ
+    named = frame.set_axis([str(name) for name in frame.columns], axis="columns")
+    values, plan, notes = encode_table(named, plan, columns=columns)
+    return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, notes
+
+
+def numbers_of_table(features: Any) -> Any:
+    """Return the numbers of a table, `[nodes, features]`; a column that holds anything else is named."""
+    if not is_frame(features):
+        table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
+        if len(table.shape) != 2:
+            raise GraphError(
+                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
+            )
+        return table
+    if not hasattr(features, "columns"):
+        raise GraphError(
+            "the features must be a table with one row per node, but a pandas Series is one column"
+        )
+    columns = [
+        _numbers_of_column(features.iloc[:, position], f"the column {name!r} of the features")
+        for position, name in enumerate(features.columns)
+    ]
+    return np.stack(columns, axis=1) if columns else np.empty((len(features), 0))
+
+
+def _numbers_of_column(column: Any, place: str) -> npt.NDArray[np.float64]:
+    if holds_dates(column):
+        raise GraphError(f"{place} holds {DATES}")
+    try:
+        numbers: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        raise GraphError(f"{place} holds something that is not a number") from None
+    return numbers
+
+
+def _as_array(values: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise GraphError("the features are ragged: their rows do not all have the same length") from None
+
+
+def names_edges(table: Any) -> bool:
+    """Tell whether the columns of a DataFrame have the names of the two ends of an edge."""
+    names = {name.lower() for name in map(str, getattr(table, "columns", ()))}
+    return bool(names & {*SOURCE_NAMES} and names & {*TARGET_NAMES})
+
+
+def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
+    """Read a DataFrame of edges as the command line reads a file of them.
+
+    Its ends are the columns whose names tell (source, target; from_account, to_account; …), else the first
+    two; its weights a column called weight, and no other.
+
+    Args:
+        frame: one edge per row.
+        known: the ids of the nodes.
+    """
+    if not hasattr(frame, "columns") or frame.shape[1] < 2:
+        raise GraphError("edges in a DataFrame need two columns (source, target), and may have a weight")
+    names = [str(name).lower() for name in frame.columns]
+    if not names_edges(frame):
+        _check_not_adjacency(frame.shape, known.size)
+    start, end, _ = ends_of([str(name) for name in frame.columns])
+    weight = next((position for position, name in enumerate(names) if name in WEIGHT_NAMES), None)
+    if weight in (start, end):
+        raise GraphError(
+            "source, target and weight of the edges must be different columns; name each of them"
+        )
+    ends = [_positions(frame.iloc[:, one], f"column {frame.columns[one]!r}", known) for one in (start, end)]
+    weights = None
+    if weight is not None:
+        weights = _numbers_of_column(
+            frame.iloc[:, weight], f"the weight column {frame.columns[weight]!r} of the edges"
+        )
+    unused = [str(name) for at, name in enumerate(frame.columns) if at not in (start, end, weight)]
+    return np.stack(ends), weights, unused_columns(unused)
+
+
+def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
+    """Return `[2, edges]` as it is; rows of source and target are turned, further columns are not used.
+
+    An array of two rows is always `[2, edges]`. Numbers are positions, and anything else names nodes.
+    """
+    array = as_numpy(edges, "the edges")
+    _check_not_adjacency(array.shape, known.size)
+    odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
+    if odd or len(array) == 2:
+        return array, None, ()  # [2, edges], or what the check of a graph refuses
+    ends = array[:, :2]
+    if ends.dtype.kind in "OUS":
+        ends = np.stack([_positions(ends[:, one], f"column {one + 1}", known) for one in range(2)], axis=1)
+    elif not (np.isfinite(ends) & (ends == np.floor(ends)) & (np.abs(ends) < 2**53)).all():
+        raise GraphError("the first two columns of the edges must be whole numbers, the positions of nodes")
+    return (
+        ends.astype(np.int64).T,
+        None,
+        unused_columns([f"column {one + 1}" for one in range(2, array.shape[1])]),
+    )
+
+
+def _check_not_adjacency(shape: tuple[int, ...], nodes: int) -> None:
+    if shape == (nodes, nodes) and nodes > 2:
+        raise GraphError(
+            f"edge_index of the shape {list(shape)} may be a table of edges or an adjacency matrix: give a "
+            "matrix as scipy.sparse.csr_array(edge_index), and call the columns of a table source and target"
+        )
+
+
+def unused_columns(names: list[str]) -> tuple[str, ...]:
+    """Return what is said of the columns of a table of edges that are not used."""
+    if not names:
+        return ()
+    shown = ", ".join(names[:8])
+    return (f"edges: not used: {shown}; a column called weight, and no other, weighs the edges",)
+
+
+def _positions(column: Any, place: str, known: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    ids = as_ids(column, f"the {place} of the edges")
+    found = find_ids(ids, known)
+    if (found < 0).any():
+        row = int(np.flatnonzero(found < 0)[0])
+        raise GraphError(
+            f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features"
+        )
+    return found

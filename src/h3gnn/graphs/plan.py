@@ -1,0 +1,269 @@
+"""The plan of a table: what each column holds and how it becomes numbers.
+
+A plan is made once, from the table that a model is fitted on; it is kept with the graph and with the model,
+and new tables are read by it, their columns found by name. A table of numbers without gaps stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from h3gnn.errors import GraphError
+from h3gnn.graphs import encoders, texts
+from h3gnn.graphs.encoders import Learned
+from h3gnn.graphs.kinds import read_values
+from h3gnn.graphs.problems import Problems
+from h3gnn.memory import check_room
+
+Place = Callable[[int, str], str]
+"""Names a row and a column for a person."""
+
+ENCODERS = {
+    **encoders.ENCODERS,
+    "text": (texts.learn_text, texts.encode_text),
+    "sentences": (texts.learn_sentences, texts.encode_sentences),
+}
+STARTED = "plan."
+"""How the names of a plan's tensors begin in a file."""
+
+ENCODED = 8 * 2
+"""Bytes of a feature while a table is encoded: that of its column, and that of all of them side by side."""
+
+MANY = 24
+"""Columns of one kind beyond this many stand in one line of a plan."""
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """One column: what it holds, why that is thought, and what was learned to encode it.
+
+    Attributes:
+        name: of the column.
+        kind: one of `h3gnn.graphs.kinds.KINDS`.
+        form: how its cells are written.
+        why: what told the kind.
+        encoder: which encoder; "" where the column is left out, "plain" where numbers stay as they are.
+        learned: what the encoder learned.
+        said: whether the person said the kind; cells that are something else are then missing.
+    """
+
+    name: str
+    kind: str
+    form: str
+    why: str
+    encoder: str
+    learned: Learned
+    said: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; arrays are not among them."""
+        told = {"name": self.name, "kind": self.kind, "form": self.form, "why": self.why}
+        how = {"how": self.learned.how, "names": [*self.learned.names], "said": self.said}
+        return {**told, "encoder": self.encoder, **how}
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """How a table of features becomes numbers, column by column.
+
+    Attributes:
+        columns: one plan for each, also for those that are left out.
+    """
+
+    columns: tuple[ColumnPlan, ...]
+
+    @property
+    def as_is(self) -> bool:
+        """Whether the numbers of the table are the features, unchanged."""
+        return all(column.encoder in ("", "plain") for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each number that comes out."""
+        return tuple(name for column in self.columns for name in column.learned.names)
+
+    @property
+    def used(self) -> tuple[ColumnPlan, ...]:
+        """The columns that become numbers."""
+        return tuple(column for column in self.columns if column.encoder)
+
+    @property
+    def label(self) -> str | None:
+        """The column that holds the class, if the table has one."""
+        return next((column.name for column in self.columns if column.kind == "label"), None)
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Return (column, kind and why, encoding) for a person; many numbers in a row are one line."""
+        told: list[tuple[str, str, str]] = []
+        plain = [column for column in self.columns if column.encoder == "plain"]
+        if len(plain) > MANY:
+            named = f"{plain[0].name} … {plain[-1].name}"
+            told.append((named, f"{len(plain):,} columns of numbers", "as they are"))
+            plain_names = {column.name for column in plain}
+        else:
+            plain_names = set()
+        for column in self.columns:
+            if column.name not in plain_names:
+                how = column.learned.how if column.encoder else "left out"
+                told.append((column.name, f"{column.kind}: {column.why}" if column.why else column.kind, how))
+        return told
+
+    def notes(self) -> tuple[str, ...]:
+        """Say what was made of the table: what was left out, and why."""
+        notes = (
+            []
+            if self.as_is
+            else [f"{len(self.used)} columns became {len(self.names)} features (h3gnn inspect shows how)"]
+        )
+        for column in self.columns:
+            if column.kind == "label":
+                notes.append(f"the column {column.name} is the class and no feature: {column.why}")
+            elif not column.encoder:
+                notes.append(f"the column {column.name} is left out ({column.kind}: {column.why})")
+        return tuple(notes)
+
+    def encode(self, frame: Any, place: Place) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
+        """Return the features of new rows, and what there was to say about them.
+
+        Args:
+            frame: a DataFrame with the columns of the plan, in any order.
+            place: names a cell for the error message.
+        """
+        missing = [column.name for column in self.used if column.name not in frame.columns]
+        if missing:
+            raise GraphError(
+                f"the features have no column {missing[0]!r}, which the model was fitted with"
+                + (f" (and {len(missing) - 1} more are missing)" if missing[1:] else "")
+                + f"; there are {', '.join(map(str, list(frame.columns)[:12]))}"
+            )
+        width = len(self.names)
+        check_room(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
+        problems, parts, notes = Problems("the features"), [], list[str]()
+        for column in self.used:
+            values, lost = read_values(frame[column.name], column.kind, column.form)
+            lost = lost[:0] if column.said else lost
+            list_lost(
+                problems,
+                place,
+                frame[column.name],
+                column.name,
+                lost,
+                f"is not a {column.kind}",
+                "mend the cell",
+            )
+            if not lost.size:
+                parts.append(_encoded(column, values, problems, place))
+                notes += _new_to(column, values)
+        problems.check()
+        return np.column_stack(parts) if parts else np.empty((len(frame), 0)), tuple(notes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all but the arrays, for JSON."""
+        return {"columns": [{**column.as_dict(), "plain": column.learned.plain} for column in self.columns]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the learned arrays under names that tell their column."""
+        return {
+            f"{STARTED}{at}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+            for at, column in enumerate(self.columns)
+            for name, array in column.learned.arrays.items()
+        }
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any], tensors: Mapping[str, Tensor]) -> TablePlan:
+        """Read what `as_dict` and `tensors` returned."""
+        columns = []
+        for at, one in enumerate(told["columns"]):
+            start = f"{STARTED}{at}."
+            arrays = {
+                name.removeprefix(start): value.numpy()
+                for name, value in tensors.items()
+                if name.startswith(start)
+            }
+            learned = Learned(one["how"], tuple(one["names"]), one["plain"], arrays)
+            told_of = {part: one[part] for part in ("name", "kind", "form", "why", "encoder", "said")}
+            columns.append(ColumnPlan(**told_of, learned=learned))
+        return cls(tuple(columns))
+
+
+def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
+    """Refuse features that were made otherwise than those of the fit: their columns mean something else."""
+    encoded = [plan for plan in (fitted, other) if plan is not None and not plan.as_is]
+    if not encoded or fitted is None or other is None or fitted.as_dict() == other.as_dict():
+        return
+    strange = [name for name in fitted.names if name not in other.names]
+    if strange:
+        what = f"the feature {strange[0]!r} of the fit is not among the features"
+    else:
+        what = "the features were encoded by another plan than those of the fit"
+    raise GraphError(f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)")
+
+
+def scaling_of(plan: TablePlan | None, scaling: str) -> str:
+    """Return how to scale features: as said, but columns that were encoded are of one scale already."""
+    return "none" if scaling == "auto" and plan is not None and not plan.as_is else scaling
+
+
+def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:
+    """Return the plan of a table of numbers that stay as they are."""
+    return TablePlan(tuple(plain_column(name, width) for name, width in zip(names, widths, strict=True)))
+
+
+def plain_column(name: str, width: int) -> ColumnPlan:
+    """Return the plan of a column of numbers, or of vectors, that stays as it is."""
+    names = (name,) if width == 1 else tuple(f"{name}[{at}]" for at in range(width))
+    return ColumnPlan(name, "number" if width == 1 else "list", "", "", "plain", Learned("as it is", names))
+
+
+def gaps_of(values: Any) -> npt.NDArray[np.bool_]:
+    """Tell which rows have no value."""
+    if values.dtype == object:
+        return np.array([one is None for one in values], dtype=bool)
+    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
+
+
+def _encoded(column: ColumnPlan, values: Any, problems: Problems, place: Place) -> npt.NDArray[np.float64]:
+    if column.encoder != "plain":
+        return ENCODERS[column.encoder][1](column.learned, values)
+    table = values.reshape(len(values), -1)
+    for row in np.flatnonzero(np.isnan(table).any(axis=1)):
+        where = partial(place, int(row), column.name)
+        problems.add(where, "the value is empty or NaN", "fill the gap: there was none in the fit")
+    return np.asarray(table, dtype=np.float64)
+
+
+def _new_to(column: ColumnPlan, values: Any) -> list[str]:
+    """Say what a column holds that it did not hold in the fit."""
+    of = column.learned.plain
+    notes = []
+    if values.dtype == object and isinstance(of.get("kept"), list) and column.kind == "category":
+        known = {*of["kept"], None}
+        strange = sum(one not in known for one in values)
+        if strange and not of["rare"]:
+            notes.append(f"{column.name}: {strange:,} rows hold a word that the fit did not know")
+    gaps = int(gaps_of(values).sum())
+    if gaps and of.get("gaps") is False:
+        notes.append(f"{column.name}: {gaps:,} gaps, of which the fit had none, take the usual value")
+    return notes
+
+
+def list_lost(
+    problems: Problems, place: Place, column: Any, name: str, rows: Any, what: str, remedy: str
+) -> None:
+    """Add the cells of some rows to the problems: what is wrong with them, and the remedy."""
+    for at in rows.tolist():
+        cell, where = column.iloc[at], partial(place, at, name)
+        if isinstance(cell, list | np.ndarray):
+            problems.add(where, f"the list {what}", remedy)
+        elif str(cell).lower().strip("+- ") in ("inf", "infinity"):
+            problems.add(where, "the value is infinity", "mend the cell or leave the column out")
+        else:
+            problems.add(where, f"{str(cell)!r} {what}", remedy)

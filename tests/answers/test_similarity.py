@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h3gnn import H3GNN, InputError
+from h3gnn.answers import similarity
+from h3gnn.answers.similarity import nearest, similar_nodes
+from h3gnn.graphs.checks import check_graph
+
+NAMES = np.array(["ann", "bob", "cid", "dan", "eve"], dtype=object)
+BAG = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]], dtype=np.float32)
+ENDS = np.array([[0, 1, 0, 3], [2, 2, 1, 4]])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 40), st.integers(1, 6), st.integers(1, 50), st.integers(0, 2**32 - 1), st.booleans())
+def test_the_nearest_are_those_of_the_whole_matrix(
+    nodes: int, k: int, rows: int, seed: int, tied: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    embedding = random.normal(size=(nodes, 3)).astype(np.float32)
+    if tied:
+        embedding = np.round(embedding)
+    asked = random.integers(0, nodes, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(similarity, "ROWS", rows)
+        patch.setattr(similarity, "ASKED", 3)
+        found, near = nearest(embedding, asked, k)
+    centred = embedding - embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
+    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    for one, others, cosines in zip(asked, found, near, strict=True):
+        cosine = (unit @ unit[one]).astype(np.float64)
+        cosine[one] = -np.inf
+        np.testing.assert_allclose(cosines, np.sort(cosine)[::-1][: min(k, nodes - 1)], atol=1e-5)
+        np.testing.assert_allclose(cosine[others], cosines, atol=1e-5)
+        assert one not in others
+        assert len(set(others.tolist())) == len(others)
+
+
+def test_reasons_worked_by_hand() -> None:
+    graph = check_graph(BAG, ENDS, node_ids=NAMES)
+    embedding = np.array([[1, 0], [0.9, 0.1], [-1, 0.2], [0, 1], [0, 0.9]], dtype=np.float32)
+    told = similar_nodes(graph, embedding, np.array([0]), 1, feature_names=["jazz", "rock", "chess", "go"])
+    (row,) = told.to_dict("records")
+    assert (row["node"], row["similar"], row["rank"]) == ("ann", "bob", 1)
+    assert row["linked"] is True
+    assert (row["shared_neighbours"], row["neighbours"]) == (1, ["cid"])
+    assert row["features"] == ["jazz", "rock"]
+
+
+def test_among_few_nodes_a_node_is_never_its_own_neighbour() -> None:
+    graph = check_graph(BAG, ENDS, node_ids=NAMES)
+    told = similar_nodes(graph, BAG, np.array([3]), 5, candidates=np.array([3, 4]))
+    assert told["similar"].tolist() == ["eve"]
+    assert told["features"].tolist() == [["feature 3"]]
+
+
+def test_measurements_are_shared_where_both_stand_out_alike() -> None:
+    rows = np.array([[9, 0.1], [8.5, -0.1], [-1, 0.2], [0, -3], [0.5, 0.9]], dtype=np.float32)
+    graph = check_graph(rows, ENDS, node_ids=NAMES)
+    told = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["age", "debt"])
+    assert told["similar"].tolist() == ["bob"]
+    assert told["features"][0][0] == "age (9, 8.5)"
+
+
+def test_the_model_tells_tokens_and_attention() -> None:
+    options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
+    model = H3GNN(**options, smoothing=0.0).fit(check_graph(BAG, ENDS, node_ids=NAMES))
+    told = model.similar("ann", 3)
+    assert told["node"].tolist() == ["ann"] * 3
+    agree = [str(name) for name in told if str(name).startswith("agree: ")]
+    assert len(agree) == 4
+    listens = told[[str(name) for name in told if str(name).startswith("listens: ")]]
+    np.testing.assert_allclose(listens.sum(axis=1), 1, atol=1e-5)
+    by_model = (model.embedding_ - model.embedding_.mean(axis=0)).reshape(5, 2, 4, 8)[:, :, 2].reshape(5, -1)
+    other = NAMES.tolist().index(told["similar"][0])
+    cosine = by_model[0] @ by_model[other] / np.linalg.norm(by_model[0]) / np.linalg.norm(by_model[other])
+    np.testing.assert_allclose(told["agree: neighbours, hop 1"][0], cosine, atol=1e-5)
+    assert model.similar(["bob", "eve"], 1, among=["ann", "dan"])["similar"].isin(["ann", "dan"]).all()
+    with pytest.raises(InputError, match="no node 'zoe' in this graph; its nodes are called 'ann'"):
+        model.similar("zoe")

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from h3gnn import H3GNN, mixed_graph
+from h3gnn.cli.app import app
+from h3gnn.errors import InputError
+
+NAMES = np.array([f"n{i}" for i in range(150)])
+QUICK = ("--preset", "single", "--epochs", "2", "--channels", "8", "--set", "heads=2", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of named nodes, half of them labelled, the run fitted on them, and two nodes that came later."""
+    place = tmp_path_factory.mktemp("answers")
+    graph = mixed_graph(150, words=60)
+    assert graph.labels is not None
+    features = {f"w{i}": one for i, one in enumerate(graph.dense_features().numpy().T)}
+    ends = NAMES[graph.edge_index.numpy()]
+    pd.DataFrame({"source": ends[0], "target": ends[1]}).to_csv(place / "edges.csv", index=False)
+    pd.DataFrame({"id": NAMES, **features}).to_csv(place / "features.csv", index=False)
+    words = np.array(["red", "blue", "blue", "blue", "blue"])[graph.labels.numpy()]
+    labels = pd.DataFrame({"id": NAMES, "label": words})[::2]
+    labels.to_csv(place / "labels.csv", index=False)
+    two = {name: column[:2] for name, column in features.items()}
+    pd.DataFrame({"id": ["z1", "z2"], **two}).to_csv(place / "today.csv", index=False)
+    pd.DataFrame({"source": ["n0", "z2", "n3"], "target": ["z1", "z1", "z2"]}).to_csv(
+        place / "today-edges.csv", index=False
+    )
+    tables = ("--edges", place / "edges.csv", "--features", place / "features.csv")
+    call("fit", *tables, "--labels", place / "labels.csv", *QUICK, "--out", place / "run")
+    return place
+
+
+def call(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def new_nodes(folder: Path) -> tuple[object, ...]:
+    return ("--new-features", folder / "today.csv", "--new-edges", folder / "today-edges.csv")
+
+
+def test_every_unlabelled_node_gets_a_class(folder: Path, tmp_path: Path) -> None:
+    told = json.loads(call("predict", folder / "run", "--out", tmp_path / "p.parquet", "--json"))
+    table = pd.read_parquet(tmp_path / "p.parquet")
+    assert table["node"].tolist() == NAMES[1::2].tolist()
+    assert set(table["class"]) <= {"red", "blue"}
+    assert table[["p_blue", "p_red"]].sum(axis=1).to_numpy() == pytest.approx(1)
+    assert table["cannot_tell"].dtype == bool
+    assert (told["nodes"], told["labelled"]) == (75, 75)
+    assert told["held_out"]["positive_class"] == "red"
+    assert {"accuracy", "balanced_accuracy", "average_precision"} <= told["held_out"]["mean"].keys()
+    assert told["held_out"]["majority_share"] == pytest.approx(0.8, abs=0.05)
+    assert "temperature" in told["how"]
+
+
+def test_labels_may_come_from_a_file_of_the_users_own_words(folder: Path, tmp_path: Path) -> None:
+    own = pd.DataFrame({"node": NAMES[:40], "verdict": np.where(np.arange(40) % 3, "ok", "bad")})
+    own.to_csv(tmp_path / "own.csv", index=False)
+    how = ("--labels", tmp_path / "own.csv", "--label-column", "verdict", "--threshold", "auto")
+    printed = call("predict", folder / "run", *how, "--out", tmp_path / "p.csv")
+    assert "average precision of bad" in printed
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 110
+
+
+def test_labelled_nodes_are_told_without_their_label(folder: Path, tmp_path: Path) -> None:
+    call("predict", folder / "run", "--all", "--class-weight", "balanced", "--out", tmp_path / "p.csv")
+    table = pd.read_csv(tmp_path / "p.csv")
+    assert len(table) == 150
+    assert table["label"].notna().sum() == 75
+
+
+def test_new_nodes_get_embeddings_and_classes(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new.parquet"
+    told = json.loads(call("embed", folder / "run", *new_nodes(folder), "--out", out, "--json"))
+    assert (told["nodes"], told["new_nodes"], told["refreshed"]) == (2, 2, False)
+    model = H3GNN.load(folder / "run")
+    table = pd.read_parquet(out)
+    assert table["node"].tolist() == ["z1", "z2"]
+    today = pd.read_csv(folder / "today.csv", index_col="id")
+    wanted = model.extend(today, pd.read_csv(folder / "today-edges.csv")).embedding
+    np.testing.assert_allclose(table.drop(columns="node").to_numpy(), wanted, atol=1e-5)
+    assert "all 152 nodes, 2 of them new" in call(
+        "embed", folder / "run", *new_nodes(folder), "--refresh", "--out", out
+    )
+    assert pd.read_parquet(out)["node"].tolist() == [*NAMES, "z1", "z2"]
+    call("predict", folder / "run", *new_nodes(folder), "--out", tmp_path / "p.csv")
+    assert pd.read_csv(tmp_path / "p.csv")["node"].tolist() == ["z1", "z2"]
+
+
+def test_similar_nodes_come_with_reasons(folder: Path, tmp_path: Path) -> None:
+    rows = json.loads(call("similar", folder / "run", "n3", "n4", "--k", 3, "--json"))
+    assert [row["node"] for row in rows] == ["n3"] * 3 + ["n4"] * 3
+    assert {"similar", "similarity", "linked", "neighbours", "features"} <= rows[0].keys()
+    assert "Most like n3" in call("similar", folder / "run", "n3", "--out", tmp_path / "s.csv")
+    assert len(pd.read_csv(tmp_path / "s.csv")) == 10
+
+
+def test_anomalies_list_all_nodes_in_the_file(folder: Path, tmp_path: Path) -> None:
+    told = json.loads(
+        call("anomalies", folder / "run", "--top", 3, "--out", tmp_path / "a.parquet", "--json")
+    )
+    assert len(told["anomalies"]) == 3
+    assert told["parts"] == ["features", "neighbours", "difficulty"]
+    table = pd.read_parquet(tmp_path / "a.parquet")
+    assert sorted(table["node"]) == sorted(NAMES)
+    assert "oddest 2 of 150" in call("anomalies", folder / "run", "--top", 2)
+
+
+def test_links_are_scored_on_edges_that_nothing_saw(folder: Path, tmp_path: Path) -> None:
+    told = json.loads(call("links", folder / "run", "--top", 5, "--out", tmp_path / "l.csv", "--json"))
+    assert len(told["links"]) == len(pd.read_csv(tmp_path / "l.csv")) == 5
+    assert 0 <= told["held_out"]["random pairs"]["auc"] <= 1
+    assert told["hidden"] >= 20
+    plain = call("links", folder / "run", "n3", "--top", 4, "--check", "none")
+    assert "nothing was checked" in plain
+
+
+def test_exports_are_what_other_programs_read(folder: Path, tmp_path: Path) -> None:
+    run = folder / "run"
+    embedding = H3GNN.load(run).embedding_
+    for ending in ("parquet", "csv", "npy"):
+        call("export", run, "--to", ending, "--out", tmp_path / f"e.{ending}")
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), embedding, atol=1e-6)
+    assert pd.read_csv(tmp_path / "e.ids.csv")["node"].tolist() == NAMES.tolist()
+    assert pd.read_parquet(tmp_path / "e.parquet")["node"].tolist() == NAMES.tolist()
+
+    call("export", run, "--to", "graphml", "--dimensions", 4, "--out", tmp_path / "g.graphml")
+    graph = nx.read_graphml(tmp_path / "g.graphml")
+    stored = H3GNN.load(run).graph_
+    assert set(graph) == set(NAMES)
+    ends = NAMES[stored.edge_index.numpy()]
+    assert set(graph.edges) == set(zip(*ends, strict=True))
+    assert {"x", "y", "e0", "e3", "label", "class"} <= graph.nodes["n0"].keys()
+    assert ElementTree.parse(tmp_path / "g.graphml").getroot().tag.endswith("graphml")
+
+    call("export", run, "--to", "neo4j", "--out", tmp_path / "neo")
+    nodes = pd.read_csv(tmp_path / "neo" / "nodes.csv")
+    assert list(nodes) == ["node:ID", "class", "embedding:float[]", ":LABEL"]
+    rows = np.array([[float(x) for x in one.split(";")] for one in nodes["embedding:float[]"]])
+    np.testing.assert_allclose(rows, embedding, rtol=1e-5, atol=1e-6)
+    joined = pd.read_csv(tmp_path / "neo" / "relationships.csv")
+    assert joined[":START_ID"].tolist() == ends[0].tolist()
+
+    call("export", run, "--to", "tensorboard", "--out", tmp_path / "tb")
+    vectors = np.loadtxt(tmp_path / "tb" / "tensors.tsv", delimiter="\t")
+    np.testing.assert_allclose(vectors, embedding, rtol=1e-5, atol=1e-6)
+    metadata = pd.read_csv(tmp_path / "tb" / "metadata.tsv", sep="\t")
+    assert metadata["node"].tolist() == NAMES.tolist()
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+
+
+def test_tensorboards_own_reader_takes_the_projector_folder(folder: Path, tmp_path: Path) -> None:
+    text_format = pytest.importorskip("google.protobuf.text_format")
+    config = pytest.importorskip("tensorboard.plugins.projector.projector_config_pb2")
+    call("export", folder / "run", "--to", "tensorboard", "--out", tmp_path / "tb")
+    text = (tmp_path / "tb" / "projector_config.pbtxt").read_text()
+    (read,) = text_format.Parse(text, config.ProjectorConfig()).embeddings
+    assert read.tensor_path == "tensors.tsv"
+    assert read.tensor_shape[0] == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("similar", "RUN", "nobody"), "no node 'nobody'"),
+        (("predict", "RUN", "--threshold", "half"), "between 0 and 1, or auto"),
+        (("predict", "RUN", "--class-weight", "heavy"), "class_weight must be one of"),
+        (("predict", "RUN", "--out", "p.txt"), "ending must be one of"),
+        (("predict", "RUN", "--new-edges", "e.csv"), "--new-features"),
+        (("embed", "RUN", "--new-features", "f.csv"), "--new-edges"),
+        (("embed", "RUN", "--refresh"), "graph that has grown"),
+        (("links", "RUN", "--check", "maybe"), "--check must be one of"),
+        (("export", "RUN", "--to", "word"), "--to must be one of"),
+        (("export", "RUN", "--to", "neo4j", "--out", "RUN"), "holds other files"),
+        (("export", "RUN", "--to", "csv", "--dimensions", "4000"), "directions to keep"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(folder / "run") if one == "RUN" else one for one in arguments]
+    with pytest.raises(InputError, match=words):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_faiss_is_named_where_it_is_missing(folder: Path, tmp_path: Path) -> None:
+    try:
+        import faiss  # type: ignore[import-not-found]
+    except ImportError:
+        with pytest.raises(InputError, match="pip install faiss-cpu"):
+            call("export", folder / "run", "--to", "faiss", "--out", tmp_path / "i.faiss")
+        return
+    call("export", folder / "run", "--to", "faiss", "--out", tmp_path / "i.faiss")
+    assert faiss.read_index(str(tmp_path / "i.faiss")).ntotal == 150

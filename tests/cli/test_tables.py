@@ -1,0 +1,159 @@
+"""From raw tables of mixed columns to embeddings, on the command line and in Python."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from h3gnn import H3GNN, read_graph
+from h3gnn.cli.app import app
+from h3gnn.cli.source import parse_columns
+from h3gnn.errors import GraphError, InputError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY: dict[str, Any] = {"n_models": 1, "epochs": 2, "channels": 8}
+QUICK = ("--preset", "single", "--epochs", "2", "--channels", "8")
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def make(name: str, folder: Path, *arguments: str) -> Path:
+    before = sys.argv
+    sys.argv = [name, "--out", str(folder), *arguments]
+    try:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+    return folder
+
+
+@pytest.fixture
+def people() -> pd.DataFrame:
+    chance = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": [None if row % 7 == 0 else float(chance.integers(18, 80)) for row in range(40)],
+            "town": chance.choice(["Ulm", "Bonn", "Jena"], 40),
+            "since": pd.date_range("2020-01-01", periods=40, freq="W").strftime("%Y-%m-%d"),
+            "memo": [
+                f"likes {a} and {b} a lot" for a in ("tea", "chess", "rain", "bread") for b in range(10)
+            ],
+            "mail": [f"p{row}@x.de" for row in range(40)],
+        },
+        index=[f"p{row}" for row in range(40)],
+    )
+
+
+RING = np.array([np.arange(40), np.roll(np.arange(40), -1)])
+
+
+def test_a_data_frame_of_mixed_columns_is_fitted_and_new_rows_follow_its_plan(
+    people: pd.DataFrame, tmp_path: Path
+) -> None:
+    with pytest.warns(UserWarning, match="mail is left out"):
+        model = H3GNN(**TINY).fit(people, edge_index=RING)
+    assert model.scaler_.kind == "none"
+    assert any("mail is left out" in note for note in model.graph_.provenance.mended)
+    model.save(tmp_path / "run")
+    loaded = H3GNN.load(tmp_path / "run")
+    shuffled = people[["memo", "since", "town", "age"]]  # another order, and one column that is not needed
+    for one in (model, loaded):
+        np.testing.assert_allclose(one.transform(shuffled, edge_index=RING), model.embedding_, atol=1e-5)
+    other = loaded.transform(people.assign(town="Ulm"), edge_index=RING)
+    assert np.abs(other - model.embedding_).max() > 1e-3
+    with pytest.raises(GraphError, match="no column 'town'"):
+        loaded.transform(people.drop(columns="town"), edge_index=RING)
+
+
+def test_a_table_alone_may_hold_mixed_columns_too(people: pd.DataFrame) -> None:
+    with pytest.warns(UserWarning, match="mail is left out"):
+        model = H3GNN(**TINY, n_neighbors=3).fit(people)
+    np.testing.assert_allclose(model.transform(people.iloc[:5]), model.embedding_[:5], atol=1e-5)
+    new = people.iloc[:1].assign(age=33.0, memo="likes chess and rain a lot")
+    assert np.isfinite(model.transform(new)).all()
+
+
+def test_features_of_another_plan_are_refused(people: pd.DataFrame, tmp_path: Path) -> None:
+    people.to_csv(tmp_path / "f.csv", index_label="id")
+    people.assign(age=1.5 * people["age"]).to_csv(tmp_path / "g.csv", index_label="id")
+    (tmp_path / "e.csv").write_text("source,target\np0,p1\np1,p2\n")
+    model = H3GNN(**TINY).fit(read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv"))
+    with pytest.raises(GraphError, match=r"another plan .*plan=model.graph_.plan"):
+        model.transform(read_graph(tmp_path / "e.csv", features=tmp_path / "g.csv"))
+    graph = read_graph(tmp_path / "e.csv", features=tmp_path / "g.csv", plan=model.graph_.plan)
+    assert model.transform(graph).shape == model.embedding_.shape
+
+
+def test_inspect_fit_and_embed_the_fraud_tables(tmp_path: Path) -> None:
+    folder = make("make_fraud", tmp_path, "--accounts", "150")
+    again = make("make_fraud", tmp_path / "again", "--accounts", "150")
+    assert (folder / "accounts.csv").read_bytes() == (again / "accounts.csv").read_bytes()
+    graph = ("--edges", folder / "transactions.csv", "--features", folder / "accounts.csv")
+    shown = run("inspect", *graph)
+    assert shown.exit_code == 0, shown.output
+    lines = [line for line in shown.output.splitlines() if " -> " in line]
+    assert [line.split()[0] for line in lines] == [
+        *("country", "opened", "balance", "account_type", "memo", "is_fraud")
+    ]
+    assert "edges run from from_account to to_account" in shown.output
+    told = json.loads(run("inspect", *graph, "--repeated", "count", "--json").stdout)
+    kinds = {column["name"]: column["kind"] for column in told["columns"]}
+    assert kinds["memo"] == "text"
+    assert kinds["is_fraud"] == "label"
+    assert (told["classes"], told["weighted"]) == (2, True)
+    fitted = run("fit", *graph, "--out", tmp_path / "run", *QUICK)
+    assert fitted.exit_code == 0, fitted.output
+    rows = (folder / "accounts.csv").read_text().splitlines()
+    (tmp_path / "new.csv").write_text("\n".join([rows[0], *rows[1:61]]) + "\n")
+    arguments = ("--edges", folder / "transactions.csv", "--features", tmp_path / "new.csv")
+    embedded = run(
+        "embed", tmp_path / "run", *arguments, "--unknown-nodes", "drop", "--out", tmp_path / "z.csv"
+    )
+    assert embedded.exit_code == 0, embedded.output
+    assert len(pd.read_csv(tmp_path / "z.csv")) == 60
+
+
+def test_fit_the_products_with_text(tmp_path: Path) -> None:
+    folder = make("make_products", tmp_path, "--products", "120")
+    graph = ("--edges", folder / "purchases.csv", "--features", folder / "products.csv")
+    fitted = run("fit", *graph, "--label-column", "category", "--out", tmp_path / "run", *QUICK)
+    assert fitted.exit_code == 0, fitted.output
+    model = H3GNN.load(tmp_path / "run")
+    assert {column.name: column.kind for column in model.graph_.plan.columns} == {
+        **{"title": "text", "description": "text", "brand": "category", "price": "number"},
+        **{"listed": "date", "tags": "list", "category": "label"},
+    }
+
+
+def test_kinds_may_be_said_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\n")
+    (tmp_path / "f.csv").write_text("id,zip,day\na,10115,1/2/2020\nb,80331,3/4/2020\nc,10115,5/6/2020\n")
+    graph = ("--edges", tmp_path / "e.csv", "--features", tmp_path / "f.csv")
+    refused = run("inspect", *graph)
+    assert isinstance(refused.exception, GraphError)
+    assert "day=date:dmy" in str(refused.exception)
+    told = run("inspect", *graph, "--columns", "zip=category,day=date:dmy", "--json")
+    assert [one["kind"] for one in json.loads(told.stdout)["columns"]] == ["category", "date"]
+    again = run("inspect", *graph, "--column", "zip=category", "--column", "day=date:mdy", "--json")
+    assert json.loads(again.stdout)["columns"][0]["why"] == "as you said"
+    assert parse_columns(["a=b=text", "c = number,"]) == {"a=b": "text", "c": "number"}
+    with pytest.raises(InputError, match="--columns takes NAME=KIND"):
+        parse_columns(["zip"])
+
+
+def test_several_tables_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "calls.csv").write_text("caller,callee\na,b\nb,c\n")
+    (tmp_path / "mails.csv").write_text("sender,receiver\na,c\n")
+    told = run("inspect", "--edges", tmp_path / "calls.csv", "--edges", tmp_path / "mails.csv", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["edges"] == 3

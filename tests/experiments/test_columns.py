@@ -1,0 +1,133 @@
+"""The user's own columns on a page, and another run beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h3gnn import H3GNN, Graph
+from h3gnn.errors import InputError
+from h3gnn.experiments.collect import collect_findings, graph_title
+from h3gnn.experiments.columns import MOST_VALUES, arrange_columns, read_columns
+from h3gnn.experiments.others import beside
+from h3gnn.graphs.checks import check_graph
+
+IDS = np.array(["a", "b", "c", "d"], dtype=object)
+QUICK: dict[str, Any] = {"epochs": 1, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
+
+
+def test_a_table_is_matched_by_id_and_each_column_is_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(
+        "amount;account;country;opened;vip\n5;c;DE;2020-03-01;True\n7.5;a;FR;2021-01-05;False\n;b;DE;;\n9;x;IT;;True\n"
+    )
+    own = read_columns(tmp_path / "own.csv", IDS)
+    assert own.notes == (f"{tmp_path}/own.csv has no row for 1 of 4 nodes; they are grey",)
+    (amount,) = own.measures
+    assert amount.key == "own_amount"
+    np.testing.assert_array_equal(amount.values, [7.5, np.nan, 5, np.nan])
+    country, opened, vip = own.categories
+    assert [country.names[at] if at >= 0 else None for at in country.values] == ["FR", "DE", "DE", None]
+    assert opened.names == ("2020-03-01", "2021-01-05")  # few enough to be days, in their order
+    assert opened.values.tolist() == [1, -1, 0, -1]
+    assert [vip.names[at] if at >= 0 else None for at in vip.values] == ["False", None, "True", None]
+    assert own.texts == ()
+
+
+def test_whole_numbers_that_a_gap_made_fractions_are_still_ids(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("id,x\n2,20\n,5\n0,1\n")
+    own = read_columns(tmp_path / "own.csv", np.array([0, 1, 2]))
+    np.testing.assert_array_equal(own.measures[0].values, [1, np.nan, 20])
+    pd.DataFrame({"x": [1, 2]}, index=pd.Index(["b", "a"], name="who")).to_parquet(tmp_path / "own.parquet")
+    np.testing.assert_array_equal(
+        read_columns(tmp_path / "own.parquet", IDS).measures[0].values, [2, 1, np.nan, np.nan]
+    )
+
+
+def test_words_that_hardly_repeat_are_texts_and_many_dates_are_years() -> None:
+    table = pd.DataFrame(
+        {
+            "title": [f"product {i}" for i in range(100)],
+            "day": pd.date_range("2019-06-01", periods=100, freq="11D"),
+            "colour": ["red", "blue"] * 50,
+        }
+    )
+    own = arrange_columns(table.assign(shop=[f"s{min(i, 8)}" for i in range(100)]))
+    assert [name for name, _ in own.texts] == ["title"]
+    assert [one.title for one in own.categories] == ["day", "colour", "shop"]
+    assert own.categories[0].names == ("2019", "2020", "2021", "2022")
+    assert own.categories[2].names[0] == "s8"  # the most frequent first
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.sampled_from("abcdefghijklmnopqrstuvwxyz")), min_size=1, max_size=400)
+)
+def test_a_category_says_of_each_node_its_own_word_or_other(words: list[str | None]) -> None:
+    own = arrange_columns(pd.DataFrame({"w": pd.Series(words, dtype=object)}))
+    if not any(words):
+        assert own.categories == ()
+        return
+    if own.texts:
+        assert own.texts[0][1] == tuple(one or "" for one in words)
+        return
+    (found,) = own.categories
+    assert len(found.names) <= MOST_VALUES
+    for word, at in zip(words, found.values, strict=True):
+        assert (at < 0) == (word is None)
+        assert word is None or found.names[at] == word or found.names[at].startswith("other (")
+
+
+def test_what_cannot_be_matched_is_told_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("account,x\n1,2\n")
+    with pytest.raises(
+        InputError, match=r"no node of the run, such as 'a', is in any column; .* --id-column"
+    ):
+        read_columns(tmp_path / "own.csv", IDS)
+    with pytest.raises(InputError, match="has no column 'id'; it has 'account', 'x'"):
+        read_columns(tmp_path / "own.csv", IDS, "id")
+    with pytest.raises(InputError, match="there is no file"):
+        read_columns(tmp_path / "none.csv", IDS)
+
+
+def small(ids: list[str], names: tuple[str, ...] = ("a", "b")) -> Graph:
+    nodes = len(ids)
+    ends = np.array([[i, (i + 1) % nodes] for i in range(nodes)]).T
+    features = np.random.default_rng(0).normal(size=(nodes, 3))
+    labels = np.arange(nodes) % len(names)
+    both = np.concatenate([ends, ends[::-1]], axis=1)
+    return check_graph(features, both, labels=labels, class_names=names, node_ids=np.array(ids, dtype=object))
+
+
+def test_another_run_is_matched_by_id_and_says_what_differs() -> None:
+    ids = [f"n{i}" for i in range(20)]
+    one = H3GNN.from_preset("single", **QUICK).fit(small(ids))
+    other = H3GNN.from_preset("single", **{**QUICK, "epochs": 2}).fit(small([*ids[::-1], "new", "newer"]))
+    told, embedding = beside(one, one.graph_, other, "b")
+    assert told.different == {"epochs": (1, 2)}
+    assert told.notes == ("the graph: 22 nodes, 44 edges there",)
+    np.testing.assert_array_equal(embedding, other.embedding_[:20][::-1])
+    with pytest.raises(InputError, match=r"b has no node new \(2 of 22 nodes are missing there\)"):
+        beside(other, other.graph_, one, "b")
+    found = collect_findings(one, other=("b", other))
+    assert found.scores is not None
+    assert [row.representation for row in found.scores.rows][-1] == "other run: b"
+    assert found.other == told
+
+
+def test_the_title_says_what_the_graph_is() -> None:
+    graph = small([f"n{i}" for i in range(1200)], ("fraud", "honest"))
+
+    def named(source: str) -> str:
+        from dataclasses import replace
+
+        return graph_title(replace(graph, provenance=replace(graph.provenance, source=source)))
+
+    assert named("edges.csv, features.csv, labels.csv") == "1,200 nodes, fraud or honest"
+    assert named("edges.csv, accounts.parquet") == "accounts: 1,200 nodes, fraud or honest"
+    assert named("texas (geom-gcn, npz)") == "texas: 1,200 nodes, fraud or honest"
+    assert named("mixed_graph(nodes=1000, seed=0)") == "mixed graph: 1,200 nodes, fraud or honest"

@@ -1,0 +1,252 @@
+"""Columns of any kind: recognised, encoded by hand-worked rules, kept, and applied to new rows by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.encoding import encode_table
+from h3gnn.graphs.kinds import recognise
+from h3gnn.graphs.plan import TablePlan
+
+SENTENCES = [f"the {a} {b} sleeps well" for a in ("red", "old", "big") for b in ("fox", "cat", "owl", "bee")]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "kind"),
+    [
+        ("age", [31, 45, 27], "number"),
+        ("age", ["31", "", "27"], "number"),
+        ("age", ["31", "n/a", "27"], "number"),
+        ("price", ["$1,200.50", "$80", "$2,000"], "number"),
+        ("price", ["3,14", "2,5", "10,75"], "number"),
+        ("vip", [True, False, None], "boolean"),
+        ("vip", ["yes", "no", "no"], "boolean"),
+        ("vip", [0, 1, 1], "boolean"),
+        ("town", ["Ulm", "Bonn", "Ulm"], "category"),
+        ("zip", ["01067", "01067", "80331"], "category"),
+        ("branch_id", [3, 3, 4], "category"),
+        ("opened", ["2020-01-31", "2021-12-01", ""], "date"),
+        ("opened", ["31.01.2020", "01.12.2021", "02.03.2020"], "date"),
+        ("opened", ["1/31/2020", "12/1/2021", "3/2/2020"], "date"),
+        ("at", pd.to_datetime(["2020-01-01 10:00", "2020-01-02 11:00", "NaT"]), "date"),
+        ("tags", ["a|b", "b|c", "a", "b"], "list"),
+        ("tags", ['["a", "b"]', "[]", '["b"]'], "list"),
+        ("tags", [["a"], ["b", "a"], None], "list"),
+        ("memo", SENTENCES, "text"),
+        (
+            "memo",
+            ["今日は良い天気ですねえ皆さん", "明日は雨が降るでしょうか", "昨日はとても寒かったですね"],
+            "text",
+        ),
+        ("email", ["a@x.de", "b@x.de", "c@x.de"], "identifier"),
+        ("customer_id", [7, 8, 9], "identifier"),
+        ("__index_level_0__", [0, 1, 2], "identifier"),
+        ("unit", ["EUR", "EUR", "EUR"], "constant"),
+        ("none", [None, None, None], "constant"),
+    ],
+)
+def test_a_column_is_recognised(name: str, cells: Any, kind: str) -> None:
+    found = recognise(name, pd.Series(cells))
+    assert (found.kind, found.doubt) == (kind, "")
+    assert found.why
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["1", "2", "three", "4"], r"row 2, column 'c': 'three' is not a number; .*c=category.*c=number"),
+        (["2020-01-01", "2020-01-02", "soon"], "'soon' is not a date"),
+        (
+            ["1/2/2020", "3/4/2020", "5/6/2020"],
+            r"days and months could be exchanged; say c=date:dmy or c=date:mdy",
+        ),
+        (["1", "2", "inf"], "the value is infinity"),
+        ([[1.5, 2.0], [1.0], [0.5, 0.1]], "another length"),
+        ([1.0, np.inf, 2.0], "the value is infinity"),
+    ],
+)
+def test_what_would_be_a_guess_is_refused_with_a_remedy(cells: Any, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        encode_table(pd.DataFrame({"c": pd.Series(cells), "x": range(len(cells))}))
+
+
+def test_numbers_gaps_and_categories_by_hand() -> None:
+    frame = pd.DataFrame({"age": [10.0, 30.0, None, 20.0], "town": ["b", "a", None, "b"]})
+    values, plan, _ = encode_table(frame)
+    deviation = np.sqrt(200 / 3)
+    assert plan.names == ("age", "age is missing", "town=b", "town=a", "town is missing")
+    expected = [
+        [-10 / deviation, 0, 1, 0, 0],
+        [10 / deviation, 0, 0, 1, 0],
+        [0, 1, 0, 0, 1],  # the median is the mean here
+        [0, 0, 1, 0, 0],
+    ]
+    np.testing.assert_allclose(values, expected, atol=1e-12)
+
+
+def test_dates_are_elapsed_days_and_places_on_circles() -> None:
+    days = pd.date_range("2021-01-03", periods=9, freq="D")  # a Sunday, with which weeks begin
+    values, plan, _ = encode_table(
+        pd.DataFrame({"day": days.strftime("%Y-%m-%d"), "town": list("ababbbaba")})
+    )
+    at = {name: values[:, place] for place, name in enumerate(plan.names)}
+    np.testing.assert_allclose(np.diff(at["day"]), 1 / np.arange(9).std())
+    np.testing.assert_allclose(at["day, sine of the week"][:2], [0, np.sin(2 * np.pi / 7)], atol=1e-9)
+    np.testing.assert_allclose(at["day, cosine of the week"][[0, 7]], [1, 1], atol=1e-9)
+    assert "elapsed time" in plan.columns[0].learned.how
+
+
+def test_lists_are_marked_item_by_item_and_many_items_are_hashed() -> None:
+    values, plan, _ = encode_table(pd.DataFrame({"tags": ["a|b", "b", "b|a", ""], "n": [1.0, 2, 3, 4]}))
+    assert plan.names[:3] == ("tags: a", "tags: b", "tags is missing")
+    assert values[:, :3].tolist() == [[1, 1, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]]
+    many: Any = [[f"item{row}", f"item{row + 1}", "all"] for row in range(400)]
+    values, plan, _ = encode_table(pd.DataFrame({"tags": many}))
+    assert "hashed" in plan.columns[0].learned.how
+    assert values.shape == (400, 256)
+    assert 2 <= values.sum(axis=1).min() <= values.sum(axis=1).max() <= 3
+
+
+def test_rare_and_unknown_words_share_a_place() -> None:
+    words = ["a"] * 600 + ["b"] * 399 + ["odd"]
+    values, plan, _ = encode_table(pd.DataFrame({"w": words}))
+    assert plan.names == ("w=a", "w=b", "w is rare")
+    assert values[-1].tolist() == [0, 0, 1]
+    new, _, notes = encode_table(pd.DataFrame({"w": ["b", "never met"]}), plan)
+    assert new.tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert not notes
+
+
+def test_what_is_new_to_a_plan_is_said() -> None:
+    frame = pd.DataFrame({"w": ["a", "b", "a", "b"], "x": [1.0, 2, 3, 4]})
+    _, plan, _ = encode_table(frame)
+    new, _, notes = encode_table(pd.DataFrame({"x": [None, 2.5], "w": ["c", "a"]}), plan)
+    assert new[0].tolist() == [0, 0, 0]  # an unknown word is nowhere, a gap is the median
+    assert any("w: 1 rows hold a word" in note for note in notes)
+    assert any("x: 1 gaps" in note for note in notes)
+    with pytest.raises(GraphError, match=r"no column 'w', which the model was fitted with.*there are x, v"):
+        encode_table(frame.rename(columns={"w": "v"})[["x", "v"]], plan)
+    with pytest.raises(InputError, match="fitted with 'w' as category, not text"):
+        encode_table(frame, plan, columns={"w": "text"})
+
+
+def test_texts_that_share_words_are_near_each_other() -> None:
+    values, plan, _ = encode_table(
+        pd.DataFrame({"memo": [*SENTENCES, "an invoice for steel and coal", None]})
+    )
+    assert plan.columns[0].kind == "text"
+    near = np.linalg.norm(values[0] - values[1])  # the red fox, the red cat
+    far = np.linalg.norm(values[0] - values[-2])
+    assert near < far
+    assert np.abs(values[-1][:-1]).max() == 0
+    assert values[-1][-1] == 1
+    assert values[:, :-1].std(axis=0).max() == pytest.approx(1, rel=0.05)
+
+
+def test_characters_are_enough_where_no_blanks_divide_words() -> None:
+    texts = ["東京の天気は晴れです今日も", "東京の天気は雨です今日も", "猫が好きな人は多いのですよ"]
+    values, plan, _ = encode_table(pd.DataFrame({"memo": texts}))
+    assert plan.columns[0].form == "characters"
+    assert np.linalg.norm(values[0] - values[1]) < np.linalg.norm(values[0] - values[2])
+
+
+def test_a_table_of_numbers_stays_as_it_is() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2000.0], "b": [0, 1], "c": [5, 5]})
+    graph = as_graph(frame, np.array([[0], [1]]))
+    assert graph.features.tolist() == [[1, 0, 5], [2000, 1, 5]]
+    assert graph.plan is not None
+    assert graph.plan.as_is
+
+
+def test_numbers_beside_what_is_left_out_stay_as_they_are_too() -> None:
+    frame = pd.DataFrame({"mail": ["a@b", "c@d", "e@f"], "a": [1.0, 2000.0, 7.0], "label": ["x", None, "y"]})
+    values, plan, notes = encode_table(frame)
+    assert values.tolist() == [[1], [2000], [7]]
+    assert plan.label == "label"
+    assert any("mail is left out (identifier" in note for note in notes)
+    assert any("label is the class and no feature" in note for note in notes)
+
+
+def test_a_class_known_for_few_rows_is_no_feature_and_a_coordinate_is_no_class() -> None:
+    few = pd.DataFrame({"is_bad": [None] * 8 + ["yes", "no"], "x": np.arange(10.0), "y": np.arange(10.0)})
+    _, plan, _ = encode_table(few)
+    assert [column.kind for column in plan.columns] == ["label", "number", "number"]
+    _, plan, _ = encode_table(few, columns={"is_bad": "boolean"})
+    assert plan.label is None
+    assert "is_bad is missing" in plan.names
+
+
+def test_a_person_may_contradict() -> None:
+    frame = pd.DataFrame(
+        {"zip": [10115, 10115, 80331], "n": ["1", "2", "x"], "day": ["1/2/2020"] * 2 + ["3/2/2020"]}
+    )
+    values, plan, _ = encode_table(frame, columns={"zip": "category", "n": "number", "day": "date:dmy"})
+    assert plan.names[:2] == ("zip=10115", "zip=80331")
+    assert values[2][plan.names.index("n is missing")] == 1
+    assert "1 cells that are none count as missing" in plan.columns[1].why
+    _, month_first, _ = encode_table(frame, columns={"n": "identifier", "day": "date:mdy"})
+    spans = [one.columns[2].learned.plain["scale"] for one in (plan, month_first)]
+    assert spans[0] < spans[1]  # a month apart, and two
+    with pytest.raises(InputError, match="no column 'nobody'"):
+        encode_table(frame, columns={"nobody": "text"})
+    with pytest.raises(InputError, match="cannot be of the kind 'colour'; there are number, boolean"):
+        encode_table(frame, columns={"zip": "colour"})
+
+
+def test_a_plan_comes_back_from_json_and_tensors() -> None:
+    frame = pd.DataFrame(
+        {
+            "memo": SENTENCES,
+            "town": ["a", "b", None] * 4,
+            "day": pd.date_range("2020", periods=12),
+            "v": [[1.0, float(row)] for row in range(12)],
+            "age": [1.0, None] * 6,
+        }
+    )
+    values, plan, _ = encode_table(frame)
+    back = TablePlan.from_dict(json.loads(json.dumps(plan.as_dict())), plan.tensors())
+    again, _, _ = encode_table(frame.iloc[::-1, ::-1], back)  # rows and columns in another order
+    np.testing.assert_allclose(again[::-1], values, atol=1e-9)
+
+
+def test_many_problems_are_listed_together_and_the_rest_is_counted() -> None:
+    cells = ["1"] * 60 + [f"bad{row}" for row in range(30)]
+    with pytest.raises(GraphError, match="30 problems, the first 20 of which are") as caught:
+        encode_table(pd.DataFrame({"c": cells}))
+    lines = str(caught.value).splitlines()
+    assert sum("is not a number" in line for line in lines) == 20
+    assert "what to do: mend the cell" in lines[-1]
+
+
+def test_a_sentence_model_reads_text_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame({"memo": SENTENCES})
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(InputError, match="there is no folder"):
+        encode_table(frame, text_model=str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"pip install 'h3gnn\[text\]'"):
+        encode_table(frame, text_model=str(tmp_path))
+
+    class Model:
+        def __init__(self, folder: str, local_files_only: bool) -> None:
+            assert local_files_only
+
+        def encode(self, texts: list[str], show_progress_bar: bool) -> Any:
+            return np.array([[len(text), text.count("e")] for text in texts], dtype=np.float32)
+
+    library = ModuleType("sentence_transformers")
+    library.SentenceTransformer = Model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)
+    values, plan, _ = encode_table(frame, text_model=str(tmp_path))
+    assert values.shape == (12, 2)
+    assert "sentence model" in plan.columns[0].learned.how
+    np.testing.assert_allclose(encode_table(frame, plan)[0], values)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+from h3gnn import H3GNN, Graph, InputError, NodeClassifier
+from h3gnn import classifier as module
+
+QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 1, "device": "cpu"}
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often an embedding was fitted; nothing is kept from another test."""
+    module._EMBEDDINGS.clear()
+    counted: list[int] = []
+    plain = H3GNN.fit
+
+    def counting(self: H3GNN, *given: Any, **named: Any) -> H3GNN:
+        counted.append(self.epochs)
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(H3GNN, "fit", counting)
+    return counted
+
+
+def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[int]) -> None:
+    assert small_mixed.labels is not None
+    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    scores = cross_val_score(nodes, np.arange(100), small_mixed.labels.numpy(), cv=3)
+    assert scores.shape == (3,)
+    assert fits == [2]  # an embedding needs no labels: one serves all folds
+
+
+def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int]) -> None:
+    assert small_mixed.labels is not None
+    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    grid = {"embedder__epochs": [0, 2], "class_weight": ["none", "balanced"]}
+    search = GridSearchCV(nodes, grid, cv=2).fit(np.arange(100), small_mixed.labels.numpy())
+    assert sorted(fits) == [0, 2]
+    assert search.best_params_.keys() == grid.keys()
+
+
+def test_clones_share_the_graph_and_nothing_that_was_learned(small_mixed: Graph) -> None:
+    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed, threshold=0.2)
+    other = clone(nodes)
+    assert other.graph is small_mixed
+    assert other.threshold == 0.2
+    assert other.get_params()["embedder__epochs"] == 2
+    assert other.set_params(embedder__epochs=5).embedder.epochs == 5
+    assert nodes.embedder.epochs == 2
+
+
+def test_named_nodes_and_worded_classes(fits: list[int]) -> None:
+    graph = nx.Graph()
+    for side in ("a", "b"):
+        for one in range(12):
+            graph.add_node(f"{side}{one}", x=[float(side == "a"), one / 12])
+            graph.add_edge(f"{side}{one}", f"{side}{(one + 1) % 12}")
+    nodes = NodeClassifier(H3GNN(**QUICK, smoothing=0.5), graph)
+    known = [f"{side}{one}" for side in "ab" for one in range(6)]
+    nodes.fit(known, ["left"] * 6 + ["right"] * 6)
+    asked = ["a7", "b7", "b11"]
+    assert nodes.predict(asked).tolist() == ["left", "right", "right"]
+    assert nodes.classes_.tolist() == ["left", "right"]
+    probabilities = nodes.predict_proba(asked)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert nodes.cannot_tell(asked).dtype == bool
+    assert nodes.score(asked, ["left", "right", "right"]) == 1
+    with pytest.raises(InputError, match="no node 'c1'"):
+        nodes.predict(["c1"])
+
+
+def test_what_is_no_list_of_nodes_is_refused(small_mixed: Graph) -> None:
+    with pytest.raises(InputError, match="needs the graph"):
+        NodeClassifier().fit([0], [1])
+    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    with pytest.raises(InputError, match="not features: one column"):
+        nodes.fit(np.ones((5, 3)), np.zeros(5))
+    with pytest.raises(InputError, match="row 1: the class is missing"):
+        nodes.fit([0, 1], [1.0, np.nan])
+    with pytest.raises(InputError, match="one class for each of 2 nodes"):
+        nodes.fit([0, 1], [1])

@@ -1,0 +1,335 @@
+"""What a person hands to the estimator is taken for what it is, or refused with the call that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+import sklearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from h3gnn import H3GNN, GraphError, InputError, as_graph
+from h3gnn.inputs import column_order
+
+SMALL: dict[str, Any] = {"n_models": 1, "epochs": 2, "channels": 8, "heads": 2, "device": "cpu"}
+CHANCE = np.random.default_rng(0)
+NODES = 40
+X = CHANCE.normal(size=(NODES, 5))
+Y = (X[:, 0] > 0).astype(int)
+EDGES = np.array(nx.gnm_random_graph(NODES, 120, seed=1).edges).T
+ADJACENCY = sp.csr_array((np.ones(240), np.concatenate([EDGES, EDGES[::-1]], axis=1)), shape=(NODES, NODES))
+FRAME = pd.DataFrame(X, columns=list("abcde"), index=[f"n{i}" for i in range(NODES)])
+NAMED = pd.DataFrame({"source": FRAME.index[EDGES[0]], "target": FRAME.index[EDGES[1]]})
+
+
+@pytest.fixture(scope="module")
+def of_graph() -> H3GNN:
+    return H3GNN(**SMALL).fit(X, edge_index=EDGES)
+
+
+@pytest.fixture(scope="module")
+def of_frame() -> H3GNN:
+    return H3GNN(**SMALL).fit(FRAME, edge_index=NAMED)
+
+
+# the fitted graph's own rows, and no others, need no edges
+
+
+def test_a_pipeline_that_was_fitted_with_edges_predicts_its_own_rows_with_them() -> None:
+    pipeline = Pipeline([("g", H3GNN(**SMALL)), ("c", LogisticRegression())])
+    pipeline.fit(X, Y, g__edge_index=EDGES)
+    embedding = pipeline.named_steps["g"].embedding_
+    np.testing.assert_array_equal(pipeline.predict(X), pipeline.named_steps["c"].predict(embedding))
+
+
+@pytest.mark.parametrize("rows", [X[:20], X[::-1], X + 1, np.concatenate([X, X[:1]])])
+def test_other_rows_without_edges_are_refused_with_the_way_to_route_them(of_graph: H3GNN, rows: Any) -> None:
+    with pytest.raises(InputError, match=r"transform\(X, edge_index=E\).*set_transform_request"):
+        of_graph.transform(rows)
+    assert of_graph.n_features_in_ == 5
+
+
+def test_own_rows_are_known_in_any_form(of_graph: H3GNN, of_frame: H3GNN) -> None:
+    for rows in (X, X.tolist(), sp.csr_matrix(X), pd.DataFrame(X)):
+        np.testing.assert_array_equal(of_graph.transform(rows), of_graph.embedding_)
+    np.testing.assert_array_equal(of_frame.transform(FRAME[list("edcba")]), of_frame.embedding_)
+    with pytest.raises(InputError, match="edge_index=E"):
+        of_frame.transform(FRAME.set_axis([f"m{i}" for i in range(NODES)]))  # other nodes that look alike
+    wide: Any = sp.random_array((NODES, 200), density=0.02, rng=1, format="csr")
+    model = H3GNN(**SMALL).fit(wide, edge_index=EDGES)
+    np.testing.assert_array_equal(model.transform(wide), model.embedding_)
+    with pytest.raises(InputError, match="edge_index=E"):
+        model.transform(wide + wide)
+
+
+def test_metadata_routing_carries_the_edges() -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        first = H3GNN(**SMALL).set_fit_request(edge_index=True).set_transform_request(edge_index=True)
+        pipeline = make_pipeline(first, LogisticRegression()).fit(X, Y, edge_index=EDGES)
+        fewer = EDGES[:, :60]
+        assert pipeline.predict(X[:30], edge_index=fewer[:, (fewer < 30).all(axis=0)]).shape == (30,)
+        with pytest.raises(InputError, match="set_transform_request"):
+            pipeline.predict(X[:30])
+
+
+# feature columns are known by their names
+
+
+def test_columns_in_another_order_are_put_in_order(of_frame: H3GNN) -> None:
+    assert of_frame.feature_names_in_.tolist() == list("abcde")
+    mixed = FRAME[list("cabed")]
+    np.testing.assert_array_equal(of_frame.transform(mixed, edge_index=NAMED), of_frame.embedding_)
+    grown, edges = pd.concat([mixed, mixed[:1].set_axis(["new"])]), NAMED[:50]
+    np.testing.assert_array_equal(
+        of_frame.transform(grown, edge_index=edges),
+        of_frame.transform(grown[list("abcde")], edge_index=edges),
+    )
+    table = H3GNN(**SMALL).fit(FRAME)
+    assert table.feature_names_in_.tolist() == list("abcde")
+    np.testing.assert_array_equal(table.transform(mixed), table.embedding_)
+    np.testing.assert_array_equal(table.transform(mixed + 1), table.transform(FRAME + 1))
+    numbered = H3GNN(**SMALL).fit(pd.DataFrame(X))
+    assert not hasattr(numbered, "feature_names_in_")
+    np.testing.assert_array_equal(numbered.transform(pd.DataFrame(X)[[4, 2, 0, 1, 3]]), numbered.embedding_)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (FRAME.rename(columns={"c": "z"}), "'c' is missing.*'z' is not known"),
+        (FRAME.drop(columns="c"), "'c' is missing"),
+        (FRAME.assign(f=1.0), "'f' is not known"),
+    ],
+)
+@pytest.mark.parametrize("edges", [None, NAMED])
+def test_columns_that_do_not_match_are_refused(frame: Any, message: str, edges: Any) -> None:
+    model = H3GNN(**SMALL).fit(FRAME, edge_index=edges)
+    with pytest.raises(GraphError, match=message):
+        model.transform(frame, edge_index=edges)
+    if edges is not None:
+        with pytest.raises(GraphError, match=message):
+            model.transform(frame)  # nor as the fitted graph's own rows
+
+
+def test_names_on_one_side_alone_are_said_aloud_as_scikit_learn_does(
+    of_frame: H3GNN, of_graph: H3GNN
+) -> None:
+    with pytest.warns(UserWarning, match="X does not have valid feature names, but H3GNN was fitted with"):
+        of_frame.transform(X[:, ::-1].copy(), edge_index=EDGES)
+    with pytest.warns(UserWarning, match="X has feature names, but H3GNN was fitted without"):
+        of_graph.transform(FRAME, edge_index=NAMED)
+    with pytest.raises(GraphError, match="'a' names more than one"):
+        H3GNN(**SMALL).fit(FRAME.rename(columns={"b": "a"}), edge_index=NAMED)
+
+
+def test_names_are_stored_with_the_model_and_forgotten_by_a_second_fit(
+    of_frame: H3GNN, tmp_path: Path
+) -> None:
+    of_frame.save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run")
+    assert again.feature_names_in_.tolist() == list("abcde")
+    mixed = FRAME[list("cabed")] * 2
+    np.testing.assert_allclose(
+        again.transform(mixed, edge_index=NAMED), of_frame.transform(FRAME * 2, edge_index=NAMED), atol=1e-5
+    )
+    assert not hasattr(again.fit(X, edge_index=EDGES), "feature_names_in_")
+
+
+@given(st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=8, unique=True), st.randoms())
+@settings(max_examples=200, deadline=None)
+def test_an_order_is_found_for_any_names_or_refused(names: list[str], random: Any) -> None:
+    given_names = random.sample(names, len(names))
+    order = column_order(tuple(names), tuple(given_names))
+    found = given_names if order is None else [given_names[one] for one in order]
+    assert found == names
+    with pytest.raises(GraphError, match="is missing"):
+        column_order((*names, "long name"), tuple(given_names))
+    with pytest.raises(GraphError, match="is not known"):
+        column_order(tuple(names), (*given_names, "long name"))
+
+
+def test_names_are_known_in_tables_of_other_libraries_too() -> None:
+    mixed = pa.Table.from_pandas(FRAME[list("cabed")], preserve_index=False)
+    for edges in (None, EDGES):
+        model = H3GNN(**SMALL).fit(pa.Table.from_pandas(FRAME, preserve_index=False), edge_index=edges)
+        assert model.feature_names_in_.tolist() == list("abcde")
+        np.testing.assert_array_equal(model.transform(mixed, edge_index=edges), model.embedding_)
+    with pytest.raises(InputError, match="edge_index=edges"):
+        H3GNN(**SMALL).fit(X, pa.Table.from_pandas(NAMED))
+
+
+# edges are edges, wherever they are put
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        EDGES,
+        EDGES.T,
+        EDGES.T.tolist(),
+        EDGES[:, :NODES].T,  # as many edges as nodes
+        ADJACENCY,
+        NAMED,
+        NAMED[:NODES],
+        nx.path_graph(3),
+    ],
+    ids=["2 rows", "2 columns", "list", "as many as nodes", "adjacency", "frame", "short frame", "networkx"],
+)
+def test_edges_as_y_are_refused(edges: Any) -> None:
+    for table in (X, FRAME):
+        with pytest.raises(InputError, match=r"fit\(X, edge_index=edges\)"):
+            H3GNN(**SMALL).fit(table, edges)
+    with pytest.raises(InputError, match=r"fit\(X, edge_index=edges\)"):
+        H3GNN(**SMALL).fit_transform(X, edges)
+
+
+@pytest.mark.parametrize(
+    "y", [Y, Y.tolist(), np.stack([Y, 1 - Y], axis=1), pd.Series(Y), Y[:, None], ["a"] * 40]
+)
+def test_labels_as_y_are_ignored_as_ever(of_graph: H3GNN, y: Any) -> None:
+    model = H3GNN(**SMALL).fit(X, y, edge_index=EDGES)
+    np.testing.assert_array_equal(model.embedding_, of_graph.embedding_)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (EDGES, r"looks like edges.*edge_index"),
+        (EDGES.T, r"looks like edges.*edge_index"),
+        (NAMED.assign(weight=1.0), r"looks like edges.*edge_index"),
+        (ADJACENCY.toarray(), r"square.*scipy\.sparse\.csr_array"),
+        (np.triu(ADJACENCY.toarray()), r"square.*scipy\.sparse\.csr_array"),
+        (pd.DataFrame(ADJACENCY.toarray()), r"square.*scipy\.sparse\.csr_array"),
+        (
+            pd.DataFrame(ADJACENCY.toarray(), index=FRAME.index, columns=FRAME.index),
+            r"called as its rows.*scipy\.sparse\.csr_array",
+        ),
+        (ADJACENCY[:32], r"rows of an adjacency.*embedding_"),
+        (ADJACENCY.toarray()[np.arange(NODES) % 5 > 0], r"rows of an adjacency.*embedding_"),
+    ],
+    ids=[
+        "2 rows",
+        "2 columns",
+        "frame",
+        "dense",
+        "dense, one way",
+        "dense frame",
+        "named frame",
+        "slice",
+        "dense slice",
+    ],
+)
+def test_a_graph_that_would_be_taken_for_a_table_is_refused(table: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        H3GNN(**SMALL).fit(table)
+
+
+def test_cross_validation_over_an_adjacency_is_refused_with_the_right_call() -> None:
+    pipeline = make_pipeline(H3GNN(**SMALL), LogisticRegression())
+    with pytest.raises(InputError, match=r"rows of an adjacency.*cross-validate.*embedding_"):
+        cross_val_score(pipeline, ADJACENCY, Y, cv=4, error_score="raise")
+    with pytest.raises(InputError, match=r"rows of an adjacency.*cross-validate.*embedding_"):
+        cross_val_score(pipeline, X, Y, cv=4, error_score="raise", params={"h3gnn__edge_index": ADJACENCY})
+    with pytest.raises(InputError, match="cross-validation cuts rows off, embed the whole graph once"):
+        cross_val_score(pipeline, X, Y, cv=4, error_score="raise", params={"h3gnn__edge_index": EDGES})
+
+
+@pytest.mark.parametrize("kind", ["normal", "counts", "words"])
+@pytest.mark.parametrize("shape", [(40, 60), (60, 40), (50, 50), (2, 30), (30, 2)])
+def test_tables_of_features_stay_tables(kind: str, shape: tuple[int, int]) -> None:
+    chance = np.random.default_rng(3)
+    table: Any = chance.normal(size=shape)
+    if kind == "counts":
+        table = chance.integers(0, 4, size=shape)
+    if kind == "words":  # a few words stand in many texts, most in few
+        often = 1.2 / np.arange(1, shape[1] + 1)
+        table = sp.csr_matrix((chance.random(shape) < often).astype(float))
+        if shape == (50, 50):
+            return  # a square sparse matrix is a graph, as documented
+    if kind == "counts" and shape == (2, 30):
+        return  # the shape of edges
+    assert H3GNN(**SMALL).fit(table).embedding_.shape[0] == shape[0]
+
+
+# names of nodes survive
+
+
+def test_pandas_output_of_a_networkx_graph_is_indexed_by_its_nodes() -> None:
+    network = nx.relabel_nodes(nx.path_graph(6), dict(enumerate("uvwxyz")))
+    model = H3GNN(**SMALL).set_output(transform="pandas")
+    assert model.fit_transform(network).index.tolist() == list("uvwxyz")
+    table = model.transform(network.subgraph("xyz"))
+    assert table.index.tolist() == list(network.subgraph("xyz"))
+    assert table.columns.tolist() == model.get_feature_names_out().tolist()
+    with sklearn.config_context(transform_output="pandas"):
+        assert H3GNN(**SMALL).fit_transform(network).index.tolist() == list("uvwxyz")
+
+
+def test_the_index_of_a_frame_survives_with_and_without_edges() -> None:
+    for edges in (NAMED, None):
+        model = H3GNN(**SMALL).set_output(transform="pandas")
+        assert model.fit_transform(FRAME, edge_index=edges).index.equals(FRAME.index)
+        assert model.transform(FRAME, edge_index=edges).index.equals(FRAME.index)
+        assert model.graph_.node_ids.tolist() == FRAME.index.tolist()
+    twice = FRAME.set_axis(["same"] * NODES)
+    assert not H3GNN(**SMALL).fit(twice).graph_.has_ids  # as bootstrap samples have them
+
+
+# dates are not numbers
+
+
+DATES = pd.date_range("2024-01-01", periods=NODES)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.stack([DATES.to_numpy()] * 2, axis=1),
+        np.stack([DATES.to_numpy().astype(object)] * 2, axis=1),
+        [[one] for one in DATES],
+        [[one] for one in DATES.to_numpy()],
+    ],
+    ids=["array", "objects", "list", "numpy list"],
+)
+@pytest.mark.parametrize("edges", [None, EDGES])
+def test_dates_are_not_taken_for_numbers(table: Any, edges: Any) -> None:
+    with pytest.raises(GraphError, match="dates or times"):
+        H3GNN(**SMALL).fit(table, edge_index=edges)
+
+
+@pytest.mark.parametrize("edges", [None, EDGES])
+def test_dates_of_a_frame_are_encoded_as_dates(edges: Any) -> None:
+    for table in (FRAME.assign(when=DATES), pd.DataFrame({0: DATES, 1: DATES})):
+        graph = H3GNN(**SMALL).fit(table, edge_index=edges).graph_
+        assert [column.kind for column in graph.plan.columns].count("date") in (1, 2)
+        assert float(graph.features.abs().max()) < 10  # elapsed time to scale, and no nanoseconds
+    spans = H3GNN(**SMALL).fit(FRAME.assign(since=DATES - DATES[0]), edge_index=edges).graph_
+    assert float(spans.features.abs().max()) < 10
+
+
+def test_dates_in_the_place_of_numbers_are_refused_by_a_fitted_model_too(of_frame: H3GNN) -> None:
+    dated = pd.DataFrame(dict.fromkeys("abcde", DATES), index=FRAME.index)
+    for model in (of_frame, H3GNN(**SMALL).fit(FRAME)):
+        with pytest.raises(GraphError, match="column 'a' of the features holds dates or times"):
+            model.transform(dated)
+
+
+def test_dates_as_weights_or_names() -> None:
+    with pytest.raises(GraphError, match="dates or times"):
+        as_graph(FRAME, NAMED.assign(weight=DATES[0]))
+    network = nx.path_graph(3)
+    nx.set_edge_attributes(network, np.datetime64("2024-01-01"), "weight")
+    with pytest.raises(GraphError, match="dates or times"):
+        as_graph(network)
+    graph = as_graph(FRAME.set_axis(DATES), EDGES)
+    assert graph.node_ids[0] == "2024-01-01"
