@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 from collections import Counter
@@ -14,6 +15,7 @@ from types import FrameType
 from hypothesis import HealthCheck, settings
 
 from h3gnn.errors import InputError
+from h3gnn.graphs.problems import SHOWN
 
 COUNTS = Path(__file__).with_name("counts.json")
 ROOM = 2 * 2**30
@@ -53,6 +55,24 @@ def bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def is_sentence(said: str) -> bool:
+    """Tell one sentence; or the list of what is wrong with a table (`h3gnn.graphs.problems`), whole.
+
+    Such a list begins with how many problems there are, of which it spells out no more than `SHOWN`, each in
+    one indented line that names its place, and the remedies below them.
+    """
+    first, *others = said.split("\n")
+    if not others:
+        return bool(first)
+    head = re.fullmatch(r".+: ([\d,]+) problems(, the first (\d+) of which are)?:", first)
+    remedies = [line for line in others if line.startswith("    what to do: ")]
+    told = [line for line in others if line not in remedies]
+    if head is None or not all(re.fullmatch(r"  \S.*: .+", line) for line in told):
+        return False
+    count = int(head[1].replace(",", ""))
+    return count > 1 and len(told) == min(count, SHOWN) and (head[3] is not None) == (count > SHOWN)
+
+
 class Tally:
     """Counts how the attempts on one format ended."""
 
@@ -68,7 +88,7 @@ class Tally:
                 read()
             except InputError as error:
                 said = str(error)
-        assert said is None or (said and "\n" not in said), f"not one sentence: {said!r}"
+        assert said is None or is_sentence(said), f"not one sentence: {said!r}"
         end = "good results" if said is None else "sentences"
         self.ended["failures"] -= 1
         self.ended[end] += 1

@@ -20,6 +20,7 @@ from h3gnn.evaluation.results import Result
 from h3gnn.experiments.compare import compare, read_kept
 from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.stored import check_cells
+from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.mapped import open_mapped, support_rows
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.graphs.synthetic import mixed_graph
@@ -30,6 +31,7 @@ from h3gnn.training.checkpoints import CheckpointWriter, _by_part
 from h3gnn.training.state import put_back
 from tests.fuzz.hunting import Tally, examples
 from tests.fuzz.mutations import byte_changes, json_changes, tensor_changes
+from tests.storage.mixed import mixed_table, mixed_table_graph
 
 TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 2, "device": "cpu", "hops": 2}
 SHORT, LONG = 40, 10_000
@@ -159,6 +161,12 @@ def read_prepared(folder: Path) -> object:
     return support_rows(graph, undirected=True, self_loops=True)
 
 
+def load_and_encode(folder: Path) -> object:
+    """Load a model of a table and read the table by its plan."""
+    model = H3GNN.load(folder)
+    return None if model.graph_.plan is None else encode_table(mixed_table(), model.graph_.plan)
+
+
 def read_preset(folder: Path) -> object:
     return H3GNN.from_preset(str(folder / "preset.json"))
 
@@ -169,7 +177,7 @@ def read_comparison(folder: Path) -> object:
 
 NAMES = [
     *("model.json", "weights of a model", "graph of a model", "checkpoint", "start of a run", "preset"),
-    *("comparison", "cells", "prepared graph"),
+    *("comparison", "cells", "prepared graph", "model.json of a table", "graph of a table"),
 ]
 
 
@@ -177,6 +185,9 @@ def build(name: str, graph: Graph, folder: Path) -> Format:
     if name in ("model.json", "weights of a model", "graph of a model"):
         pattern = {"model.json": "model.json", "weights of a model": "weights-*"}.get(name, "graph-*")
         return Format(saved_model(graph, folder), pattern, H3GNN.load)
+    if name in ("model.json of a table", "graph of a table"):
+        saved = saved_model(mixed_table_graph(), folder)
+        return Format(saved, "model.json" if name.startswith("model") else "graph-*", load_and_encode)
     others: dict[str, Callable[[], Format]] = {
         "checkpoint": lambda: Format(
             checkpoint_folder(graph, folder), "epoch-00000002-*", read_checkpoint(graph)

@@ -42,13 +42,9 @@ def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
         columns: which columns are wanted.
     """
     told = file.metadata
-    groups = [told.row_group(number) for number in range(told.num_row_groups)]
-    sizes = [
-        max(0, group.column(at).total_uncompressed_size)
-        for group in groups
-        for at in range(group.num_columns)
-    ]
-    largest = max(sizes, default=0)
+    # never the metadata of a column: where they are damaged, pyarrow ends the process (`group.column(at)`)
+    groups = (told.row_group(number) for number in range(told.num_row_groups))
+    largest = max((0, *(group.total_byte_size for group in groups)))
     check_table_block(path, largest)
     if largest * told.num_rows > free_memory():
         for at in columns:
