@@ -63,6 +63,7 @@ from h3gnn.training.models import (
 from h3gnn.training.objectives import OBJECTIVES, deal
 from h3gnn.training.resources import (
     Size,
+    check_fits,
     peak_megabytes,
     physical_memory,
     pick_device,
@@ -362,6 +363,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
         self.__dict__.pop("embedding_", None)  # of an earlier fit
+        Shape.of(self.get_params()).check_room(graph.num_features, 1)
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         if isinstance(graph, MappedGraph):
             self.scaler_ = graph.scaler(self.scale_features)
@@ -568,6 +570,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Read what `save` wrote; nothing in the folder is executed."""
         state = storage.load_model(Path(folder))
         model = cls(**{**BEFORE, **state.params})
+        with storage.naming_settings(folder):
+            check_arguments(model.get_params())
         model.graph_, model.seeds_ = state.graph, state.seeds
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
@@ -577,7 +581,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.members_ = deal(model.objective, model.n_models)
         model.support_ = model._support(state.graph)
         model.smoothing_ = model._pick_smoothing()
-        model.encoder_ = model._stack(model.n_models, state.tensors["encoder.edges.logit"].shape[1])
+        entries = model.support_.entries
+        with torch.device("meta"):
+            storage.check_weights(state, model._stack(model.n_models, entries))
+        model.encoder_ = model._stack(model.n_models, entries)
         model.encoder_.fuse_in_bfloat16 = False
         storage.restore(model.encoder_, state.tensors)
         model.encoder_.eval()
@@ -659,9 +666,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
         Without a budget, and in mini-batches, nothing: training asks the machine.
         """
-        if self.memory is None or self.batch_size is not None:
+        if self.batch_size is not None:
             return None, None
-        widths = self._stack(1, entries=0).input.widths
+        with torch.device("meta"):
+            widths = self._stack(1, entries=0).input.widths
         size = Size(
             nodes=self.graph_.num_nodes,
             entries=self.support_.entries,
@@ -673,6 +681,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             heads=self.heads,
             models=self.n_models,
         )
+        if self.memory is None:
+            check_fits(size, device)
+            return None, None
         return pick_group(parse_memory(self.memory), size, default_chunk(device, 1))
 
     def _source(self, device: torch.device) -> WholeGraph | SampledBatches:

@@ -17,6 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError, check_choice, check_number, check_whole
+from h3gnn.schema import (
+    Checked,
+    Listed,
+    Maybe,
+    Named,
+    Number,
+    Plain,
+    Record,
+    Text,
+    Whole,
+    check_values,
+    parse_json,
+)
 
 PURPOSES = ("log", "run", "result", "preset")
 """Why settings are written down; what one purpose leaves out, the next ones leave out too.
@@ -117,9 +130,10 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 def parse_memory(given: int | str) -> int:
     """Return bytes for a number of bytes or words such as "8GB", "512 MiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(given))
-    if isinstance(given, bool) or not match or match[2].upper() not in UNITS or not float(match[1]):
+    size = 0.0 if match is None else float(match[1]) * UNITS.get(match[2].upper(), 0)
+    if isinstance(given, bool) or not 0 < size < 2**63:
         raise InputError(f"memory must be a size such as '8GB' or '512MiB', not {given!r}")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return int(size)
 
 
 ENCODER, GRAPH, MASKS, OBJECTIVE = "encoder", "graph", "views and masks", "objective"
@@ -246,6 +260,32 @@ BEFORE: dict[str, Any] = {
 """What was so before there was a setting for it: presets and results that do not name it were made so."""
 
 
+def _stored(name: str, setting: Setting) -> Any:
+    if name == "random_state":
+        return Maybe(Whole(0))
+    kind = Text() if name == "device" else Checked(setting.check)
+    return Maybe(kind) if setting.may_be_none else kind
+
+
+STORED = Record({}, {name: _stored(name, setting) for name, setting in SETTINGS.items()})
+"""Settings as files hold them: any of the names, each with a value that it can have."""
+TRIAL = Record(
+    {
+        "number": Whole(0),
+        "state": Text(),
+        "params": Named(Plain()),
+        "smoothing": Maybe(Number()),
+        "curve": Named(Number(any_float=True)),
+    }
+)
+FINALIST = Record({"params": Named(Plain()), "looks": Listed(Listed(Number(any_float=True), 3, 3))})
+PRESET = Record(
+    {"params": STORED},
+    {"about": Text(), "tuned": Named(Plain()), "trials": Listed(TRIAL), "finalists": Listed(FINALIST)},
+)
+"""A preset, or the record of `h3gnn tune`, which begins as one."""
+
+
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Check every setting on its own, then those that must fit together."""
     for name, setting in SETTINGS.items():
@@ -334,12 +374,11 @@ def preset(name: str) -> dict[str, Any]:
         names = ", ".join(preset_names())
         raise InputError(f"there is no preset {name!r}; the presets are {names}, or a file of `h3gnn tune`")
     try:
-        kept = json.loads(Path(name).read_text(encoding="utf-8"))
+        content = Path(name).read_bytes()
     except FileNotFoundError:
         raise InputError(f"there is no file {name}, and no preset of that name") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InputError(f"{name} cannot be read as a preset: {error}") from None
-    params = kept.get("params") if isinstance(kept, dict) else None
-    if not isinstance(params, dict):
-        raise InputError(f'{name} is not a preset: it has no "params"')
-    return {**BEFORE, **params}
+    kept = parse_json(content, name, InputError, "is not a preset")
+    check_values(PRESET, kept, name, InputError, "is not a preset")
+    return {**BEFORE, **kept["params"]}

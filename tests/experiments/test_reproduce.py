@@ -14,6 +14,7 @@ import torch
 
 from h3gnn.errors import InputError
 from h3gnn.experiments.scoring import Splits
+from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running, workers
 from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
@@ -63,7 +64,7 @@ def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
     monkeypatch.setattr(workers, "attempt", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
-    assert [len(some) for some in ResultStore(tmp_path / "cells").groups.values()] == [1]
+    assert [len(some) for some in ResultStore(tmp_path / "cells", check_cells).groups.values()] == [1]
     monkeypatch.setattr(workers, "attempt", attempt)
     second = run(tmp_path)
     assert (second.kept, second.run, second.failed) == (1, 1, [])
@@ -119,7 +120,7 @@ def test_a_preset_has_all_seeds_and_a_variant_of_it_few() -> None:
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "efficiency"])
 def test_the_stored_cells_are_found_again(name: str) -> None:
     """What was run for hours lies under the keys that the specifications give; seconds are of one machine."""
-    store = ResultStore(ROOT / "results" / "cells")
+    store = ResultStore(ROOT / "results" / "cells", check_cells)
     sha256 = {graph: next(iter(records.values()))["sha256"] for graph, records in store.groups.items()}
     missing = {
         f"{line.method} on {line.graph}"

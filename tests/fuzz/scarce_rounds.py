@@ -24,8 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from signal_rounds import COMMANDS, result, write_inputs
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.fuzz.signal_rounds import COMMANDS, result, write_inputs
 
 KINDS = ("disk", "memory")
 PATIENCE_SECONDS = 300

@@ -105,8 +105,8 @@ def damage(folder: Path, kind: str) -> None:
         ("foreign", "was not written by h3gnn"),
         ("newer", "format version 99"),
         ("lost field", "damaged"),
-        ("other settings", "do not fit"),
-        ("way out", "is missing"),
+        ("other settings", r"params\.channels is 16, but the weights are of 8"),
+        ("way out", r"files\.weights must be the name of a tensor file"),
     ],
 )
 def test_a_damaged_or_foreign_folder_gets_one_clear_sentence(

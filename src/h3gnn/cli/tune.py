@@ -12,7 +12,8 @@ from h3gnn.cli import settings
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError, check_number
-from h3gnn.settings import check_arguments, parse_value
+from h3gnn.schema import check_values
+from h3gnn.settings import PRESET, check_arguments, parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +135,9 @@ def tune(
             told=_watching(bar),
             looked=lambda epoch: bar(description=f"trials (these at epoch {epoch} of {budget.rungs[-1]})"),
         )
-    write_atomically(out, _text(found.preset()))
+    write_atomically(out, _text(out, found.preset()))
     if record is not None:
-        write_atomically(record, _text({**found.preset(), **found.record}))
+        write_atomically(record, _text(record, {**found.preset(), **found.record}))
     if as_json:
         typer.echo(json.dumps(found.preset(), indent=2))
         return
@@ -177,8 +178,10 @@ def _study_name(graph: Graph, objective: str) -> str:
     return f"{graph.provenance.source.split(' ')[0]}-{graph.provenance.sha256[:8]}-{objective}"
 
 
-def _text(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1) + "\n").encode()
+def _text(path: Path, content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, indent=1) + "\n"
+    check_values(PRESET, json.loads(text), path, words="cannot be written")
+    return text.encode()
 
 
 def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:

@@ -116,7 +116,7 @@ class Result:
     @property
     def leading(self) -> str:
         """The measure to look at first: accuracy, or where one class is rare one that cannot hide it."""
-        if "majority" not in self.beside:  # of a result that was stored before there were such measures
+        if not TITLES.keys() - {"accuracy"} <= self.beside.keys():  # stored before there were such measures
             return "accuracy"
         name = leading_measure(self.beside["majority"].mean, 2 if self.roc_auc is not None else 3)
         return "accuracy" if np.isnan(self.score(name).mean) else name

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import InputError
+from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.report.findings import Category, Measure
 
 MOST_VALUES = 16
@@ -88,17 +90,18 @@ def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnC
 
 
 def _read(path: Path) -> pd.DataFrame:
-    try:
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    with reading(check_file(path, role="table"), "a table of CSV, TSV or Parquet with names"):
         if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                check_parquet(path, file, range(len(file.schema_arrow.names)))
             table = pd.read_parquet(path).reset_index()
             return table.drop(columns=[name for name in ("index",) if name in table])
+        check_table_block(path, path.stat().st_size)
         return pd.read_csv(path, sep=None, engine="python")
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (ValueError, OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read as a table (CSV, TSV or Parquet with names): {error}"
-        ) from None
 
 
 def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:

@@ -17,10 +17,10 @@ from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method
 from h3gnn.experiments.run import method_params, run_method
+from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.graphs.graph import Graph
+from h3gnn.schema import check_values, parse_json
 from h3gnn.storage.files import versions, write_atomically
-
-FORMAT = "h3gnn comparison"
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,6 +179,7 @@ def compare(
         kept[method.name] = {"key": key, "result": result.as_dict()}
         if out is not None:
             _write(out, kept)
+    _check_alike(results, out)
     comparison = Comparison(results, _test_to_train(graph))
     if out is not None:
         _write(out, kept, comparison)
@@ -200,14 +201,23 @@ def read_kept(path: Path) -> dict[str, Any]:
     """Return the results that a file of an earlier comparison holds, by method; nothing without a file."""
     if not path.exists():
         return {}
-    try:
-        stored = json.loads(path.read_text())
-    except ValueError:
-        stored = None
-    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-        raise InputError(f"{path} holds something else than a comparison; choose another file")
+    words = "holds something else than a comparison; choose another file"
+    stored = parse_json(path.read_bytes(), path, InputError, words)
+    check_values(COMPARISON, stored, path, InputError, words)
     kept: dict[str, Any] = stored["methods"]
     return kept
+
+
+def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
+    """Refuse results that are not of the same splits, which only a file that was changed can bring."""
+    splits = {len(one.probe.values[0]) if one.probe.values else 0 for one in results.values()}
+    seeds = {len(one.probe.values) for one in results.values()} - {1}
+    beside = [
+        (one.probe, score) for one in results.values() for score in (one.macro_f1, *one.beside.values())
+    ]
+    unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
+    if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
+        raise InputError(f"{out} holds results of other splits or seeds than it says; choose another file")
 
 
 def _key(
@@ -226,11 +236,13 @@ def _key(
 
 
 def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:
-    stored = {"format": FORMAT, "comparison": None, "methods": kept}
+    stored = {"format": COMPARISON_FORMAT, "comparison": None, "methods": kept}
     if comparison is not None:
         told = comparison.as_dict()
         rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
         stored["comparison"] = {**told, "rows": rows}
+    plain = json.loads(json.dumps(stored))
+    check_values(COMPARISON, plain, path, words="cannot be written")
     write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
 
 

@@ -19,9 +19,13 @@ from h3gnn.evaluation.protocols import VALIDATION, Protocol, answers_of, score
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
 from h3gnn.graphs.graph import Graph
+from h3gnn.memory import check_room
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
 from h3gnn.training.resources import pick_device
+
+METHOD_COLUMN = 4 * 4 * 32
+"""Bytes that any method takes for a column of features: some weights, their gradient and Adam's moments."""
 
 
 def run_method(
@@ -72,6 +76,9 @@ def run_method(
     rule = build_judge(graph, **options).epoch_rule  # says at once if there are no labels
     if chooses and rule != "last":
         params["snapshots"] = snapshots
+    check_room(
+        METHOD_COLUMN * graph.num_features, f"{method.title} on {graph.num_features:,} feature columns"
+    )
     judgements: list[Judgement] = []
     for outcome in method.train(Task(graph, used, place, settings, watch, snapshots)):
         judgements.append(_judge(outcome, build_judge(graph, **options)))

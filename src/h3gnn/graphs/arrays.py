@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.room import check_matrix, check_npy, check_npz
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
@@ -37,6 +38,8 @@ def read_array(path: str | Path, *, mapped: bool = False) -> Any:
             values = real_numbers(np.load(file, mmap_mode="r", allow_pickle=False), file)
     else:
         with reading(file, "NPY"), file.open("rb") as stream:
+            check_npy(stream, file.stat().st_size, file)
+            stream.seek(0)
             values = real_numbers(np.load(stream, allow_pickle=False), file)
     if len(values.shape) != 2:
         raise GraphError(f"{path}: features need the shape [nodes, features], not {list(values.shape)}")
@@ -60,9 +63,11 @@ def _features_of_npz(file: Path) -> Any:
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return every array of an NPZ file; objects, which could execute code, are refused by NumPy."""
     with reading(path, "NPZ"), path.open("rb") as stream:
-        archive = np.load(stream, allow_pickle=False)
-        if not hasattr(archive, "files"):
+        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise GraphError(f"{path} is not an NPZ file but a single array; call it .npy")
+        check_npz(path)
+        stream.seek(0)
+        archive = np.load(stream, allow_pickle=False)
         return {name: np.asarray(archive[name]) for name in archive.files}
 
 
@@ -78,6 +83,7 @@ def _sparse_matrix(path: Path) -> Any:
 
     with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
         stored = sp.load_npz(stream)
+        check_matrix(stored.shape[0], stored.shape[1], stored.nnz, "a sparse matrix")
         if hasattr(stored, "check_format"):
             stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, Provenance, content_hash, csr_features
+from h3gnn.graphs.room import check_matrix
+from h3gnn.memory import check_room
 
 Locate = Callable[[str, int], str]
 """Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
@@ -94,6 +96,8 @@ def _check_features(features: Any, where: Locate) -> Tensor:
     if isinstance(features, Tensor) and features.layout != torch.strided:
         features = _scipy_matrix(features)
     if is_sparse(features):
+        _check_table(features.shape)
+        check_matrix(features.shape[0], features.shape[1], features.nnz, "sparse features")
         matrix = sp.csr_matrix(features)
         matrix.sum_duplicates()
         check_numbers(matrix.data, "features")
@@ -102,6 +106,8 @@ def _check_features(features: Any, where: Locate) -> Tensor:
             parts = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), values)
             crow, cols, stored = (torch.from_numpy(part) for part in parts)
             return csr_features(crow, cols, stored, (int(matrix.shape[0]), int(matrix.shape[1])))
+        rows, columns = matrix.shape
+        check_room(12 * rows * columns, f"dense features of {rows:,} x {columns:,}", GraphError)
         features = matrix.toarray()
     array = as_numpy(features, "the features")
     _check_table(array.shape)
@@ -136,6 +142,7 @@ def _cell(matrix: Any, at: int) -> tuple[int, int]:
 def _scipy_matrix(features: Tensor) -> Any:
     """Return a sparse tensor as a scipy matrix, so that it is never made dense on its way in."""
     _check_table(features.shape)
+    check_matrix(features.shape[0], features.shape[1], features._nnz(), "sparse features")
     entries = torch.Tensor.to_sparse(features.detach().cpu()).coalesce()
     rows, columns = entries.indices().numpy()
     values = as_numpy(entries.values(), "the features")

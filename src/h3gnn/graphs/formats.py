@@ -18,7 +18,9 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.room import check_archive
 from h3gnn.graphs.structural import build_graph
+from h3gnn.memory import check_room
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 
@@ -82,7 +84,7 @@ def _from_network(
     """Gather `x0`, `x1`, … or a text of numbers into `x`, since these formats store single values."""
     if network.number_of_nodes() == 0:
         raise GraphError(f"{path} holds no node")
-    numbered = re.compile(r"x_?(\d+)")
+    numbered = re.compile(r"x_?(\d{1,18})")
     for name, attributes in network.nodes(data=True) if features is None else ():
         parts = {int(found[1]): key for key in attributes if (found := numbered.fullmatch(str(key)))}
         if isinstance(attributes.get("x"), str):
@@ -107,6 +109,7 @@ def _read_pt(path: Path) -> Graph:
     """
     with reading(path, "a PyG Data without other objects"):
         with torch.serialization.safe_globals(_pyg_containers()):
+            check_archive(path)
             stored = torch.load(path, map_location="cpu", weights_only=True)
         parts = _tensors_of(stored)
     if "edge_index" not in parts:
@@ -138,6 +141,8 @@ def _tensors_of(stored: Any) -> dict[str, Any]:
     found = {name: get(name) for name in PARTS}
     nodes = get("num_nodes")
     tensors = {name: one for name, one in found.items() if isinstance(one, torch.Tensor)}
+    dense = [one for one in tensors.values() if one.layout == torch.strided]
+    check_room(24 * sum(one.numel() for one in dense), "its tensors", GraphError)  # some share a few values
     return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
 
 

@@ -18,6 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.errors import GraphError
+from h3gnn.memory import check_room
+
 if TYPE_CHECKING:
     from h3gnn.graphs.plan import TablePlan
 
@@ -123,7 +126,11 @@ class Graph:
 
     def dense_features(self) -> Tensor:
         """Return the features as a dense tensor, whatever their storage."""
-        return self.features if self.features.layout == torch.strided else self.features.to_dense()
+        if self.features.layout == torch.strided:
+            return self.features
+        size = 4 * self.num_nodes * self.num_features
+        check_room(size, f"dense features of {self.num_nodes:,} x {self.num_features:,}", GraphError)
+        return self.features.to_dense()
 
     def with_notes(self, *notes: str) -> Graph:
         """Return the same graph with more lines in `provenance.mended`."""

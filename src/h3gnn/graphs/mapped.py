@@ -6,7 +6,7 @@ compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`),
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,46 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
 from h3gnn.graphs.graph import Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments
+from h3gnn.schema import (
+    SHA256,
+    Flag,
+    Listed,
+    Number,
+    Record,
+    Text,
+    Whole,
+    Word,
+    check_values,
+    parse_json,
+)
 
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
+MOMENTS = Record(
+    {
+        "rows": Whole(1),
+        "filled": Whole(0),
+        "zeros_and_ones": Flag(),
+        "negative": Flag(),
+        "mean": Listed(Number(), least=1),
+        "variance": Listed(Number(0), least=1),
+    }
+)
+PREPARED = Record(
+    {
+        "format": Word((FORMAT,)),
+        "format_version": Whole(FORMAT_VERSION, FORMAT_VERSION),
+        "nodes": Whole(1),
+        "edges": Whole(0),
+        "features": Whole(1),
+        "weighted": Flag(),
+        "ids": Word(("position", "named")),
+        "source": Text(),
+        "sha256": SHA256,
+        "mended": Listed(Text()),
+        "moments": MOMENTS,
+    }
+)
+"""What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
 
 
@@ -80,10 +118,19 @@ class MappedGraph:
             for start in range(0, self.num_nodes, ROWS_AT_A_TIME):
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
-        with pa.memory_map(str(self.folder / "ids.arrow")) as file:
-            reader = pa.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number).column(0)
+        path, found = self.folder / "ids.arrow", 0
+        try:
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    batch.validate(full=True)
+                    found += batch.num_rows
+                    yield batch.column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+        if found != self.num_nodes:
+            raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
 
 
 def is_prepared(path: Path) -> bool:
@@ -96,30 +143,39 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     path = Path(folder)
     if not is_prepared(path):
         raise GraphError(f"{path} holds no prepared graph: {DESCRIPTION} is not there; see `h3gnn prepare`")
+    told = path / DESCRIPTION
     try:
-        about = json.loads((path / DESCRIPTION).read_bytes())
-        if about["format"] != FORMAT or about["format_version"] != FORMAT_VERSION:
-            raise GraphError(f"{path / DESCRIPTION} is not of a format that this h3gnn reads")
-        nodes, edges, columns = int(about["nodes"]), int(about["edges"]), int(about["features"])
-        provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
-        moments = Moments(**about["moments"])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, GraphError):
-            raise
-        raise GraphError(f"{path / DESCRIPTION} is damaged: {error!r}") from None
+        content = told.read_bytes()
+    except OSError as error:
+        raise GraphError(f"{told} cannot be read: {error.strerror or error}") from None
+    about = parse_json(content, told, GraphError)
+    if isinstance(about, dict) and (about.get("format"), about.get("format_version")) != (
+        FORMAT,
+        FORMAT_VERSION,
+    ):
+        raise GraphError(f"{told} is not of a format that this h3gnn reads")
+    check_values(PREPARED, about, told, GraphError)
+    nodes, edges, columns = about["nodes"], about["edges"], about["features"]
+    moments = Moments(**about["moments"])
+    if {len(moments.mean), len(moments.variance)} != {columns} or moments.rows != nodes:
+        raise GraphError(f"{told} is damaged: moments are of another number of nodes or features")
+    provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
     features = _map(path / "features.bin", np.dtype(np.float32), (nodes, columns))
-    rows = _open_rows(path, nodes, edges, weighted=bool(about["weighted"]))
-    return MappedGraph(path, features, rows, provenance, moments, str(about["ids"]))
+    rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
+    return MappedGraph(path, features, rows, provenance, moments, about["ids"])
 
 
 def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
     cols = _map(folder / "cols.bin", np.dtype(index_type(nodes)), (edges,))
     weight = _map(folder / "weight.bin", np.dtype(np.float32), (edges,)) if weighted else None
-    return MappedRows(_map(folder / "crow.bin", np.dtype(np.int64), (nodes + 1,)), cols, weight)
+    crow = _map(folder / "crow.bin", np.dtype(np.int64), (nodes + 1,))
+    if crow[0] != 0 or crow[-1] != edges:
+        raise GraphError(f"{folder / 'crow.bin'} is damaged: it does not begin and end with the edges")
+    return MappedRows(crow, cols, weight)
 
 
 def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    wanted = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    wanted = math.prod(shape) * kind.itemsize
     if not path.is_file() or path.stat().st_size != wanted:
         found = path.stat().st_size if path.is_file() else "no"
         raise GraphError(f"{path} is damaged: {found} bytes instead of {wanted}; prepare the graph again")
@@ -141,7 +197,10 @@ def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> M
         except OSError:
             if not (folder / "done").is_file():
                 raise
-    edges = int((folder / "done").read_text())
+    written = (folder / "done").read_bytes()[:20]
+    if not written.isdigit():
+        raise GraphError(f"{folder / 'done'} is damaged; remove {folder}, and it is made again")
+    edges = int(written)
     return _open_rows(folder, graph.num_nodes, edges, weighted=graph.rows.weight is not None)
 
 
@@ -152,8 +211,13 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
         for start in range(0, nodes, ROWS_AT_A_TIME):
             end = min(start + ROWS_AT_A_TIME, nodes)
             span = slice(int(rows.crow[start]), int(rows.crow[end]))
-            target = np.repeat(np.arange(start, end), np.diff(rows.crow[start : end + 1]))
+            degrees = np.diff(rows.crow[start : end + 1])
+            if (degrees < 0).any() or degrees.sum() != span.stop - span.start:
+                raise GraphError(f"{graph.folder / 'crow.bin'} is damaged: its rows do not grow")
+            target = np.repeat(np.arange(start, end), degrees)
             source = np.asarray(rows.cols[span], dtype=np.int64)
+            if len(target) != len(source) or ((source < 0) | (source >= nodes)).any():
+                raise GraphError(f"{graph.folder} is damaged: it has edges of nodes that are not there")
             between = source != target
             source, target = source[between], target[between]
             weight = None if rows.weight is None else np.asarray(rows.weight[span])[between]

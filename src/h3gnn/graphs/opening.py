@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.room import check_table_block
 
 BLOCK_BYTES = 16 << 20
 """A text file is read this many bytes at a time, cut at the end of a line."""
@@ -56,6 +57,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         if str(path) in str(error):
             raise
         raise type(error)(f"{path}: {error}") from None
+    except MemoryError:
+        raise GraphError(f"{path} cannot be read as {kind}: there is not enough memory for it") from None
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
         reason = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
@@ -77,6 +80,7 @@ def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int
         file.seek(start)
         rest, more = b"", True
         while more:
+            check_table_block(path, min(BLOCK_BYTES, path.stat().st_size))
             piece = file.read(BLOCK_BYTES)
             more = bool(piece)
             piece = rest + piece
@@ -147,7 +151,10 @@ def _check_text(path: Path, content: bytes, before: int) -> None:
 
 def split_line(line: str, delimiter: str) -> list[str]:
     """Split one line into its cells, quotation marks removed."""
-    return next(csv.reader([line], delimiter=delimiter), [])
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error as error:  # a cell beyond the limit of Python's reader
+        raise GraphError(f"a row of {len(line):,} characters cannot be split into cells ({error})") from None
 
 
 def find_delimiter(path: Path, row: str) -> str:

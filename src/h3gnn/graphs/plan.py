@@ -21,6 +21,7 @@ from h3gnn.graphs import encoders, texts
 from h3gnn.graphs.encoders import Learned
 from h3gnn.graphs.kinds import read_values
 from h3gnn.graphs.problems import Problems
+from h3gnn.memory import check_room
 
 Place = Callable[[int, str], str]
 """Names a row and a column for a person."""
@@ -32,6 +33,9 @@ ENCODERS = {
 }
 STARTED = "plan."
 """How the names of a plan's tensors begin in a file."""
+
+ENCODED = 8 * 2
+"""Bytes of a feature while a table is encoded: that of its column, and that of all of them side by side."""
 
 MANY = 24
 """Columns of one kind beyond this many stand in one line of a plan."""
@@ -140,6 +144,8 @@ class TablePlan:
                 + (f" (and {len(missing) - 1} more are missing)" if missing[1:] else "")
                 + f"; there are {', '.join(map(str, list(frame.columns)[:12]))}"
             )
+        width = len(self.names)
+        check_room(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
         problems, parts, notes = Problems("the features"), [], list[str]()
         for column in self.used:
             values, lost = read_values(frame[column.name], column.kind, column.form)

@@ -25,10 +25,19 @@ from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
 from h3gnn.graphs.columns import Column
 from h3gnn.graphs.edgefile import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.featuretable import open_features
-from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION, MappedGraph, is_prepared, open_mapped
+from h3gnn.graphs.mapped import (
+    DESCRIPTION,
+    FORMAT,
+    FORMAT_VERSION,
+    PREPARED,
+    MappedGraph,
+    is_prepared,
+    open_mapped,
+)
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.tables import Progress, TableBlock, check_once
+from h3gnn.schema import check_values
 
 
 def prepare_graph(
@@ -87,6 +96,7 @@ def prepare_graph(
             "mended": notes,
             "moments": asdict(sums.moments()),
         }
+        check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
         (folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
         if out.exists():
             shutil.rmtree(out)

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from h3gnn.graphs.graph import csr_features
+from h3gnn.memory import check_room
 
 BLOCK_ROWS = 1 << 16
 """Rows that are looked at in double precision at a time."""
+COLUMN = 8 * 12
+"""Bytes that the moments of a column take, with those of one block, and as numbers of Python."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,9 @@ def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     """
     if kind == "none":
         return FeatureScaler(kind)
-    sums = MomentSums(features.shape[1])
+    columns = features.shape[1]
+    check_room(COLUMN * columns, f"the scaling of {columns:,} feature columns")
+    sums = MomentSums(columns)
     sparse = features.layout == torch.sparse_csr
     for block in (features,) if sparse else torch.split(features, BLOCK_ROWS):
         sums.add(block)

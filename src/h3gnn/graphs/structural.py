@@ -11,8 +11,10 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.memory import check_room
 
 NO_FEATURES = "no features in the data: structural features were built from the edges"
 
@@ -28,6 +30,9 @@ DENSE_BELOW = 512
 BLOCK_ROWS = 16_384
 """Triangles are counted for this many rows at a time, which bounds the memory."""
 
+STRUCTURAL = 8 * 3 * (8 + EIGENVECTORS)
+"""Bytes for each node, with the copies made on the way."""
+
 Array = npt.NDArray[np.float64]
 
 
@@ -36,6 +41,7 @@ def build_graph(
 ) -> Graph:
     """Check the parts of a graph; where there are no features, build structural ones and say so."""
     if features is None:
+        check_room(STRUCTURAL * nodes, f"structural features of {nodes:,} nodes", GraphError)
         placeholder = np.zeros((nodes, 1), dtype=np.float32)
         edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
         features = structural_features(edges, nodes)

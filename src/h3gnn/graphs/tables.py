@@ -23,6 +23,7 @@ from h3gnn.graphs.headers import row_is_header
 from h3gnn.graphs.names import as_text, one_kind, quoted
 from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
 from h3gnn.graphs.problems import SHOWN, Problems
+from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.graphs.values import cells_of, texts_of
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ class Table:
     ) -> TableBlock:
         """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
         texts = (*ids, *words)
-        listed = [
-            words_of(column, f"{self.path}{self.title(at)}")
-            for column, at in zip(columns, texts, strict=False)
-        ]
+        with reading(self.path, "a table"):
+            listed = [
+                words_of(column, f"{self.path}{self.title(at)}")
+                for column, at in zip(columns, texts, strict=False)
+            ]
         for at, (_, gap) in zip(ids, listed, strict=False):
             if gap >= 0:
                 raise GraphError(f"{self.place(first + gap, at)}: the node id is missing")
@@ -125,7 +127,8 @@ class Table:
             if (odd := odd_list(column, widths.get(at))) is not None:
                 place = self.place(first + odd, at)
                 raise GraphError(f"{place}: the list has another length than the first")
-            values.append(numbers_of(column, f"{self.path}{self.title(at)}"))
+            with reading(self.path, "a table"):
+                values.append(numbers_of(column, f"{self.path}{self.title(at)}"))
             widths[at] = values[-1].shape[1]
         return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
 
@@ -143,12 +146,14 @@ class Table:
         if not blocks:
             raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
         wholes = [pa.chunked_array([block[at] for block in blocks]) for at in range(len(columns))]
-        return pd.DataFrame(
-            {
-                name: pd.Series(_as_pandas(whole), dtype=None)
-                for name, whole in zip(self.unique_names(columns), wholes, strict=True)
-            }
-        )
+        check_table_block(self.path, sum(whole.nbytes for whole in wholes))
+        with reading(self.path, "a table"):
+            return pd.DataFrame(
+                {
+                    name: pd.Series(_as_pandas(whole), dtype=None)
+                    for name, whole in zip(self.unique_names(columns), wholes, strict=True)
+                }
+            )
 
     def unique_names(self, columns: Sequence[int]) -> list[str]:
         """Return the names of some columns; one that stands twice is told by its position."""
@@ -209,8 +214,8 @@ class Table:
     def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
         assert self.delimiter is not None
         problems = Problems(self.path)
-        for line, text in _rows(before, content):
-            cells, place = split_line(text.decode(), self.delimiter), f"{self.path}, line {line}"
+        for line, cells in self._split_rows(before, content):
+            place = f"{self.path}, line {line}"
             if len(cells) != len(self.names):
                 problems.add(place, f"{len(cells)} cell(s), the first row has {len(self.names)}")
                 continue
@@ -232,11 +237,18 @@ class Table:
                 yield f"{self.path}, row {row + 1}", len(self.names), [text[row] or "" for text in texts]
             return
         for before, content in text_blocks(self.path, self.start, self.line):
-            for line, text in _rows(before, content):
-                cells = split_line(text.decode(), self.delimiter)
+            for line, cells in self._split_rows(before, content):
                 whole = len(cells) == len(self.names)
                 some = [cells[column].strip() for column in columns] if whole else None
                 yield f"{self.path}, line {line}", len(cells), some
+
+    def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
+        """Return the cells of every row of a block, and its line; one that cannot be split is named."""
+        assert self.delimiter is not None
+        with reading(self.path, "a table"):
+            return [
+                (line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)
+            ]
 
     def _parquet_columns(
         self, texts: Sequence[int], numbers: Sequence[int]
@@ -248,6 +260,7 @@ class Table:
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            check_parquet(self.path, file, wanted)
             batches = file.iter_batches(batch_size=BLOCK_ROWS, columns=names)
         with file:
             while True:
@@ -256,6 +269,7 @@ class Table:
                     if batch is None:
                         return
                     batch.validate(full=True)
+                check_table_block(self.path, batch.nbytes)
                 done += batch.num_rows
                 if batch.num_rows:
                     yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
@@ -319,7 +333,8 @@ def open_table(
     chosen = delimiter or find_delimiter(file, rows[0])
     if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
         raise GraphError(f"the delimiter {chosen!r} is not one character")
-    cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
+    with reading(file, "a table"):
+        cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
     known = row_is_header(cells, role, names, file) if header is None else header
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError, check_number, check_whole
+from h3gnn.schema import Listed, Named, Plain, Record, Text, Whole, check_values, heading_of
 from h3gnn.storage.files import (
     check_heading,
     heading,
@@ -28,6 +29,15 @@ CHECKPOINTS = "checkpoints"
 NAME = re.compile(r"epoch-(?P<epoch>\d{8,})-[0-9a-f]{16}\.safetensors")
 GROUP = re.compile(r"models-(?P<first>\d+)-(?P<last>\d+)")
 LOCK = ".lock"
+CHECKPOINT = Record(
+    {
+        **heading_of(FORMAT),
+        "fingerprint": Named(Plain()),
+        "epoch": Whole(0),
+        "columns": Listed(Text()),
+    }
+)
+"""What the description of a checkpoint holds."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,9 @@ class CheckpointFolder:
         """
         tensors, description = read_tensor_file(path)
         check_format(path, description, FORMAT, FORMAT_VERSION)
-        if not {"epoch", "columns", "fingerprint"} <= description.keys():
-            raise CheckpointError(f"{path} is damaged: its description is not complete")
+        check_values(CHECKPOINT, description, path, CheckpointError)
+        if description["epoch"] != epoch_of(path):
+            raise CheckpointError(f"{path} is damaged: epoch is {description['epoch']}, unlike in its name")
         self._refuse_another_run(description["fingerprint"])
         return tensors, description
 
@@ -112,6 +123,7 @@ class CheckpointFolder:
             "epoch": epoch,
             "columns": columns,
         }
+        check_values(CHECKPOINT, description, self.folder, words="cannot be written")
         path = write_tensor_file(self.folder, f"epoch-{epoch:08d}", tensors, description)
         self.trusted = [*(known for known in self.trusted if known != path), path]
         while len(self.trusted) > self.keep:
@@ -136,7 +148,8 @@ class CheckpointFolder:
 def check_format(path: Path, description: dict[str, Any], wanted: str, version: int) -> None:
     """Refuse a description of another kind, of another format version, or of another version of h3gnn."""
     check_heading(path, description, wanted, version, CheckpointError)
-    writer, here = (description.get("versions") or {}).get("h3gnn"), versions()["h3gnn"]
+    told = description.get("versions")
+    writer, here = told.get("h3gnn") if isinstance(told, dict) else None, versions()["h3gnn"]
     if writer != here:
         raise CheckpointError(f"{path} was written by h3gnn {writer}, but this is h3gnn {here}")
 

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.leftovers import make_part
+from h3gnn.memory import check_room
+from h3gnn.schema import parse_json
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
@@ -95,6 +97,7 @@ def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor]
             intact = named and hashlib.file_digest(file, "sha256").hexdigest()[:16] == named["sha256"]
         if not intact:
             raise fault(f"{path} is damaged: its content does not match the hash in its name")
+        check_room(2 * path.stat().st_size, f"reading {path}", fault)
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             return tensors, (opened.metadata() or {}).get(KEY)
@@ -107,10 +110,8 @@ def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor]
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the description of a file that is whole and ours, or say what it is instead."""
     tensors, text = read_tensors(path, CheckpointError)
-    try:
-        description = None if text is None else json.loads(text)
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not a safetensors file of h3gnn: {error}") from None
+    words = "is not a safetensors file of h3gnn"
+    description = None if text is None else parse_json(text, path, CheckpointError, words)
     if not isinstance(description, dict):
         raise CheckpointError(f"{path} was not written by h3gnn")
     return tensors, description
@@ -191,18 +192,24 @@ class ResultStore:
 
     A kill leaves each file as it was before or after an addition. What depends on something that has changed
     has another key: the old record stays and is not looked at.
+
+    Args:
+        folder: where the files lie.
+        check: raises an `InputError` for the content of a file that is not what was written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, check: Callable[[Any, Path], None]) -> None:
+        self.folder, self.check = folder, check
         self.groups: dict[str, dict[str, Record]] = {}
         for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
             try:
-                self.groups[path.stem] = read_json(path)
-            except (OSError, ValueError) as error:
+                content = read_json(path)
+            except OSError as error:
                 raise InputError(
                     f"{path} cannot be read ({error}): remove it, and its cells run again"
                 ) from None
+            check(content, path)
+            self.groups[path.stem] = content
 
     def get(self, key: str) -> Record | None:
         """Return the record under a key, None where there is none."""
@@ -211,13 +218,15 @@ class ResultStore:
     def add(self, group: str, key: str, record: Record) -> None:
         """Keep a record."""
         self.groups.setdefault(group, {})[key] = record
+        path = self.folder / f"{group}.json"
+        self.check(json.loads(json.dumps({key: record})), path)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / f"{group}.json", self.groups[group])
+        write_json(path, self.groups[group])
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = parse_json(path.read_bytes(), path, InputError)
     return content
 
 

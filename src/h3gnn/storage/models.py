@@ -9,21 +9,40 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.graph import Graph, Provenance, csr_features
-from h3gnn.graphs.mapped import MappedGraph, open_mapped
-from h3gnn.graphs.plan import TablePlan
+from h3gnn.errors import InputError, ModelFolderError
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.schema import (
+    FieldError,
+    Grid,
+    Listed,
+    Maybe,
+    Named,
+    Number,
+    Plain,
+    Record,
+    Text,
+    Whole,
+    Word,
+    check_values,
+    heading_of,
+    naming,
+    parse_json,
+)
+from h3gnn.settings import STORED
 from h3gnn.storage.checkpoints import CHECKPOINTS
 from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
+from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
+from h3gnn.storage.tensors import Spec, check_tensor, check_tensors
 
 FORMAT, FORMAT_VERSION = "h3gnn-model", 1
 DESCRIPTION = "model.json"
@@ -33,7 +52,24 @@ UNFINISHED = re.compile(
     rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{LEFT_BY_A_KILL.pattern}"
 )
 """What a run that was killed leaves in a folder that has no model yet."""
-OPTIONAL = ("edge_weight", "labels", "train_mask", "val_mask", "test_mask")
+TENSOR_FILE = Text(r"(weights|graph)-[0-9a-f]{16}\.safetensors", "the name of a tensor file")
+COLUMN = Grid(Maybe(Number(any_float=True)))
+MODEL = Record(
+    {
+        **heading_of(FORMAT),
+        **GRAPH_WORDS.fields,
+        "params": STORED,
+        "seeds": Listed(Whole(0), least=1),
+        "scaling": Word(("none", "rows", "columns")),
+        "files": Record({"weights": TENSOR_FILE, "graph": TENSOR_FILE}),
+        "history": Record({"engine": Named(Plain()), "columns": Named(COLUMN)}),
+    },
+    {**GRAPH_WORDS.optional, "cost": Named(Maybe(Number(0)))},
+)
+"""What `model.json` holds."""
+MOMENTS = ("mean", "scale")
+SCALED: dict[str, tuple[int | str, ...]] = {"rows": (1,), "columns": ("features",)}
+"""The shape of both, by the kind of scaling."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +83,7 @@ class ModelState:
     seeds: list[int]
     scaling: str
     cost: dict[str, Any] = field(default_factory=dict)
+    weights: Path = Path()
 
 
 def save_model(folder: Path, state: ModelState) -> None:
@@ -67,6 +104,7 @@ def save_model(folder: Path, state: ModelState) -> None:
         "files": named,
         "history": state.history,
     }
+    check_values(MODEL, description, folder / DESCRIPTION, words="cannot be written")
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
     for stale in folder.glob("*.safetensors"):
         if stale.name not in named.values():
@@ -84,33 +122,96 @@ def check_folder(folder: Path) -> None:
 
 
 def load_model(folder: Path) -> ModelState:
-    """Read a model folder; every file is checked against the hash in its name before it is used."""
+    """Read a model folder; every file is checked against the hash in its name before it is used.
+
+    Then each part is compared with what it declares, and the parts with one another.
+    """
     description = _read_description(folder)
+    path, named = folder / DESCRIPTION, description["files"]
+    tensors, stored = (_read_named(folder, named[part]) for part in ("weights", "graph"))
+    with naming(folder / named["graph"], ModelFolderError):
+        graph = graph_from_tensors(stored, description)
+    with naming(folder / named["weights"], ModelFolderError):
+        sizes = _check_learned(tensors, description["scaling"], graph)
+    with naming(path, ModelFolderError):
+        _check_sizes(description, sizes, tensors)
+    return ModelState(
+        description["params"],
+        tensors,
+        graph,
+        {**description["history"]},
+        description["seeds"],
+        description["scaling"],
+        description.get("cost", {}),
+        folder / named["weights"],
+    )
+
+
+def _check_learned(tensors: dict[str, Tensor], scaling: str, graph: Graph | MappedGraph) -> dict[str, int]:
+    """Compare what stands beside the encoder's weights, and return the sizes that all of them share."""
+    sizes = {"nodes": graph.num_nodes, "features": graph.num_features}
+    check_tensor(
+        "encoder.linear_bias",
+        tensors.get("encoder.linear_bias"),
+        Spec(torch.float32, ("models", 1, "channels")),
+        sizes,
+    )
+    beside = {name: one for name, one in tensors.items() if not name.startswith("encoder.")}
+    scaled = () if scaling == "none" else MOMENTS
+    specs = {name: Spec(torch.float32, SCALED[scaling]) for name in scaled}
+    if "difficulty" in beside:
+        specs["difficulty"] = Spec(torch.float32, ("models", "nodes"))
+    check_tensors(specs, beside, sizes)
+    if "scale" in specs and not bool((beside["scale"] > 0).all()):
+        raise FieldError("scale", "holds a number that is not positive")
+    return sizes
+
+
+def _check_sizes(description: dict[str, Any], sizes: dict[str, int], tensors: dict[str, Tensor]) -> None:
+    """Compare the numbers of the description with the tensors' shapes; what is built is bounded by them."""
+    params = description["params"]
+    for name, found in {"channels": sizes["channels"], "n_models": sizes["models"]}.items():
+        if params.get(name) != found:
+            raise FieldError(f"params.{name}", f"is {params.get(name)}, but the weights are of {found}")
+    if not 1 <= params.get("hops", 0) <= len(tensors):  # each hop has weights of its own
+        raise FieldError("params.hops", f"is {params.get('hops')}, but the weights are of fewer")
+    if len(description["seeds"]) != sizes["models"]:
+        raise FieldError("seeds", f"must have {sizes['models']} value(s), not {len(description['seeds'])}")
+    columns = description["history"]["columns"]
+    epochs = {len(rows) for rows in columns.values()}
+    if len(epochs) > 1 or (columns and not {"loss", "effective_rank"} <= columns.keys()):
+        raise FieldError("history.columns", "must have the loss and the effective rank of the same epochs")
+    for name, rows in columns.items():
+        if rows and len(rows[0]) != sizes["models"]:
+            raise FieldError(
+                f"history.columns.{name}", f"must have {sizes['models']} value(s) for each epoch"
+            )
+
+
+def check_weights(state: ModelState, module: torch.nn.Module) -> None:
+    """Compare the saved weights with an encoder's, which lies on `meta`, before one is built in memory."""
+    specs = {
+        f"encoder.{name}": Spec(value.dtype, tuple(value.shape))
+        for name, value in module.state_dict().items()
+    }
+    own = {name: value for name, value in state.tensors.items() if name.startswith("encoder.")}
+    with naming(state.weights, ModelFolderError, "holds weights that do not fit the saved settings"):
+        check_tensors(specs, own)
+
+
+@contextmanager
+def naming_settings(folder: str | Path) -> Iterator[None]:
+    """Name the file in what is said of its settings."""
     try:
-        return ModelState(
-            description["params"],
-            _read_named(folder, description["files"]["weights"]),
-            graph_from_tensors(_read_named(folder, description["files"]["graph"]), description),
-            {**description["history"]},
-            description["seeds"],
-            description["scaling"],
-            description.get("cost", {}),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ModelFolderError(f"{folder / DESCRIPTION} is damaged: {error!r} is missing or wrong") from None
+        yield
+    except InputError as error:
+        raise ModelFolderError(f"{Path(folder) / DESCRIPTION} is damaged: in params, {error}") from None
 
 
 def restore(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load the encoder's tensors into a module of the same shape."""
-    weights = {
-        name.removeprefix("encoder."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("encoder.")
-    }
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ModelFolderError(f"the saved weights do not fit the saved settings: {error}") from None
+    """Load the encoder's tensors, which were compared with its own, into a module."""
+    named = {name.removeprefix("encoder."): tensor for name, tensor in tensors.items()}
+    module.load_state_dict({name: named[name] for name in module.state_dict()})
 
 
 def _read_named(folder: Path, name: str) -> dict[str, Tensor]:
@@ -127,73 +228,12 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ModelFolderError(f"{folder} holds no model: {DESCRIPTION} is not there")
     try:
-        description = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelFolderError(f"{path} is damaged: {error}") from None
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelFolderError(f"{path} cannot be read: {error.strerror or error}") from None
+    description = parse_json(content, path, ModelFolderError)
     if not isinstance(description, dict):
         raise ModelFolderError(f"{path} was not written by h3gnn")
     check_heading(path, description, FORMAT, FORMAT_VERSION, ModelFolderError)
+    check_values(MODEL, description, path, ModelFolderError)
     return description
-
-
-def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
-    plan = graph.plan if isinstance(graph, Graph) else None
-    words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
-    words |= {"feature_names": list(graph.feature_names)}
-    return words if plan is None else {**words, "plan": plan.as_dict()}
-
-
-def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
-    """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
-    if isinstance(graph, MappedGraph):
-        place = str(graph.folder.resolve()).encode()
-        return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
-    tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}
-    if graph.features.layout == torch.sparse_csr:
-        tensors |= {
-            "features.crow": graph.features.crow_indices(),
-            "features.col": graph.features.col_indices(),
-            "features.values": graph.features.values(),
-        }
-    else:
-        tensors["features"] = graph.features
-    tensors |= {name: value for name in OPTIONAL if (value := getattr(graph, name)) is not None}
-    if graph.has_ids:
-        text = json.dumps(graph.node_ids.tolist()).encode()
-        tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return tensors if graph.plan is None else {**tensors, **graph.plan.tensors()}
-
-
-def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
-    """Read what `graph_tensors` and `graph_words` returned."""
-    told = description["provenance"]
-    provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))
-    if "mapped" in tensors:
-        mapped = open_mapped(bytes(tensors["mapped"].tolist()).decode())
-        if mapped.provenance.sha256 != provenance.sha256:
-            raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
-        return mapped
-    rows, columns = (int(size) for size in tensors["shape"])
-    features = tensors.get("features")
-    if features is None:
-        crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
-        features = csr_features(crow, col, values, (rows, columns))
-    has_ids = "node_ids" in tensors
-    return Graph(
-        features=features,
-        edge_index=tensors["edge_index"],
-        provenance=provenance,
-        class_names=tuple(description["class_names"]),
-        feature_names=tuple(description.get("feature_names", ())),  # not in models of old
-        node_ids=_ids(tensors["node_ids"]) if has_ids else np.arange(rows, dtype=np.int64),
-        has_ids=has_ids,
-        plan=TablePlan.from_dict(description["plan"], tensors) if "plan" in description else None,
-        **{name: tensors.get(name) for name in OPTIONAL},
-    )
-
-
-def _ids(encoded: Tensor) -> npt.NDArray[Any]:
-    names = json.loads(bytes(encoded.tolist()))
-    whole = all(isinstance(name, int) for name in names)
-    return np.array(names, dtype=np.int64 if whole else object)

@@ -10,7 +10,8 @@ from typing import Any
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.settings import kept_for
+from h3gnn.schema import Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
+from h3gnn.settings import STORED, kept_for
 from h3gnn.storage.checkpoints import (
     CHECKPOINTS,
     Checkpoints,
@@ -21,10 +22,24 @@ from h3gnn.storage.checkpoints import (
     make_folder,
 )
 from h3gnn.storage.files import heading, read_tensor_file, remove_parts, write_tensor_file
-from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL, graph_from_tensors, graph_tensors, graph_words
+from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
+from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"
+RUN = Record(
+    {
+        **heading_of(FORMAT),
+        **GRAPH_WORDS.fields,
+        "params": STORED,
+        "every": Maybe(Whole(1)),
+        "minutes": Maybe(Number(0, 1e6)),
+        "keep": Whole(1),
+        "embeddings": Maybe(Text("[^\0]+", "a path")),
+    },
+    GRAPH_WORDS.optional,
+)
+"""What the description of a run holds."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ def begin_run(out: Path, run: Run) -> None:
         "keep": policy.keep,
         "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
     }
+    check_values(RUN, description, folder, words="cannot be written")
     try:
         written = write_tensor_file(folder, STEM, graph_tensors(run.graph), description)
     except OSError as error:
@@ -117,17 +133,17 @@ def _starts(folder: Path) -> list[Path]:
 def _read(path: Path) -> Run:
     tensors, description = read_tensor_file(path)
     check_format(path, description, FORMAT, FORMAT_VERSION)
-    try:
-        policy = {name: description[name] for name in ("every", "minutes", "keep")}
-        where = description["embeddings"]
-        return Run(
-            description["params"],
-            graph_from_tensors(tensors, description),
-            Checkpoints(path.parent, **policy, keep_finished=True),
-            None if where is None else Path(where),
-        )
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged: {error!r} is missing or wrong") from None
+    check_values(RUN, description, path, CheckpointError)
+    with naming(path, CheckpointError):
+        graph = graph_from_tensors(tensors, description)
+    policy = {name: description[name] for name in ("every", "minutes", "keep")}
+    where = description["embeddings"]
+    return Run(
+        description["params"],
+        graph,
+        Checkpoints(path.parent, **policy, keep_finished=True),
+        None if where is None else Path(where),
+    )
 
 
 def _refuse_another(out: Path, known: Run, run: Run) -> None:

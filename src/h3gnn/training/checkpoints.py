@@ -18,7 +18,13 @@ from typing import Any
 from torch import Tensor
 
 from h3gnn.errors import STOPPING, CheckpointError, TrainingStopped
-from h3gnn.storage.checkpoints import CheckpointFolder, Checkpoints, make_folder, one_process_only
+from h3gnn.storage.checkpoints import (
+    CheckpointFolder,
+    Checkpoints,
+    epoch_of,
+    make_folder,
+    one_process_only,
+)
 from h3gnn.storage.files import remove_parts, versions
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import AfterEpoch
@@ -77,7 +83,7 @@ class CheckpointWriter:
             try:
                 tensors, description = self.files.read(path)
                 try:
-                    recorder = put_back(self.step, _by_part(tensors), description["columns"])
+                    recorder = put_back(self.step, _by_part(tensors), description["columns"], epoch_of(path))
                 except CheckpointError as error:
                     raise CheckpointError(f"{path} does not fit its own settings: {error}") from None
             except CheckpointError as fault:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import TrainingStopped
+from h3gnn.schema import FieldError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,6 +208,36 @@ class Recorder:
         values = [row[name].to("cpu", torch.float64) if name in row else missing for row in self._rows]
         column: npt.NDArray[Any] = torch.stack(values).numpy()
         return column
+
+
+def check_history(
+    state: dict[str, Tensor], names: Sequence[str], models: int, epochs: int | None = None
+) -> None:
+    """Refuse rows that `Recorder.state` cannot have returned.
+
+    Args:
+        state: the rows.
+        names: their names, in their order.
+        models: how many models there are.
+        epochs: how many epochs; None is what the rows tell.
+
+    Raises:
+        FieldError: with the row that is not what it must be.
+    """
+    if len(set(names)) < len(names) or {*names, *(f"{name}.epochs" for name in names)} != state.keys():
+        raise FieldError("its history", "is not complete, or has other names than its columns")
+    last = 0
+    for name in names:
+        at, values = state[f"{name}.epochs"], state[name]
+        if at.dtype != torch.int64 or at.dim() != 1 or values.dtype != torch.float64:
+            raise FieldError(f"history/{name}", "is of another type")
+        if values.shape != (len(at), models):
+            raise FieldError(f"history/{name}", f"has shape {list(values.shape)} for {len(at)} epoch(s)")
+        if not len(at) or int(at[0]) < 0 or bool((at.diff() <= 0).any()):
+            raise FieldError(f"history/{name}.epochs", "are not growing epochs")
+        last = max(last, int(at[-1]) + 1)
+    if last != (last if epochs is None else epochs) or last > max(map(len, state.values()), default=0):
+        raise FieldError("its history", f"is of {last} epochs, but there were {epochs}")
 
 
 def difficulty_quantiles(difficulty: Tensor) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
+from h3gnn.memory import check_room
 from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import checkpointing
@@ -84,6 +85,19 @@ class Shape(_FromSettings):
     mask_token: str
     precision: str
 
+    def check_room(self, features: int, models: int) -> None:
+        """Refuse weights for which there is no memory: of the first maps, and of the hops.
+
+        In training each is kept six times: itself, its gradient, two moments, the teacher, one in passing.
+        """
+        mlp, hop = self.hidden_channels or 4 * self.channels, self.hidden_channels or self.channels
+        weights = features * (self.channels + mlp + self.hops * hop) + self.hops * self.hops // 2 * hop * hop
+        check_room(
+            6 * 4 * models * weights,
+            f"the weights of {models} model(s) with {features:,} feature columns, {self.hops:,} hop(s) and "
+            f"{self.channels:,} channels",
+        )
+
     def build(self, features: int, entries: int, models: int, device: torch.device) -> EncoderStack:
         """Return a stack of encoders, not yet drawn.
 
@@ -93,6 +107,7 @@ class Shape(_FromSettings):
             models: how many models.
             device: where they will be trained, which decides how the weights lie in memory.
         """
+        self.check_room(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         rough = use_bfloat16(options.pop("precision"), device)
         return EncoderStack(

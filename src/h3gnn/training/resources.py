@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from h3gnn.errors import InputError
+from h3gnn.memory import free_memory, words_of
 
 SHARE = 0.6
 """Share of the free memory that training may plan with; the rest is for what an estimate forgets."""
@@ -70,9 +71,7 @@ def free_bytes(device: torch.device) -> int:
     """Return the memory that is free on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 4 * 2**30
+    return free_memory()
 
 
 def peak_megabytes(device: torch.device) -> float | None:
@@ -145,6 +144,18 @@ class Size:
     def outside_chunk(self) -> int:
         """Bytes of a full-graph training before the first chunk."""
         return self.nodes * self.per_node() + self.entries * self.per_entry()
+
+
+def check_fits(size: Size, device: torch.device) -> None:
+    """Refuse training on a full graph that takes more than is free, even one model at a time."""
+    alone = replace(size, models=1, features=0)  # the features lie in memory already
+    needed, free = alone.outside_chunk() + SMALLEST_CHUNK * alone.per_chunk_node(), free_bytes(device)
+    if needed > free:
+        raise InputError(
+            f"training on the full graph of {size.nodes:,} nodes would take about {words_of(needed)} of "
+            f"memory, and {words_of(free)} are free; train in mini-batches (batch_size=1024, "
+            "--batch-size 1024)"
+        )
 
 
 def pick_chunk(budget: int, size: Size, largest: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from h3gnn.encoder.tokens import Projected
 from h3gnn.errors import CheckpointError
-from h3gnn.training.history import Recorder
+from h3gnn.schema import FieldError
+from h3gnn.storage.tensors import Spec, check_tensor
+from h3gnn.training.history import Recorder, check_history
 from h3gnn.training.step import Step
 
 State = dict[str, dict[str, Tensor]]
@@ -47,7 +50,7 @@ def take(step: Step, recorder: Recorder) -> State:
     return state
 
 
-def put_back(step: Step, state: State, columns: Sequence[str]) -> Recorder:
+def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | None = None) -> Recorder:
     """Put a state into a step that was built with the same settings, and return the history so far.
 
     Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
@@ -58,11 +61,18 @@ def put_back(step: Step, state: State, columns: Sequence[str]) -> Recorder:
         step: as it was before its first epoch.
         state: from `take`.
         columns: the names of the history, in their order.
+        epochs: how many there were; None takes the history's word.
     """
     places = _in_place(step)
-    _check_fit(step, places, state)
+    try:
+        _check_fit(step, places, state)
+        _check_products(step, state)
+        check_history(state["history"], columns, len(step.generators), epochs)
+    except FieldError as error:
+        raise CheckpointError(f"{error.field} {error}") from None
     products = _put_back_products(state, step.source.device)
-    recorder = _put_back_history(state["history"], columns, step.source.device)
+    rows = {name: values.to(step.source.device) for name, values in state["history"].items()}
+    recorder = Recorder.from_state(rows, columns)
     _put_back_adam(step, state)
     for part, tensors in places.items():
         for name, place in tensors.items():
@@ -107,32 +117,68 @@ def _in_place(step: Step) -> State:
 
 
 def _check_fit(step: Step, places: State, state: State) -> None:
+    """Compare every tensor's type, shape and content with what it will be put into."""
     parameters = _adam_parameters(step)
-    wanted = {(part, name): place.shape for part in places for name, place in places[part].items()}
+    wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
     for place, one in enumerate(_generators(step)):
-        wanted["generators", str(place)] = one.get_state().shape
+        wanted["generators", str(place)] = _like(one.get_state())
     for index in _stepped(state, len(parameters)):
-        wanted |= {("moments", f"{index}.{name}"): parameters[index].shape for name in MOMENTS}
-        wanted["adam", f"{index}.step"] = torch.Size()
-    for name, product in state.get("products", {}).items():
-        wanted["strides", name] = torch.Size([product.dim()])
-    for (part, name), shape in wanted.items():
-        found = state.get(part, {}).get(name)
-        if found is None:
-            raise CheckpointError(f"{part}/{name} is missing")
-        if found.shape != shape:
-            raise CheckpointError(f"{part}/{name} has shape {list(found.shape)} instead of {list(shape)}")
-    if "history" not in state:
-        raise CheckpointError("history is missing")
+        wanted |= {("moments", f"{index}.{name}"): _like(parameters[index]) for name in MOMENTS}
+        wanted["adam", f"{index}.step"] = Spec(torch.float32, ())
+    for (part, name), spec in wanted.items():
+        check_tensor(f"{part}/{name}", state.get(part, {}).get(name), spec, {})
+    for part in ("adam", "moments"):
+        for name, value in state.get(part, {}).items():
+            if (part, name) in wanted and not name.endswith("exp_avg") and bool((value < 0).any()):
+                raise FieldError(f"{part}/{name}", "holds a number below 0")
+    for place, one in enumerate(_generators(step)):
+        try:
+            torch.Generator(one.device).set_state(state["generators"][str(place)].cpu())
+        except RuntimeError:
+            raise FieldError(f"generators/{place}", "is no state of a generator") from None
+
+
+def _like(tensor: Tensor) -> Spec:
+    return Spec(tensor.dtype, tuple(tensor.shape))
 
 
 def _stepped(state: State, parameters: int) -> list[int]:
     """Return which of Adam's parameters have been stepped."""
     kept = state.get("adam", {}).get("stepped")
-    stepped: list[int] = [-1] if kept is None else kept.tolist()
-    if not all(0 <= index < parameters for index in stepped):
-        raise CheckpointError("adam/stepped is missing or names parameters that are not there")
+    check_tensor("adam/stepped", kept, Spec(torch.int64, ("stepped",)), {})
+    assert kept is not None
+    stepped: list[int] = kept.tolist()
+    if not all(0 <= index < parameters for index in stepped) or len(set(stepped)) < len(stepped):
+        raise FieldError("adam/stepped", "names parameters that are not there, or one twice")
     return stepped
+
+
+def _check_products(step: Step, state: State) -> None:
+    """Compare the teacher's products with the features and the first weights that they are of."""
+    kept, strides = state.get("products", {}), state.get("strides", {})
+    if not kept and not strides:
+        return
+    if step.teacher is None or not step.source.whole:
+        raise FieldError("products", "do not belong to this training")
+    encoder = step.teacher.encoder
+    width = sum(encoder.input.widths)
+    for name, rows in zip(Projected._fields, (step.source.nodes, 1), strict=True):
+        dtype = kept[name].dtype if name in kept and kept[name].is_floating_point() else torch.float32
+        check_tensor(f"products/{name}", kept.get(name), Spec(dtype, (encoder.models, rows, width)), {})
+        check_tensor(f"strides/{name}", strides.get(name), Spec(torch.int64, (kept[name].dim(),)), {})
+        if not _without_gaps(kept[name].shape, strides[name].tolist()):
+            raise FieldError(f"strides/{name}", "is not the layout of a tensor without gaps")
+
+
+def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides lay a tensor out over as many values as it has: none shared, none left out."""
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return all(0 <= stride <= max(1, math.prod(shape)) for stride in strides)
 
 
 def _adam_parameters(step: Step) -> list[Tensor]:
@@ -152,13 +198,6 @@ def _put_back_adam(step: Step, state: State) -> None:
         for index in _stepped(state, len(parameters))
     }
     adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
-
-
-def _put_back_history(rows: dict[str, Tensor], columns: Sequence[str], device: torch.device) -> Recorder:
-    try:
-        return Recorder.from_state({name: values.to(device) for name, values in rows.items()}, columns)
-    except (KeyError, ValueError, TypeError) as error:
-        raise CheckpointError(f"its history is not complete: {error}") from None
 
 
 def _put_back_products(state: State, device: torch.device) -> Projected | None:

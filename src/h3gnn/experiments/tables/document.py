@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.evaluation.protocols import PROTOCOLS
+from h3gnn.experiments.stored import read_table
 from h3gnn.experiments.tables.markdown import figure_of, figures_of, graph_title, grid, markdown_of, percent
 from h3gnn.experiments.tables.specifications import DIFFI, PAPER_TITLE, PROB, TABLES, printed
 from h3gnn.settings import tuned_presets
-from h3gnn.storage.files import read_json
 
 HEAD = f"""# The paper's tables and figures, made again
 
@@ -42,7 +42,9 @@ Cora, CiteSeer and PubMed."""
 def document(results: Path) -> str:
     """Return the page for the results in a folder; figures are linked as `../results/NAME.png`."""
     stored = {
-        name: read_json(results / f"{name}.json") for name in TABLES if (results / f"{name}.json").is_file()
+        name: read_table(results / f"{name}.json", table.rows, table.kind)
+        for name, table in TABLES.items()
+        if (results / f"{name}.json").is_file()
     }
     words = {name: protocol.words for name, protocol in PROTOCOLS.items()}
     parts = [HEAD, PROTOCOL_WORDS.format(**words), _presets(stored), _in_short(stored), _origin(stored)]

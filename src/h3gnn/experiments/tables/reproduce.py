@@ -11,6 +11,7 @@ from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.protocols import PROTOCOLS, TEST_EPOCH, SplitScores
 from h3gnn.evaluation.results import Result, join_seeds
+from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
 from h3gnn.experiments.tables.running import graph_of, pack
@@ -60,7 +61,7 @@ def reproduce(
         jobs: processes at once.
         told: called after each cell.
     """
-    store, outcome = ResultStore(out / "cells"), Outcome()
+    store, outcome = ResultStore(out / "cells", check_cells), Outcome()
     planned = plan([line for table in tables for line in lines_of(table, scope)], scope)
     missing = {key: cell for key, cell in planned.items() if store.get(key) is None}
     outcome.kept = len(planned) - len(missing)

@@ -1,0 +1,204 @@
+"""What `compare --out` and `reproduce` keep in files, declared: read, it is compared with this first."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from h3gnn.errors import InputError
+from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.protocols import PROTOCOLS, SplitScores
+from h3gnn.schema import (
+    SHA256,
+    VERSIONS,
+    FieldError,
+    Flag,
+    Grid,
+    Kind,
+    Listed,
+    Maybe,
+    Named,
+    Number,
+    Plain,
+    Record,
+    Text,
+    Whole,
+    Word,
+    check_values,
+    naming,
+)
+from h3gnn.storage.files import read_json
+
+COMPARISON_FORMAT = "h3gnn comparison"
+MEASURED = Number(any_float=True)
+SHARES = Grid(Maybe(Number(-1, 1)))
+SCORE = Record(
+    {
+        "test_mean": Maybe(Number()),
+        "test_std": Maybe(Number()),
+        "interval95": Maybe(Listed(Number(), 2, 2)),
+        "per_split": SHARES,
+    }
+)
+BESIDE = [name for name in TITLES if name != "accuracy"]
+PROBE = Record(
+    {
+        **SCORE.fields,
+        "macro_f1": SCORE,
+        "roc_auc": Maybe(SCORE),
+        "validation_mean": Maybe(Number()),
+        "validation": SHARES,
+    },
+    dict.fromkeys(BESIDE, SCORE),
+)
+ABOUT: dict[str, Kind] = {
+    "method": Text(),
+    "graph": Text(),
+    "sha256": SHA256,
+    "protocol": Word(tuple(PROTOCOLS)),
+    "epoch_rule": Text(),
+    "probe": PROBE,
+    "clustering": Maybe(Named(Plain())),
+    "params": Named(Plain()),
+    "seeds": Listed(Whole(0)),
+    "versions": VERSIONS,
+    "device": Text(),
+    "seconds": Number(0),
+}
+MORE: dict[str, Kind] = {
+    "protocol_in_words": Text(),
+    "leading": Text(),
+    "rare_class": Text(),
+    "k": Maybe(Whole(1)),
+}
+RESULT = Record({**ABOUT, "chosen": Listed(Listed(Named(Plain())))}, MORE)
+"""A `Result`, as a comparison keeps it."""
+ROW = Record({**ABOUT, "chosen": Named(Grid(Plain()))}, MORE)
+"""The same in few words, as a cell keeps it."""
+KEPT = Record({"key": Named(Plain()), "result": RESULT})
+COMPARISON = Record(
+    {"format": Word((COMPARISON_FORMAT,)), "comparison": Maybe(Named(Plain())), "methods": Named(KEPT)}
+)
+"""What `compare --out` writes."""
+
+SCORES = Record(
+    {
+        "accuracy": Listed(Maybe(MEASURED), least=1),
+        "macro_f1": Listed(Maybe(MEASURED), least=1),
+        "roc_auc": Maybe(Listed(Maybe(MEASURED), least=1)),
+        "validation": Listed(Maybe(MEASURED), least=1),
+        "chosen": Listed(Named(Plain()), least=1),
+    },
+    {
+        **{field.name: Plain() for field in fields(SplitScores)},
+        "beside": Named(Listed(Maybe(MEASURED), least=1)),
+    },
+)
+CLUSTERING = Named(Listed(MEASURED, least=1))
+MAP = Record(
+    {
+        "before": Listed(Listed(Whole(0)), 2, 2),
+        "after": Listed(Listed(Whole(0)), 2, 2),
+        "labels": Listed(Whole(-1)),
+        "classes": Listed(Text()),
+    }
+)
+COUNTS = ("nodes", "edges", "features", "classes", "splits")
+HOMOPHILY = ("homophily", "node_homophily", "adjusted_homophily", "label_informativeness")
+OUTCOMES: dict[str, Record] = {
+    "fit": Record(
+        {
+            "epochs": Listed(Whole(0), least=1),
+            **dict.fromkeys(PROTOCOLS, SCORES),
+            "clustering": Maybe(Record(dict.fromkeys(PROTOCOLS, CLUSTERING))),
+            "map": Maybe(MAP),
+        },
+        {"precision": Text()},
+    ),
+    "method": Record({"rows": Listed(ROW, least=1)}),
+    "efficiency": Record(
+        {**dict.fromkeys(("memory_mb", "epoch_s", "total_s"), MEASURED), "epochs": Whole(0)}
+    ),
+    "convergence": Record({"epochs": Listed(Whole(0)), "validation": Grid(MEASURED), "epoch_s": MEASURED}),
+    "statistics": Record({**dict.fromkeys(COUNTS, Whole(0)), **dict.fromkeys(HOMOPHILY, MEASURED)}),
+}
+"""What comes out of each kind of cell."""
+CELL = Record(
+    {
+        "kind": Word(tuple(OUTCOMES)),
+        "graph": Text(),
+        "params": Named(Plain()),
+        "seeds": Listed(Whole(0)),
+        "splits": Maybe(Whole(1)),
+        "wants": Listed(Text()),
+    },
+    {"quick": Flag()},
+)
+CELLS = Named(
+    Record(
+        {
+            "cell": CELL,
+            "sha256": SHA256,
+            "device": Text(),
+            "versions": VERSIONS,
+            "seconds": Number(0),
+            "out": Named(Plain()),
+        }
+    ),
+    "[0-9a-f]{16}",
+)
+"""A file of `results/cells`."""
+
+
+ORIGIN: dict[str, Kind] = {
+    name: ABOUT[name]
+    for name in ("method", "graph", "sha256", "device", "versions", "seconds", "params", "seeds")
+}
+PERCENT = {name: ABOUT[name] for name in ("method", "graph", "protocol", "sha256")} | {"percent": Number()}
+TABLE: dict[str, Kind] = {
+    "experiment": Text(),
+    "title": Text(),
+    "quick": Flag(),
+    "seeds_at_most": Maybe(Whole(1)),
+    "protocols": Named(Text()),
+    "versions": VERSIONS,
+    "missing": Listed(Text()),
+}
+
+
+def read_table(path: Path, rows: str, kind: str) -> dict[str, Any]:
+    """Read a file of `results` whose rows are of a sort ("scored", "percent", "measured" or "maps").
+
+    Args:
+        path: the file.
+        rows: the sort of its rows.
+        kind: of the cells that they came from.
+    """
+    sorts = {
+        "scored": ROW,
+        "percent": Record(PERCENT),
+        "measured": Record({**OUTCOMES[kind].fields, **ORIGIN}),
+        "maps": Record({**MAP.fields, "method": Text(), "graph": Text()}, ORIGIN),
+    }
+    content = read_json(path)
+    check_values(Record({**TABLE, "rows": Listed(sorts[rows])}), content, path)
+    return content
+
+
+def check_cells(content: Any, path: Path) -> None:
+    """Compare a file of cells with what it declares, each outcome with its kind."""
+    words = "is damaged; remove it, and its cells run again"
+    check_values(CELLS, content, path, InputError, words)
+    with naming(path, InputError, words):
+        for key, record in content.items():
+            _check_outcome(record["cell"], record["out"], f"{key}.out")
+
+
+def _check_outcome(cell: dict[str, Any], out: dict[str, Any], where: str) -> None:
+    OUTCOMES[cell["kind"]].check(out, where)
+    for wanted, part in (("map", "map"), ("clusters", "clustering")):
+        if cell["kind"] == "fit" and wanted in cell["wants"] and out[part] is None:
+            raise FieldError(f"{where}.{part}", "is missing")
+    if cell["kind"] == "convergence" and any(len(row) != len(out["epochs"]) for row in out["validation"]):
+        raise FieldError(f"{where}.validation", "must have a value for each epoch")

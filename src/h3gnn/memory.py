@@ -1,0 +1,84 @@
+"""How much memory is free, and one sentence before more than that is asked for.
+
+A size that a file declares costs nothing to write: a sparse matrix of 10¹² columns fits into a kilobyte. So
+whoever is about to allocate by such a number asks here first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from h3gnn.errors import InputError
+
+UNKNOWN = 4 * 2**30
+"""What is taken to be free where the system does not tell."""
+CGROUP = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_memory() -> int:
+    """Return how many bytes this process can still have: of the machine, its container and its own limit."""
+    bounds = [_machine(), *_container(), *_own_limit()]
+    return max(0, min(bounds))
+
+
+def check_room(needed: int, what: str, fault: type[InputError] = InputError) -> None:
+    """Refuse work that needs more memory than is free, with how much, and for what."""
+    if needed < 1 << 20:  # not worth a look
+        return
+    free = free_memory()
+    if needed > free:
+        raise fault(f"{what} would take {words_of(needed)} of memory, and {words_of(free)} are free")
+
+
+def words_of(size: int) -> str:
+    """Return a number of bytes for a person."""
+    amount = float(min(size, 10**24))
+    for unit in ("bytes", "KB", "MB", "GB", "TB", "PB"):
+        if amount < 1000 or unit == "PB":
+            return f"{amount:,.3g} {unit}" if unit != "bytes" else f"{size:,} bytes"
+        amount /= 1000
+    return ""
+
+
+def _machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        told = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
+        return told["MemAvailable"]
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    if "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return UNKNOWN
+
+
+def _container() -> list[int]:
+    for most, used in CGROUP:
+        try:
+            limit = Path(most).read_text(encoding="ascii").strip()
+            if limit.isdecimal():
+                return [int(limit) - int(Path(used).read_text(encoding="ascii"))]
+        except (OSError, ValueError):
+            continue
+    return []
+
+
+def _own_limit() -> list[int]:
+    """Return what `ulimit -v` leaves of the address space."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return []
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return [limit]
+    return [limit - pages * os.sysconf("SC_PAGE_SIZE")]

@@ -1,0 +1,168 @@
+"""A graph as named tensors and a few words, for the files of models and of unfinished runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from h3gnn.errors import ModelFolderError
+from h3gnn.graphs.graph import Graph, Provenance, csr_features
+from h3gnn.graphs.mapped import MappedGraph, open_mapped
+from h3gnn.graphs.plan import STARTED, TablePlan
+from h3gnn.schema import SHA256, FieldError, Listed, Record, Text
+from h3gnn.storage.plans import PLAN, check_plan
+from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+OPTIONAL = ("edge_weight", "labels", *MASKS)
+GRAPH_WORDS = Record(
+    {
+        "provenance": Record({"source": Text(), "sha256": SHA256, "mended": Listed(Text())}),
+        "class_names": Listed(Text()),
+    },
+    {"feature_names": Listed(Text()), "plan": PLAN},
+)
+"""What a description says of a graph."""
+MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
+DENSE = {"features": Spec(torch.float32, ("nodes", "columns"))}
+SPARSE = {
+    "features.crow": Spec(torch.int64, ("nodes + 1",)),
+    "features.col": Spec(torch.int64, ("stored",)),
+    "features.values": Spec(torch.float32, ("stored",)),
+}
+PARTS = {
+    "edge_index": Spec(torch.int64, (2, "edges")),
+    "edge_weight": Spec(torch.float32, ("edges",)),
+    "labels": Spec(torch.int64, ("nodes",)),
+    **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
+    "node_ids": Spec(torch.uint8, ("ids",)),
+}
+"""The tensors of a graph; only its edges and features must be there."""
+
+
+def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
+    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
+    plan = graph.plan if isinstance(graph, Graph) else None
+    words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
+    words |= {"feature_names": list(graph.feature_names)}
+    return words if plan is None else {**words, "plan": plan.as_dict()}
+
+
+def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
+    """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
+    if isinstance(graph, MappedGraph):
+        place = str(graph.folder.resolve()).encode()
+        return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
+    tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}
+    if graph.features.layout == torch.sparse_csr:
+        tensors |= {
+            "features.crow": graph.features.crow_indices(),
+            "features.col": graph.features.col_indices(),
+            "features.values": graph.features.values(),
+        }
+    else:
+        tensors["features"] = graph.features
+    tensors |= {name: value for name in OPTIONAL if (value := getattr(graph, name)) is not None}
+    if graph.has_ids:
+        text = json.dumps(graph.node_ids.tolist()).encode()
+        tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    return tensors if graph.plan is None else {**tensors, **graph.plan.tensors()}
+
+
+def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
+    """Read what `graph_tensors` and `graph_words` returned; a graph that could not be one is refused.
+
+    Raises:
+        FieldError: with the tensor that is not what it must be.
+    """
+    told = description["provenance"]
+    provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))
+    if "mapped" in tensors:
+        return _open_beside(tensors, provenance)
+    features = _features(tensors)
+    names, nodes = tuple(description["class_names"]), features.shape[0]
+    plan = _plan(tensors, description.get("plan"), features.shape[1])
+    columns = tuple(description.get("feature_names", ()))  # not in models of old
+    if columns and len(columns) != features.shape[1]:
+        raise FieldError("feature_names", f"are {len(columns)}, but there are {features.shape[1]} features")
+    _check_parts(tensors, nodes, len(names))
+    has_ids = "node_ids" in tensors
+    return Graph(
+        features=features,
+        edge_index=tensors["edge_index"],
+        provenance=provenance,
+        class_names=names,
+        feature_names=columns,
+        node_ids=ids_of("node_ids", tensors["node_ids"], nodes)
+        if has_ids
+        else np.arange(nodes, dtype=np.int64),
+        has_ids=has_ids,
+        plan=plan,
+        **{name: tensors.get(name) for name in OPTIONAL},
+    )
+
+
+def _open_beside(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:
+    check_tensors(MAPPED, tensors)
+    place = text_of("mapped", tensors["mapped"])
+    if not place or "\0" in place:
+        raise FieldError("mapped", "is not the path of a folder")
+    mapped = open_mapped(place)
+    if mapped.provenance.sha256 != provenance.sha256:
+        raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
+    return mapped
+
+
+def _plan(tensors: dict[str, Tensor], told: dict[str, Any] | None, features: int) -> TablePlan | None:
+    """Return the plan of the table that the features were made of, if there was one."""
+    own = {name: one for name, one in tensors.items() if name.startswith(STARTED)}
+    if told is None:
+        check_tensors({}, own)
+        return None
+    check_plan(told, own, features)
+    return TablePlan.from_dict(told, own)
+
+
+def _features(tensors: dict[str, Tensor]) -> Tensor:
+    """Return the features, whose rows and columns say how large the graph is."""
+    check_tensor("shape", tensors.get("shape"), Spec(torch.int64, (2,)), {})
+    rows, columns = tensors["shape"].tolist()
+    sparse = "features" not in tensors
+    sizes: dict[str, int] = {}
+    for name, spec in (SPARSE if sparse else DENSE).items():
+        check_tensor(name, tensors.get(name), spec, sizes)
+    if sparse:
+        sizes |= {"nodes": sizes["nodes + 1"] - 1, "columns": columns}
+    if rows < 1 or columns < 1 or (sizes["nodes"], sizes["columns"]) != (rows, columns):
+        raise FieldError("shape", f"is [{rows}, {columns}], but the features are of another")
+    if not sparse:
+        return tensors["features"]
+    crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
+    check_range("features.col", col, 0, columns)
+    if crow[0] != 0 or crow[-1] != len(col) or bool((crow.diff() < 0).any()):
+        raise FieldError("features.crow", "does not divide the stored values into rows")
+    return csr_features(crow, col, values, (rows, columns))
+
+
+def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
+    """Compare all but the features with what `check_graph` promises of a graph."""
+    known = {"shape", *DENSE, *SPARSE}
+    parts = {name: one for name, one in tensors.items() if name not in known and not name.startswith(STARTED)}
+    wanted = {name: spec for name, spec in PARTS.items() if name in parts or name == "edge_index"}
+    if any(name in wanted for name in MASKS):
+        wanted |= {name: PARTS[name] for name in MASKS}
+    check_tensors(wanted, parts, {"nodes": nodes})
+    edges = parts["edge_index"]
+    check_range("edge_index", edges, 0, nodes)
+    if bool((torch.diff(edges[1] * nodes + edges[0]) <= 0).any()):
+        raise FieldError("edge_index", "is not sorted by target, or holds an edge twice")
+    if "edge_weight" in parts and not bool((parts["edge_weight"] > 0).all()):
+        raise FieldError("edge_weight", "holds a weight that is not positive")
+    if "labels" in parts:
+        check_range("labels", parts["labels"], -1, classes)
+    if "train_mask" in parts and bool((torch.stack([parts[name].int() for name in MASKS]).sum(0) > 1).any()):
+        raise FieldError("train_mask", "holds a node that val_mask or test_mask holds as well")

@@ -1,0 +1,146 @@
+"""The plan of a mixed table in a model: it comes back as it was, and one that was changed is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from h3gnn import H3GNN, Checkpoints, ModelFolderError
+from h3gnn.graphs.encoding import encode_table
+from h3gnn.storage.files import read_tensors, write_tensor_file
+from h3gnn.storage.plans import KEPT
+from h3gnn.storage.runs import Run, begin_run, read_run
+from tests.storage.mixed import ENCODERS, mixed_table, mixed_table_graph
+
+TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 1, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fitted") / "run"
+    H3GNN(**TINY).fit(mixed_table_graph()).save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(fitted: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(fitted, tmp_path / "run")
+
+
+def test_the_plan_and_the_names_come_back(saved: Path) -> None:
+    graph, model = mixed_table_graph(), H3GNN.load(saved)
+    assert graph.plan is not None
+    assert [column.encoder for column in graph.plan.columns] == ENCODERS
+    assert {*ENCODERS, "sentences"} == {*KEPT, ""}
+    back = model.graph_.plan
+    assert back.as_dict() == graph.plan.as_dict()
+    assert model.graph_.feature_names == graph.feature_names
+    before, after = (encode_table(mixed_table(), plan)[0] for plan in (graph.plan, back))
+    assert np.array_equal(before, after)
+
+
+def test_an_unfinished_run_keeps_the_plan(tmp_path: Path) -> None:
+    graph = mixed_table_graph()
+    begin_run(tmp_path, Run(H3GNN(**TINY).get_params(), graph, Checkpoints(tmp_path / "checkpoints"), None))
+    back = read_run(tmp_path).graph
+    assert graph.plan is not None
+    assert back.plan is not None  # type: ignore[union-attr]
+    assert back.plan.as_dict() == graph.plan.as_dict()  # type: ignore[union-attr]
+    assert back.feature_names == graph.feature_names
+
+
+def test_a_model_from_before_there_were_plans_is_read(tmp_path: Path) -> None:
+    H3GNN(**TINY).fit(np.random.default_rng(0).normal(size=(20, 3))).save(tmp_path)
+    told = json.loads((tmp_path / "model.json").read_text())
+    told.pop("feature_names")
+    told.pop("plan", None)
+    (tmp_path / "model.json").write_text(json.dumps(told))
+    graph = H3GNN.load(tmp_path).graph_
+    assert graph.plan is None
+    assert graph.feature_names == ()
+
+
+WORDS: dict[str, tuple[int, dict[str, Any], str]] = {
+    "kind": (0, {"kind": "magic"}, r"plan\.columns\[0\]\.kind must be one of"),
+    "encoder": (0, {"encoder": "magic"}, r"plan\.columns\[0\]\.encoder must be one of"),
+    "another encoder": (2, {"encoder": "date"}, r"plan\.columns\[2\]\.encoder is 'date', which does not fit"),
+    "no vector": (5, {"form": ""}, r"plan\.columns\[5\]\.encoder is 'vector', which does not fit"),
+    "left out": (0, {"encoder": ""}, r"plan\.columns\[0\]\.names must be there for a column that is used"),
+    "names": (2, {"names": ["a"]}, r"plan\.columns\[2\]\.names must have 3 value\(s\), not 1"),
+    "more": (2, {"surprise": 1}, r"plan\.columns\[2\]\.surprise is not a field that h3gnn knows"),
+    "learned": (0, {"plain": {}}, r"plan\.columns\[0\]\.plain\.fill is missing"),
+    "said": (0, {"said": "yes"}, r"plan\.columns\[0\]\.said must be true or false"),
+    "used": (7, {"encoder": "plain", "names": ["same"]}, r"plan makes \d+ features, but there are \d+"),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_a_word_of_a_plan_that_was_changed_is_named(saved: Path, case: str) -> None:
+    at, change, words = WORDS[case]
+    told = json.loads((saved / "model.json").read_text())
+    told["plan"]["columns"][at] |= change
+    (saved / "model.json").write_text(json.dumps(told))
+    with pytest.raises(ModelFolderError, match=words):
+        H3GNN.load(saved)
+
+
+@pytest.mark.parametrize(("name", "value"), [("scale", 0.0), ("scale", -1), ("gaps", 1), ("mean", "a")])
+def test_a_learned_value_that_was_changed_is_named(saved: Path, name: str, value: object) -> None:
+    told = json.loads((saved / "model.json").read_text())
+    told["plan"]["columns"][0]["plain"][name] = value
+    (saved / "model.json").write_text(json.dumps(told))
+    with pytest.raises(ModelFolderError, match=rf"plan\.columns\[0\]\.plain\.{name} must be"):
+        H3GNN.load(saved)
+
+
+def test_names_of_features_that_are_too_few_are_refused(saved: Path) -> None:
+    told = json.loads((saved / "model.json").read_text())
+    told["feature_names"].pop()
+    (saved / "model.json").write_text(json.dumps(told))
+    with pytest.raises(ModelFolderError, match=r"feature_names are \d+, but there are \d+ features"):
+        H3GNN.load(saved)
+
+
+ARRAYS: dict[str, tuple[str, Any, str]] = {
+    "bucket": ("plan.6.used", lambda one: one + 2**20, "plan.6.used holds .*, which is not in 0 to 32767"),
+    "type": ("plan.6.weight", Tensor.double, "plan.6.weight holds float64 instead of float32"),
+    "shape": ("plan.6.directions", lambda one: one[:, 1:], "plan.6.directions has shape"),
+    "width": ("plan.6.directions", lambda one: one[1:], r"plan\.columns\[6\]\.names must have"),
+    "nan": ("plan.5.mean", lambda one: one * float("nan"), "plan.5.mean holds NaN or infinity"),
+    "missing": ("plan.5.mean", None, "plan.5.mean is missing"),
+    "of no column": ("plan.99.mean", torch.ones_like, "plan.99.mean does not belong there"),
+    "of another": ("plan.0.mean", torch.ones_like, "plan.0.mean does not belong there"),
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_an_array_of_a_plan_that_was_changed_is_named(saved: Path, case: str) -> None:
+    name, change, words = ARRAYS[case]
+    (path,) = saved.glob("graph-*")
+    tensors, _ = read_tensors(path, ModelFolderError)
+    tensors = {one: tensor.clone() for one, tensor in tensors.items()}
+    if change is None:
+        tensors.pop(name)
+    else:
+        tensors[name] = change(tensors.get(name, torch.zeros(1))).contiguous()
+    path.unlink()
+    named = write_tensor_file(saved, "graph", tensors).name
+    told = saved / "model.json"
+    told.write_text(told.read_text().replace(path.name, named))
+    with pytest.raises(ModelFolderError, match=words):
+        H3GNN.load(saved)
+
+
+def test_a_plan_without_words_keeps_no_arrays(saved: Path) -> None:
+    told = json.loads((saved / "model.json").read_text())
+    told.pop("plan")
+    (saved / "model.json").write_text(json.dumps(told))
+    with pytest.raises(ModelFolderError, match=r"plan\.\d\.\w+ does not belong there"):
+        H3GNN.load(saved)

@@ -1,0 +1,171 @@
+"""Models and checkpoints that were changed under a matching hash: one sentence with file and field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from h3gnn import H3GNN, CheckpointError, Checkpoints, Graph, ModelFolderError
+from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.storage.files import read_tensor_file, read_tensors, write_tensor_file
+
+TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 2, "device": "cpu"}
+Change = Callable[[dict[str, Tensor]], object]
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return mixed_graph(30, words=12, splits=2)
+
+
+@pytest.fixture
+def saved(graph: Graph, tmp_path: Path) -> Path:
+    H3GNN(**TINY).fit(graph).save(tmp_path / "run")
+    return tmp_path / "run"
+
+
+FIELDS: dict[str, tuple[str, Any, str]] = {
+    "channels": (
+        "params",
+        {"channels": -1},
+        r"params\.channels must be a whole number of at least 1, not -1",
+    ),
+    "heads": ("params", {"heads": 0}, r"params\.heads must be a whole number of at least 1, not 0"),
+    "hops": ("params", {"hops": 10**12}, r"params\.hops is 1000000000000, but the weights are of fewer"),
+    "models": (
+        "params",
+        {"n_models": 10**12},
+        r"params\.n_models is 1000000000000, but the weights are of 2",
+    ),
+    "wide": ("params", {"hidden_channels": 10**12}, "would take"),
+    "wider": ("params", {"hidden_channels": 32}, "do not fit the saved settings: encoder"),
+    "odd heads": ("params", {"heads": 3}, "in params, channels .4. must be a multiple of heads .3."),
+    "no params": ("params", None, "params must be values by name, not None"),
+    "unknown": ("surprise", 1, "surprise is not a field that h3gnn knows"),
+    "deep": ("cost", json.loads("[" * 90 + "]" * 90), "cost must be values by name"),
+    "seeds": ("seeds", [1], r"seeds must have 2 value\(s\), not 1"),
+    "scaling": ("scaling", "magic", "scaling must be one of"),
+    "history": (
+        "history",
+        {"engine": {}, "columns": {"loss": [[1.0]]}},
+        r"history\.columns must have the loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_field_of_a_model_that_was_changed_is_named(saved: Path, case: str) -> None:
+    field, value, words = FIELDS[case]
+    told = json.loads((saved / "model.json").read_text())
+    told[field] = {**told[field], **value} if field == "params" and value else value
+    (saved / "model.json").write_text(json.dumps(told))
+    with pytest.raises((ModelFolderError, ValueError), match=words) as fault:
+        H3GNN.load(saved)
+    assert "\n" not in str(fault.value)
+
+
+def change_file(folder: Path, stem: str, change: Change) -> None:
+    (path,) = folder.glob(f"{stem}-*")
+    tensors, _ = read_tensors(path, ModelFolderError)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    change(tensors)
+    path.unlink()
+    named = write_tensor_file(folder, stem, tensors).name
+    told = folder / "model.json"
+    told.write_text(told.read_text().replace(path.name, named))
+
+
+def put(name: str, at: Any, value: float) -> Change:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors[name][at] = value
+
+    return change
+
+
+def replace(name: str, made: Callable[[Tensor], Tensor]) -> Change:
+    return lambda tensors: tensors.update({name: made(tensors[name])})
+
+
+TENSORS: dict[str, tuple[str, Change, str]] = {
+    "edge out of range": (
+        "graph",
+        put("edge_index", (1, -1), 30),
+        "edge_index holds 30, which is not in 0 to 29",
+    ),
+    "unsorted": (
+        "graph",
+        replace("edge_index", lambda one: one.flip(1)),
+        "edge_index is not sorted by target",
+    ),
+    "label": ("graph", put("labels", 0, 99), "labels holds 99"),
+    "nan": ("graph", put("features", (0, 0), float("nan")), "features holds NaN or infinity"),
+    "type": ("graph", replace("labels", Tensor.double), "labels holds float64 instead of int64"),
+    "shape": ("graph", replace("labels", lambda one: one[:-1]), r"labels has shape \[29\] instead of \[30\]"),
+    "mask": ("graph", replace("val_mask", torch.ones_like), "train_mask holds a node that val_mask"),
+    "more": ("graph", lambda tensors: tensors.update(new=torch.zeros(1)), "new does not belong there"),
+    "ids": (
+        "graph",
+        lambda tensors: tensors.update(node_ids=torch.frombuffer(bytearray(b"[1,"), dtype=torch.uint8)),
+        "node_ids is not a list in JSON",
+    ),
+    "weights": (
+        "weights",
+        put("encoder.linear_bias", (0, 0, 0), float("inf")),
+        "linear_bias holds NaN or infinity",
+    ),
+    "no bias": (
+        "weights",
+        lambda tensors: tensors.pop("encoder.linear_bias"),
+        "encoder.linear_bias is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_a_tensor_of_a_model_that_was_changed_is_named(saved: Path, case: str) -> None:
+    stem, change, words = TENSORS[case]
+    if case == "nan":  # of dense features
+        H3GNN(**TINY).fit(torch.rand(30, 3).numpy()).save(saved)
+    change_file(saved, stem, change)
+    with pytest.raises(ModelFolderError, match=words) as fault:
+        H3GNN.load(saved)
+    assert re.search(rf"{stem}-[0-9a-f]{{16}}\.safetensors", str(fault.value))
+
+
+STATES: dict[str, tuple[Change, str]] = {
+    "strides": (put("strides/nodes", 0, 10**12), "strides/nodes is not the layout of a tensor without gaps"),
+    "generator": (
+        replace("generators/0", lambda one: torch.full_like(one, 255)),
+        "generators/0 is no state of a generator",
+    ),
+    "steps": (replace("adam/0.step", lambda one: one - 99), "adam/0.step holds a number below 0"),
+    "epochs": (put("history/loss.epochs", -1, 10**12), "its history is of 1000000000001 epochs"),
+    "moments": (put("moments/0.exp_avg", (0, 0), float("nan")), "moments/0.exp_avg holds NaN or infinity"),
+    "type": (replace("student/linear_bias", Tensor.double), "student/linear_bias holds float64"),
+}
+
+
+@pytest.mark.parametrize("case", [*STATES, "fingerprint", "columns", "epoch"])
+def test_a_checkpoint_that_was_changed_is_named(graph: Graph, tmp_path: Path, case: str) -> None:
+    model = H3GNN.from_preset("single", **TINY)
+    model.fit(graph, checkpoints=Checkpoints(tmp_path, every=2, keep_finished=True))
+    (path,) = tmp_path.glob("epoch-*")
+    tensors, told = read_tensor_file(path)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    words = f"{case} must be|{case} is "
+    if case in STATES:
+        change, words = STATES[case]
+        change(tensors)
+    else:
+        told[case] = {"fingerprint": None, "columns": "loss", "epoch": 7}[case]
+    path.unlink()
+    write_tensor_file(tmp_path, "epoch-00000002", tensors, told)
+    with pytest.raises(CheckpointError, match=words):
+        model.fit(graph, checkpoints=Checkpoints(tmp_path))

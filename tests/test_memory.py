@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+import torch
+
+from h3gnn import H3GNN, InputError
+from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.files import read_graph
+from h3gnn.graphs.formats import read_graph_file
+from h3gnn.memory import check_room, free_memory, words_of
+
+EDGES = np.array([[0, 1, 2], [1, 2, 3]])
+
+
+def test_more_than_is_free_is_refused_with_how_much_and_for_what() -> None:
+    check_room(0, "nothing")
+    check_room(2**20, "a little")
+    with pytest.raises(InputError, match=r"^a dream would take 1e\+03 PB of memory, and .* are free$"):
+        check_room(10**18, "a dream")
+    assert 0 < free_memory() < 2**60
+    assert [words_of(size) for size in (7, 2_500, 3 * 10**9)] == ["7 bytes", "2.5 KB", "3 GB"]
+
+
+def test_a_limit_of_the_process_counts_as_its_memory() -> None:
+    code = (
+        "import resource; from h3gnn.memory import free_memory\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "assert 0 < free_memory() < 2**30"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("columns", [10**8, 10**12])
+def test_a_matrix_of_many_declared_columns_is_refused_before_anything_is_allocated(columns: int) -> None:
+    matrix = sp.csr_matrix((np.ones(2), ([0, 1], [0, 1])), shape=(4, columns))
+    with pytest.raises(InputError, match=rf"{columns:,} feature columns.* would take .* are free"):
+        H3GNN(n_models=1, epochs=1).fit(matrix, edge_index=EDGES)
+
+
+def test_an_empty_matrix_is_not_made_dense() -> None:
+    with pytest.raises(InputError, match=r"dense features of 4 x 1,000,000,000,000 would take"):
+        as_graph(sp.csr_matrix((4, 10**12)), EDGES)
+
+
+def test_many_declared_nodes_are_refused(tmp_path: Path) -> None:
+    torch.save({"edge_index": torch.from_numpy(EDGES), "num_nodes": 10**12}, tmp_path / "g.pt")
+    np.savez(tmp_path / "g.npz", edges=np.array([[0, 10**12]]))
+    for name in ("g.pt", "g.npz"):
+        with pytest.raises(InputError, match=rf"{name}.*structural features of 1,000,000,000,00\d nodes"):
+            read_graph_file(tmp_path / name)
+    with pytest.raises(InputError, match="structural features"):
+        as_graph(sp.coo_array((np.ones(1), ([0], [1])), shape=(10**12, 10**12)))
+
+
+def test_values_that_a_tensor_only_pretends_to_have_are_refused(tmp_path: Path) -> None:
+    parts = {"edge_index": torch.from_numpy(EDGES), "x": torch.ones(1, 1).expand(10**12, 1)}
+    torch.save(parts, tmp_path / "g.pt")
+    with pytest.raises(InputError, match=r"its tensors would take"):
+        read_graph_file(tmp_path / "g.pt")
+
+
+def test_an_array_that_declares_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n")
+    with (tmp_path / "f.npy").open("wb") as file:
+        told = {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10)}
+        np.lib.format.write_array_header_1_0(file, told)
+    with pytest.raises(InputError, match="says that it holds 80 MB, but has 128 bytes"):
+        read_graph(tmp_path / "e.csv", features=tmp_path / "f.npy")
+
+
+def test_rows_that_share_a_long_text_are_measured_before_each_has_one(tmp_path: Path) -> None:
+    rows = pa.array(np.zeros(2_000_000, dtype=np.int32))
+    source = pa.DictionaryArray.from_arrays(rows, pa.array(["x" * 10**6]))
+    pq.write_table(pa.table({"source": source, "target": rows}), tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=r"column 1 holds long texts, would take 4 TB"):
+        read_graph(tmp_path / "e.parquet")
+
+
+def test_hops_without_end_are_refused() -> None:
+    with pytest.raises(InputError, match=r"999,999 hop\(s\).* would take"):
+        H3GNN(hops=999_999, n_models=1, epochs=1).fit(np.eye(20))
+
+
+STARVED = """
+import resource, sys
+from pathlib import Path
+import h3gnn.graphs.prepare, pandas, pyarrow.csv, pyarrow.parquet
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 2**20,) * 2)
+from h3gnn.errors import InputError
+try:
+    h3gnn.graphs.prepare.prepare_graph(*sys.argv[2:])
+except InputError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize("megabytes", [20, 60])
+def test_preparing_with_little_memory_left_ends_in_a_sentence_and_leaves_nothing(
+    tmp_path: Path, megabytes: int
+) -> None:
+    (tmp_path / "e.csv").write_text("source,target\n" + "0,1\n" * 1000)
+    (tmp_path / "f.csv").write_text("id,f0\n0,1\n1,2\n")
+    command = [
+        sys.executable,
+        "-c",
+        STARVED,
+        str(megabytes),
+        *(str(tmp_path / name) for name in ("e.csv", "f.csv")),
+    ]
+    outcome = subprocess.run([*command, str(tmp_path / "out")], check=False, capture_output=True, text=True)
+    assert outcome.returncode == 2, outcome.stderr
+    assert "would take 100 MB of memory" in outcome.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "f.csv"]
