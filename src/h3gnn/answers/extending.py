@@ -258,7 +258,7 @@ def _join(
     weights = None
     if graph.edge_weight is not None and weight is not None:
         weights = np.concatenate([graph.edge_weight.numpy(), weight])
-    return check_graph(
+    grown = check_graph(
         rows_below(graph.features, features),
         np.concatenate([graph.edge_index.numpy(), ends], axis=1),
         edge_weight=weights,
@@ -266,6 +266,8 @@ def _join(
         class_names=graph.class_names,
         masks=None if masks[0] is None else masks,
         node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
+        feature_names=graph.feature_names,
         source=f"{graph.provenance.source} with {new:,} new nodes",
         notes=graph.provenance.mended,
     )
+    return replace(grown, plan=graph.plan)
