@@ -42,6 +42,7 @@ def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
         top = is_rare[chance.nlargest(TOP).index]
         lines.append(f"average precision   {average_precision_score(is_rare, chance):.3f} of {rare}")
         lines.append(f"by chance           {is_rare.mean():.3f}")
+        lines.append(f"mean probability    {chance.mean():.3f}, and {is_rare.mean():.3f} are {rare}")
         lines.append(f"among the first {len(top)}  {top.sum()} of {is_rare.sum()} are {rare}")
     return lines
 

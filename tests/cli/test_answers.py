@@ -210,7 +210,18 @@ def test_faiss_is_named_where_it_is_missing(folder: Path, tmp_path: Path) -> Non
 
 def test_tables_become_predictions_in_one_command(folder: Path, tmp_path: Path) -> None:
     tables = ("--edges", folder / "edges.csv", "--features", folder / "features.csv")
-    few = ("--preset", "single", "--epochs", "2", "--set", "channels=8", "--set", "heads=2", "--device", "cpu")
+    few = (
+        "--preset",
+        "single",
+        "--epochs",
+        "2",
+        "--set",
+        "channels=8",
+        "--set",
+        "heads=2",
+        "--device",
+        "cpu",
+    )
     said = (*tables, "--labels", folder / "labels.csv", *few, "--out", tmp_path / "once.csv", "--json")
     told = json.loads(call("predict", tmp_path / "run", *said))
     assert told["labelled"] == 75

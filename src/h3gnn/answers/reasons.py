@@ -130,7 +130,9 @@ def _blocks(graph: Graph, names: Sequence[str] | None) -> dict[str, Whole]:
     }
     for column in plan.columns:
         is_part = part_of.get(column.encoder, lambda one: False)
-        parts = [start + at for at, one in enumerate(column.learned.names) if is_part(one[len(column.name) :])]
+        parts = [
+            start + at for at, one in enumerate(column.learned.names) if is_part(one[len(column.name) :])
+        ]
         if parts:
             found[column.name] = np.array(parts)
         start += len(column.learned.names)
