@@ -160,8 +160,8 @@ def main() -> None:
     said.out.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write(said.out / name, table)
-    found = f"{len(rows):,} accounts, {len(transfers):,} transactions, {truth[: len(rows)].count('yes')} fraudulent"
-    print(f"wrote {said.out}: {found}; {len(later):,} new accounts")
+    found = f"{len(rows):,} accounts, {len(transfers):,} transactions, {len(later):,} new accounts"
+    print(f"wrote {said.out}: {found}, {fraud.mean():.0%} fraudulent")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ WORDS = {
     "applications": "survey trial field prediction evidence outcome regional sample",
 }
 CITES = {"methods": "applications", "applications": "methods"}
-COMMON = "study analysis model effects new approach data large evaluation review structure patterns".split()
+COMMON = (
+    *("study", "analysis", "model", "effects", "new", "approach"),
+    *("data", "large", "evaluation", "review", "structure", "patterns"),
+)
 VENUES = ("Annals", "Letters", "Proceedings", "Quarterly", "Reports")
 SHARE_LABELLED, CITATIONS = 0.1, 4
 

@@ -98,7 +98,11 @@ def test_columns_without_spread_and_parts_of_a_text_are_no_reason() -> None:
 
 
 def test_a_text_is_one_reason_with_how_alike_the_texts_are() -> None:
-    memos = ["rent and food for two", "food and rent for two", "invoices to many suppliers every month"]
+    memos: list[str | None] = [
+        "rent and food for two",
+        "food and rent for two",
+        "invoices to many suppliers every month",
+    ]
     memos += ["invoices to few suppliers every month", "payroll at the end of the year", None]
     frame = pd.DataFrame({"memo": memos, "town": ["Ulm", "Ulm", "Bonn", "Bonn", "Jena", "Jena"]})
     frame.index = pd.Index([f"n{row}" for row in range(6)])

@@ -196,7 +196,10 @@ def _edges(
             raise GraphError(f"a new edge names a position outside 0 to {ids.size - 1}, the grown graph's")
     if (weight is None) != (graph.edge_weight is None):
         has, lack = ("have none", "have weights") if weight is not None else ("have weights", "have none")
-        raise GraphError(f"the fitted edges {has} and the new ones {lack}: give both, or neither, weights")
+        raise GraphError(
+            f"the fitted edges {has} and the new ones {lack}: give both, or neither, weights "
+            "(with --weight-column or --repeated count as in the fit)"
+        )
     if weight is not None and not (np.isfinite(weight) & (weight > 0)).all():
         row = int(np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))[0])
         raise GraphError(f"new edges, row {row}: the weight {weight[row]:g} is not a positive number")

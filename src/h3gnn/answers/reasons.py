@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ REASONS = 5
 """At most so many shared features and neighbours are named."""
 NO_SPREAD = 1e-6
 """A column that varies by less than this share of its mean, or of what columns usually do, says nothing."""
+PARTS = {"text": " ~", "sentences": " ~", "list": " #"}
+"""By encoder, what follows a column's name in numbers that mean nothing to a person one by one."""
 SEEN = 2_000
 """With so many nodes the likeness of two texts is compared to tell whether it is unusual."""
 
@@ -123,15 +125,11 @@ def _blocks(graph: Graph, names: Sequence[str] | None) -> dict[str, Whole]:
     if plan is None or names is None or tuple(names) != plan.names:
         return {}
     found, start = {}, 0
-    part_of: dict[str, Callable[[str], bool]] = {
-        "text": lambda one: " ~" in one,
-        "sentences": lambda one: " ~" in one,
-        "list": lambda one: " #" in one,
-    }
     for column in plan.columns:
-        is_part = part_of.get(column.encoder, lambda one: False)
+        mark = PARTS.get(column.encoder)
+        cut = len(column.name)
         parts = [
-            start + at for at, one in enumerate(column.learned.names) if is_part(one[len(column.name) :])
+            at for at, one in enumerate(column.learned.names, start) if mark and one[cut:].startswith(mark)
         ]
         if parts:
             found[column.name] = np.array(parts)
