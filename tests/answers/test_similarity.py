@@ -112,3 +112,20 @@ def test_a_text_is_one_reason_with_how_alike_the_texts_are() -> None:
     assert sorted(told["features"][0]) == ["memo (100% alike)", "town=Ulm"]
     assert [one.split("=")[0].split(" (")[0] for one in sorted(told["features"][1])] == ["memo", "town"]
     assert told["features"][2] == ["town=Jena"]  # a text that is missing is like none
+
+
+def test_scaled_columns_are_told_by_their_ends() -> None:
+    frame = pd.DataFrame(
+        {
+            "debt": [9000.0, 8000.0, 10.0, None, 12.0, 11.0],
+            "since": pd.to_datetime(
+                ["2024-05-01", "2024-06-01", "2001-01-01", "2002-03-01", "2003-02-01", None]
+            ),
+            "town": ["Ulm", "Bonn", "Ulm", "Bonn", "Jena", "Jena"],
+        },
+        index=[f"n{row}" for row in range(6)],
+    )
+    graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]))
+    near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
+    told = similar_nodes(graph, near, np.array([0]), 1, feature_names=graph.feature_names)
+    assert set(told["features"][0]) == {"debt (both high)", "since (both late)"}

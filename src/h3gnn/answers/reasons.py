@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.plan import ColumnPlan
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
 
@@ -19,8 +20,10 @@ REASONS = 5
 """At most so many shared features and neighbours are named."""
 NO_SPREAD = 1e-6
 """A column that varies by less than this share of its mean, or of what columns usually do, says nothing."""
-PARTS = {"text": " ~", "sentences": " ~", "list": " #"}
+PARTS = {"text": " ~", "sentences": " ~", "list": " #", "date": ", "}
 """By encoder, what follows a column's name in numbers that mean nothing to a person one by one."""
+ENDS = {"number": ("low", "high"), "boolean": ("no", "yes"), "date": ("early", "late")}
+"""By kind, how a person calls both ends of a column that was scaled."""
 SEEN = 2_000
 """With so many nodes the likeness of two texts is compared to tell whether it is unusual."""
 
@@ -47,10 +50,15 @@ class Reasons:
         # a mark of 0 and 1, alone among measurements or not, is shared where both nodes have it
         marks = np.isclose(variance, self.mean * (1 - self.mean), rtol=1e-3, atol=0) & (self.mean > 0)
         self.counted = marks | (moments.zeros_and_ones or bag)
-        self.blocks = _blocks(graph, names)
+        self.columns = _columns(graph, names)
+        self.blocks: dict[str, list[int]] = {}  # by column of text or of hashed lists, the numbers it became
         self._sampled: dict[str, Row] = {}
-        for columns in self.blocks.values():
-            self.spread[columns] = np.inf  # told by the whole block, not by its parts
+        for at, name in enumerate(names or ()):
+            column = self.columns.get(name)
+            if column is not None and name.startswith(f"{column.name}{PARTS.get(column.encoder, ' never')}"):
+                self.spread[at] = np.inf  # says nothing to a person by itself
+                if column.encoder != "date":
+                    self.blocks.setdefault(column.name, []).append(at)
 
     def _heard(self, node: int) -> Whole:
         start, end = self.adjacency.indptr[node : node + 2]
@@ -116,22 +124,16 @@ class Reasons:
     def _named(self, column: int, left: Row, right: Row) -> str:
         name = f"feature {column}" if self.names is None else str(self.names[column])
         a, b = left[column], right[column]
-        return name if a == b == 1 else f"{name} ({a:.3g}, {b:.3g})"
+        if a == b == 1:
+            return name
+        if name in self.columns and self.columns[name].kind in ENDS:
+            return f"{name} (both {ENDS[self.columns[name].kind][int(a > self.mean[column])]})"
+        return f"{name} ({a:.3g}, {b:.3g})"
 
 
-def _blocks(graph: Graph, names: Sequence[str] | None) -> dict[str, Whole]:
-    """Return, by the name of each column of text or of hashed lists, which numbers it became."""
+def _columns(graph: Graph, names: Sequence[str] | None) -> dict[str, ColumnPlan]:
+    """Return, by the name of each number that an encoder made, the column that it was made of."""
     plan = graph.plan
     if plan is None or names is None or tuple(names) != plan.names:
         return {}
-    found, start = {}, 0
-    for column in plan.columns:
-        mark = PARTS.get(column.encoder)
-        cut = len(column.name)
-        parts = [
-            at for at, one in enumerate(column.learned.names, start) if mark and one[cut:].startswith(mark)
-        ]
-        if parts:
-            found[column.name] = np.array(parts)
-        start += len(column.learned.names)
-    return found
+    return {name: one for one in plan.columns if one.encoder != "plain" for name in one.learned.names}
