@@ -127,5 +127,10 @@ def test_scaled_columns_are_told_by_their_ends() -> None:
     )
     graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]))
     near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
-    told = similar_nodes(graph, near, np.array([0]), 1, feature_names=graph.feature_names)
+    told = similar_nodes(
+        graph, near, np.array([0]), 1, feature_names=np.array(graph.feature_names, dtype=object)
+    )
     assert set(told["features"][0]) == {"debt (both high)", "since (both late)"}
+    told = similar_nodes(graph, near, np.array([2]), 1, feature_names=np.array(graph.feature_names))
+    assert told["similar"].tolist() == ["n3"]
+    assert told["features"][0] == ["since (both early)"]  # what stands in for a missing debt is no debt

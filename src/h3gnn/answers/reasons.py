@@ -52,10 +52,18 @@ class Reasons:
         self.counted = marks | (moments.zeros_and_ones or bag)
         self.columns = _columns(graph, names)
         self.blocks: dict[str, list[int]] = {}  # by column of text or of hashed lists, the numbers it became
+        self.gaps: dict[
+            int, list[int]
+        ] = {}  # by the mark of a missing value, the numbers that stand in for it
         self._sampled: dict[str, Row] = {}
-        for at, name in enumerate(names or ()):
+        for at, name in enumerate(names if names is not None else ()):
             column = self.columns.get(name)
-            if column is not None and name.startswith(f"{column.name}{PARTS.get(column.encoder, ' never')}"):
+            if column is not None and name == f"{column.name} is missing":
+                made = column.learned.names
+                self.gaps[at] = [at - made.index(name) + one for one in range(len(made)) if made[one] != name]
+            elif column is not None and name.startswith(
+                f"{column.name}{PARTS.get(column.encoder, ' never')}"
+            ):
                 self.spread[at] = np.inf  # says nothing to a person by itself
                 if column.encoder != "date":
                     self.blocks.setdefault(column.name, []).append(at)
@@ -84,6 +92,9 @@ class Reasons:
         left, right = (self._row(one) for one in (a, b))
         together = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
         together = np.where(self.counted & ((left == 0) | (right == 0)), 0, together)
+        for mark, filled in self.gaps.items():
+            if left[mark] or right[mark]:
+                together[filled] = 0  # what was put into a gap is nothing that the node has
         best = np.argsort(-together, kind="stable")[:REASONS]
         found = [
             (float(together[one]), self._named(int(one), left, right)) for one in best if together[one] > 0
