@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CheckpointError,
         GraphError,
         InputError,
+        LossError,
         ModelFolderError,
         RankLostError,
         TrainingStopped,
@@ -45,7 +46,7 @@ __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_g
 __all__ += ["TablePlan", "encode_table"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
 __all__ += ["Extension", "NodeClassifier"]
-__all__ += ["CheckpointError", "GraphError", "InputError", "ModelFolderError", "RankLostError"]
+__all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
@@ -56,6 +57,7 @@ _HOMES = {
         "CheckpointError",
         "GraphError",
         "InputError",
+        "LossError",
         "ModelFolderError",
         "RankLostError",
         "TrainingStopped",

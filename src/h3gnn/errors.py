@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
+import signal
 from collections.abc import Collection
 from typing import Any
+
+STOPPING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)  # not all on Windows
+"""The signals that ask a command to end: it does when what it writes is whole."""
 
 
 class InputError(ValueError):
@@ -18,6 +25,10 @@ class GraphError(InputError):
 
 class ModelFolderError(InputError):
     """A saved model is missing, damaged, or was not written by h3gnn."""
+
+
+class LossError(InputError):
+    """The loss is no longer a finite number, so that going on would train nothing."""
 
 
 class CheckpointError(InputError):
@@ -36,10 +47,12 @@ class TrainingStopped(KeyboardInterrupt):
         self.signal_number = signal_number
 
 
-def check_whole(name: str, value: Any, least: int) -> int:
-    """Return a whole number that is at least `least`."""
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a whole number that is at least `least`, and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if most is not None and int(value) > most:
+        raise InputError(f"{name} must be at most {most:,}, not {value:,}")
     return int(value)
 
 
@@ -56,3 +69,8 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
     return value
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the passwords of addresses in it."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "…@", text)

@@ -38,7 +38,7 @@ from h3gnn.graphs.plan import check_same_plan, scaling_of
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
 from h3gnn.graphs.structural import is_structural
 from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
-from h3gnn.settings import BEFORE, by_group, check_arguments, kept_for, parse_memory, preset
+from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
 from h3gnn.training.batches import (
@@ -136,8 +136,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             the processor computes in it (docs/performance.md says what that changes). Embeddings are always
             computed in float32.
         feature_storage: "csr", "dense", or "auto" by density.
-        random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU.
-        device: "auto", "cpu", "cuda" or any torch device.
+        random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU (see
+            docs/determinism.md).
+        device: "auto", "cpu", "cuda", or one of several: "cuda:1".
         verbose: show a progress bar when standard error is a terminal.
 
     Attributes:
@@ -613,7 +614,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
         if self.history_.difficulty is not None:
             tensors["difficulty"] = self.history_.difficulty
-        params = self.get_params()
+        params = {name: as_plain(value) for name, value in self.get_params().items()}
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         return storage.ModelState(

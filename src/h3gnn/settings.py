@@ -49,9 +49,13 @@ class Setting:
     left_out_of: str | None = None
 
 
-def whole(group: str, least: int, text: str, **more: Any) -> Setting:
-    """Return a setting that is a whole number of at least `least`."""
-    return Setting(group, text, lambda name, value: check_whole(name, value, least), f"{least}, …", **more)
+def whole(group: str, least: int, text: str, most: int | None = None, **more: Any) -> Setting:
+    """Return a setting that is a whole number of at least `least`, and at most `most`.
+
+    An upper bound is far beyond all use: it is for a slip of the finger, before memory is asked for.
+    """
+    values = f"{least}, …" if most is None else f"{least} to {most:,}"
+    return Setting(group, text, lambda name, value: check_whole(name, value, least, most), values, **more)
 
 
 def number(
@@ -84,7 +88,7 @@ def flag(group: str, text: str, **more: Any) -> Setting:
     """Return a setting that is True or False."""
 
     def check(name: str, value: Any) -> None:
-        if str(value) not in ("True", "False", "0", "1"):  # numpy's truth values too
+        if isinstance(value, str) or str(value) not in ("True", "False", "0", "1"):  # numpy's too
             raise InputError(f"{name} must be True or False, not {value!r}")
 
     return Setting(group, text, check, "True, False", **more)
@@ -95,6 +99,15 @@ def _check_fan_out(name: str, value: Any) -> None:
         is_whole = isinstance(one, numbers.Integral) and not isinstance(one, bool)
         if not is_whole or not (one >= 1 or one == -1):
             raise InputError(f"{name} must be a number of neighbours per hop, or -1 for all, not {value!r}")
+
+
+LARGEST_SEED = 2**32 - 1
+"""What numpy, scikit-learn and torch all take."""
+
+
+def _check_seed(name: str, value: Any) -> None:
+    if type(value).__name__ != "RandomState":  # numpy's, of which a seed is drawn
+        check_whole(name, value, 0, LARGEST_SEED)
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -113,10 +126,10 @@ ENCODER, GRAPH, MASKS, OBJECTIVE = "encoder", "graph", "views and masks", "objec
 OPTIMISATION, READ_OUT, MACHINE = "optimisation", "read-out", "machine and run"
 
 SETTINGS: dict[str, Setting] = {
-    "channels": whole(ENCODER, 1, "Width of a token."),
-    "hops": whole(ENCODER, 1, "How far the neighbourhood tokens reach."),
+    "channels": whole(ENCODER, 1, "Width of a token.", 2**16),
+    "hops": whole(ENCODER, 1, "How far the neighbourhood tokens reach.", 100),
     "hidden_channels": whole(
-        ENCODER, 1, "Hidden width of the token MLP and the weighted GCNs.", may_be_none=True
+        ENCODER, 1, "Hidden width of the token MLP and the weighted GCNs.", 2**18, may_be_none=True
     ),
     "heads": whole(ENCODER, 1, "Attention heads; must divide `channels`."),
     "norm": choice(ENCODER, ("residual-post", "post", "pre"), "Place of the norm in the Transformer block."),
@@ -170,7 +183,7 @@ SETTINGS: dict[str, Setting] = {
         ("auto",),
         may_be_none=True,
     ),
-    "n_models": whole(OPTIMISATION, 1, "Train so many models and join their embeddings."),
+    "n_models": whole(OPTIMISATION, 1, "Train so many models and join their embeddings.", 10_000),
     "tokens": flag(READ_OUT, "Put the tokens beside the fused embedding."),
     "smoothing": number(
         READ_OUT,
@@ -206,7 +219,12 @@ SETTINGS: dict[str, Setting] = {
         left_out_of="preset",
     ),
     "random_state": Setting(
-        MACHINE, "The same seed gives the same result.", values="any seed", left_out_of="result"
+        MACHINE,
+        "The same seed gives the same result.",
+        _check_seed,
+        f"0 to {LARGEST_SEED:,}",
+        may_be_none=True,
+        left_out_of="result",
     ),
     "device": Setting(
         MACHINE, "Where to compute: auto, cpu or cuda.", values='"auto", "cpu", "cuda", …', left_out_of="run"
@@ -243,10 +261,17 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def kept_for(purpose: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that one of `PURPOSES` writes down."""
+    """Return the settings that one of `PURPOSES` writes down, numpy's numbers as Python's own."""
     reached = PURPOSES[: PURPOSES.index(purpose) + 1]
     left_out = {name for name, setting in SETTINGS.items() if setting.left_out_of in reached}
-    return {name: value for name, value in params.items() if name not in left_out}
+    return {name: as_plain(value) for name, value in params.items() if name not in left_out}
+
+
+def as_plain(value: Any) -> Any:
+    """Return numpy's numbers, words and arrays as Python's own, which JSON can hold; all else as it is."""
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return value.tolist()
+    return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def by_group() -> dict[str, list[str]]:

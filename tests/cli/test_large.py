@@ -145,23 +145,26 @@ def test_several_processes_need_batches(files: Path) -> None:
     assert "--batch-size" in done.stderr
 
 
-def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path, number: signal.Signals) -> None:
+    lost = f"lost-{number.name}"
     command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]
-    command += ["--epochs", "100000", "--device", "cpu", "--out", "lost", "--checkpoint-every", "5"]
+    command += ["--epochs", "100000", "--device", "cpu", "--out", lost, "--checkpoint-every", "5"]
     job = subprocess.Popen(command, cwd=files, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: any((files / "lost" / "checkpoints").glob("epoch-*")), job)
+        wait_for(lambda: any((files / lost / "checkpoints").glob("epoch-*")), job)
         workers = children(job.pid)
         assert len(workers) == 2
-        os.kill(workers[1], signal.SIGKILL)
+        os.kill(workers[1], number)
         _, words = job.communicate(timeout=60)
     finally:
         job.kill()
     assert job.returncode != 0
     said = [line for line in words.splitlines() if line.startswith("h3gnn: ") and "note:" not in line]
     assert len(said) == 1, words
-    assert re.search(r"rank 0 of 2 stops: .*h3gnn fit --resume lost", said[0])
-    assert not (files / "lost" / "model.json").exists()
+    rank = 0 if number == signal.SIGKILL else 1
+    assert re.search(rf"rank {rank} of 2 stops: .*h3gnn fit --resume {lost}", said[0])
+    assert not (files / lost / "model.json").exists()
 
 
 @pytest.mark.slow

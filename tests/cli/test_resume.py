@@ -54,10 +54,12 @@ def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_works() -> Iterator[None]:
-    """Let commands hear SIGINT even where the tests run as a background job, which has it ignored."""
+    """Let commands hear signals even where the tests run as a background job, which has some ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.fixture
@@ -104,7 +106,9 @@ def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Pa
     assert results(files) == results(files / "whole")
 
 
-SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
 ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "500")
 
 

@@ -1,5 +1,21 @@
 """The command line: argv in, calls to the library out; no logic of its own."""
 
-from h3gnn.cli.app import main
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from h3gnn.cli import ending
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run a command; see `ending` for how it may end, from its first import on."""
+    ending.run(_load)
+
+
+def _load() -> Callable[[], object]:
+    from h3gnn.cli.app import app, say_warnings
+
+    say_warnings()
+    return app

@@ -53,6 +53,7 @@ def cluster(
     max_clusters: MostOption = MOST_CLUSTERS,
     starts: StartsOption = 10,
     seed: settings.SeedOption = 0,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -73,7 +74,7 @@ def cluster(
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
-        _write(out, read, found)
+        _write(out, read, found, safe=safe_csv)
         summary["out"] = str(out)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
@@ -119,10 +120,10 @@ def _cluster(
     }
 
 
-def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64]) -> None:
+def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64], *, safe: bool) -> None:
     import pandas as pd
 
-    write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}))
+    write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}), safe=safe)
 
 
 def _print(summary: dict[str, Any]) -> None:

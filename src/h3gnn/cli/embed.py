@@ -33,6 +33,7 @@ def embed(
             rich_help_panel=NEW,
         ),
     ] = False,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -61,7 +62,7 @@ def embed(
     if new_features is not None or new_edges is not None:
         if source.is_given:
             raise InputError("give new nodes of the fitted graph, or another graph, not both")
-        _embed_new(run, source, out, new_features, new_edges, refresh, device, as_json)
+        _embed_new(run, source, out, new_features, new_edges, refresh, device, as_json, safe_csv)
         return
     if refresh:
         raise InputError("--refresh is for a graph that has grown: give --new-features and --new-edges")
@@ -76,7 +77,7 @@ def embed(
         nodes, dimensions = asked.num_nodes, model.n_models * model.encoder_.out_channels
     else:
         embedding = model.transform(asked)
-        write_embedding(out, embedding, asked)
+        write_embedding(out, embedding, asked, safe=safe_csv)
         nodes, dimensions = embedding.shape
     if as_json:
         result = {"nodes": nodes, "dimensions": dimensions, "embeddings": str(out)}
@@ -94,10 +95,11 @@ def _embed_new(
     refresh: bool,
     device: str,
     as_json: bool,
+    safe: bool,
 ) -> None:
     model = open_run(run, device)
     found = extend_run(model, features, edges, source.reading(), refresh=refresh)
-    write_rows(out, found.embedding, found.node_ids)
+    write_rows(out, found.embedding, found.node_ids, safe=safe)
     if as_json:
         told = {
             "nodes": len(found.embedding),

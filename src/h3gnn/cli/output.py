@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
@@ -15,12 +16,18 @@ from h3gnn.errors import InputError
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     import numpy as np
     import numpy.typing as npt
+    import pandas as pd
 
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
     from h3gnn.graphs.mapped import MappedGraph
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that spreadsheets compute."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+ID_COLUMNS = ("node", "source", "target")
+"""Columns of tables that hold ids."""
 AddBar = Callable[[str, float | None], Callable[..., None]]
 """From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
@@ -29,8 +36,9 @@ Told = Callable[[str, float], None]
 
 
 def say(message: str) -> None:
-    """Tell the person something, beside the result."""
-    print(f"h3gnn: {message}", file=sys.stderr)
+    """Tell the person something, beside the result; a terminal that is gone ends nothing."""
+    with suppress(OSError):
+        print(f"h3gnn: {message}", file=sys.stderr)
 
 
 def is_alone() -> bool:
@@ -57,7 +65,9 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
     from rich.console import Console
 
     done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
-    note, title = rich.TextColumn("{task.fields[note]}"), rich.TextColumn("{task.description}")
+    note, title = (
+        rich.TextColumn(f"{{task.{field}}}", markup=False) for field in ("fields[note]", "description")
+    )
     # the wheel and the clock move while a step is long, so that nobody thinks it hangs
     columns = (
         rich.SpinnerColumn(),
@@ -84,20 +94,16 @@ def stages(*, show: bool = True) -> Iterator[Told]:
         bar(completed=1.0, description="done")
 
 
-def write_table(path: Path, table: Any) -> None:
-    """Write a DataFrame as CSV or Parquet by the ending of the file name."""
-    if path.suffix.lower() == ".csv":
-        _write(path, lambda file: table.to_csv(file, index=False))
-    else:
-        _write(path, lambda file: table.to_parquet(file, index=False))
-
-
-def write_embedding(path: Path, embedding: npt.NDArray[np.float32], graph: Graph) -> None:
+def write_embedding(
+    path: Path, embedding: npt.NDArray[np.float32], graph: Graph, *, safe: bool = False
+) -> None:
     """Write one row per node of a graph, as `write_rows` does."""
-    write_rows(path, embedding, graph.node_ids)
+    write_rows(path, embedding, graph.node_ids, safe=safe)
 
 
-def write_rows(path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any]) -> None:
+def write_rows(
+    path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any], *, safe: bool = False
+) -> None:
     """Write one row per node under its id, as Parquet, CSV or NPY by the ending of the file name.
 
     Parquet and CSV have a column `node` and a column `e0`, `e1`, … per dimension. NPY holds the numbers
@@ -106,13 +112,43 @@ def write_rows(path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDA
     import numpy as np
     import pandas as pd
 
-    ids = pd.DataFrame({"node": node_ids})
     if path.suffix.lower() == ".npy":
-        _write(path.with_suffix(".ids.csv"), lambda file: ids.to_csv(file, index=False))
+        write_table(path.with_suffix(".ids.csv"), pd.DataFrame({"node": node_ids}), safe=safe)
         _write(path, lambda file: np.save(file, embedding))
         return
     columns = {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])}
-    write_table(path, pd.DataFrame({"node": node_ids, **columns}))
+    write_table(path, pd.DataFrame({"node": node_ids, **columns}), safe=safe)
+
+
+def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
+    """Write a DataFrame as CSV or Parquet by the ending of the file name.
+
+    With `safe`, an id that a spreadsheet would take for a formula gets a quote before it in a CSV.
+    """
+    ids = [name for name in ID_COLUMNS if name in table]
+    for name in ids:
+        check_ids(table[name], path)
+    if path.suffix.lower() != ".csv":
+        _write(path, lambda file: table.to_parquet(file, index=False))
+        return
+    if safe:
+        table = table.assign(**{name: [guarded(one) for one in table[name]] for name in ids})
+    _write(path, lambda file: table.to_csv(file, index=False))
+
+
+def guarded(node: Any) -> Any:
+    """Return an id with a quote before it if a spreadsheet would compute it: `=cmd|…`, `+1`, `-1`, `@sum`."""
+    return f"'{node}" if isinstance(node, str) and node.startswith(FORMULA) else node
+
+
+def check_ids(ids: Any, path: Path) -> None:
+    """Refuse ids that no file of text can hold: halves of a character, which Python has and UTF-8 has not."""
+    for node in ids:
+        if isinstance(node, str) and LONE_SURROGATE.search(node):
+            raise InputError(
+                f"{path} cannot be written: the node id {node!a} holds half a character (a lone surrogate); "
+                "rename the node"
+            )
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
@@ -142,7 +178,9 @@ def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph) -> None:
 
 
 def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
-    """Refuse, before the work, a format that is not written in chunks."""
+    """Refuse, before the work, a format that is not written in chunks, and ids that cannot be written."""
+    if not is_mapped(graph):
+        check_ids(graph.node_ids, path)
     if is_mapped(graph) and path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: the embeddings of a graph in files are written as .parquet")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import settings
+from h3gnn.cli.ending import ENDED, INTERRUPTED, Stopped
 from h3gnn.cli.output import AddBar, progress, say
-from h3gnn.cli.stopping import INTERRUPTED, TERMINATED, Stopped
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,15 +120,15 @@ def _tell(outcome: Outcome, folder: Path, as_json: bool) -> None:
 
 @contextmanager
 def _goes_on(folder: Path) -> Iterator[None]:
-    """Say that what is done is kept, when Ctrl-C or SIGTERM ends the run."""
+    """Say that what is done is kept, when a signal ends the run."""
     try:
         yield
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as end:
-        if end.code not in (INTERRUPTED, TERMINATED):
+        if not isinstance(end.code, int) or end.code not in ENDED:
             raise
-        code = int(end.code)
+        code = end.code
     else:
         return
     say(f"stopped; what is done is kept in {folder}/cells, and the same command goes on from there")

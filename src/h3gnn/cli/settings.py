@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.errors import InputError
-from h3gnn.settings import SETTINGS, check_arguments, parse_value
+from h3gnn.settings import LARGEST_SEED, SETTINGS, check_arguments, parse_value
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
@@ -18,11 +18,11 @@ METHOD = "The method"
 LARGE = "Graphs past memory, and several processes"
 
 
-def _option(name: str, panel: str | None = None, *flags: str) -> Any:
+def _option(name: str, panel: str | None = None, *flags: str, **more: Any) -> Any:
     """Return the option that sets an argument, in the words of its list."""
     setting = SETTINGS[name]
     words = f": {', '.join(setting.words)}." if setting.words else "."
-    return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel)
+    return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel, **more)
 
 
 PresetOption = Annotated[
@@ -51,8 +51,15 @@ BatchSizeOption = Annotated[int | None, _option("batch_size", LARGE)]
 FanOutOption = Annotated[str | None, _option("fan_out", LARGE)]
 BatchesOption = Annotated[str | None, _option("batches", LARGE)]
 MemoryOption = Annotated[str | None, _option("memory", LARGE)]
-SeedOption = Annotated[int, _option("random_state")]
+SeedOption = Annotated[int, _option("random_state", min=0, max=LARGEST_SEED)]
 DeviceOption = Annotated[str, _option("device")]
+SafeCsvOption = Annotated[
+    bool,
+    typer.Option(
+        "--safe-csv",
+        help="In a CSV, put a quote before ids that a spreadsheet would take for formulas (`=…`, `@…`).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
@@ -65,8 +72,12 @@ def build_estimator(
     given = {name: value for name, value in named.items() if value is not None}
     for text in assignments or []:
         name, value = split_assignment("--set", text, "NAME=VALUE")
+        if name == "random_state":
+            raise InputError(
+                "--set random_state: give --seed (--seeds, where a command trains several times)"
+            )
         given[name] = parse_value(name, value)
-    given |= {"random_state": seed, "device": device}
+    given = {"device": device, **given, "random_state": seed}
     model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
     check_arguments(model.get_params())
     return model

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from h3gnn.cli.ending import ENDED, INTERRUPTED, Stopped
 from h3gnn.cli.output import is_alone, is_first, say
 from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.storage.checkpoints import Checkpoints
     from h3gnn.storage.runs import Run
 
-INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 BESIDE_RESUME = ("resume", "as_json", "tensorboard")
 
 
@@ -83,25 +81,6 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
     return run
 
 
-class Stopped(SystemExit):
-    """The end of a command that has already said why it ends and how to go on."""
-
-
-def end_on_signals() -> None:
-    """Let Ctrl-C and SIGTERM end a command through its `finally` blocks, so that no file stays half-written.
-
-    `SystemExit` instead of `KeyboardInterrupt`: after one of the latter has passed through an import, Python
-    ends by the signal itself, whatever exit code was asked for. A signal that is ignored stays ignored.
-    """
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        if signal.getsignal(number) is usual:
-            signal.signal(number, _end)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
 @contextmanager
 def resumable(run: Path | None) -> Iterator[None]:
     """Say how to go on with a run that has begun, whatever ends the block; None has no folder."""
@@ -123,7 +102,7 @@ def resumable(run: Path | None) -> Iterator[None]:
         say(f"stopped; {advice}")
         raise Stopped(INTERRUPTED) from None
     except SystemExit as end:
-        if end.code not in (INTERRUPTED, TERMINATED) or not begun():
+        if end.code not in ENDED or not begun():
             raise
         say(f"stopped; {advice}")
         raise Stopped(end.code) from None

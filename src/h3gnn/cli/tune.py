@@ -11,7 +11,7 @@ import typer
 from h3gnn.cli import settings
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, check_number
 from h3gnn.settings import check_arguments, parse_value
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def tune(
     record: Annotated[
         Path | None, _option("Also write every trial and finalist.", metavar="FILE.json")
     ] = None,
-    trials: Annotated[int, _option("Configurations to try in all.")] = 100,
+    trials: Annotated[int, _option("Configurations to try in all.", min=1)] = 100,
     minutes: Annotated[float | None, _option("Ask for no more after so long.")] = None,
     objective: Annotated[
         str,
@@ -66,8 +66,8 @@ def tune(
     joined: Annotated[
         int | None, _option("Models of a trial, scored side by side; 4 of a committee, else 1.", min=1)
     ] = None,
-    at_once: Annotated[int, _option("Models trained as one program.")] = 16,
-    finalists: Annotated[int, _option("So many of the best are trained again with --models.")] = 4,
+    at_once: Annotated[int, _option("Models trained as one program.", min=1)] = 16,
+    finalists: Annotated[int, _option("So many of the best are trained again with --models.", min=1)] = 4,
     repeats: Annotated[int, _option("How often each of them is trained, from other seeds.", min=1)] = 1,
     probed: Annotated[
         bool,
@@ -75,9 +75,9 @@ def tune(
             "Score the finalists by the linear probe itself, not by ridge regression; slower.", "--probed"
         ),
     ] = False,
-    models: Annotated[int, _option("`n_models` of the preset.")] = 8,
-    splits: Annotated[int | None, _option("Score trials on the first few splits only.")] = None,
-    clusters: Annotated[int | None, _option("For k-means: how many clusters.")] = None,
+    models: Annotated[int, _option("`n_models` of the preset.", min=1)] = 8,
+    splits: Annotated[int | None, _option("Score trials on the first few splits only.", min=1)] = None,
+    clusters: Annotated[int | None, _option("For k-means: how many clusters.", min=2)] = None,
     study: Annotated[str | None, _option("Name of the study; the same name goes on with it.")] = None,
     storage: Annotated[
         str,
@@ -107,7 +107,7 @@ def tune(
             settings.check_output(path, (".json",))
     chosen = build_space(space, choices)
     of_trial = joined or (4 if "objective" in chosen.choices else 1)
-    seconds = None if minutes is None else 60 * minutes
+    seconds = None if minutes is None else 60 * check_number("--minutes", minutes, 0, 1e6)
     budget = Budget(trials, at_once, of_trial, parse_epochs(epochs), seconds)
     loaded = source.load()
     name = study or _study_name(loaded, objective)
@@ -183,11 +183,10 @@ def _text(content: dict[str, Any]) -> bytes:
 
 def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:
     """Return what shows the trials done and the best score."""
-    from h3gnn.experiments.tuning import finished
+    from h3gnn.experiments.studies import finished, scores_of
 
     def told(study: optuna.Study) -> None:
-        kept = [trial.user_attrs for trial in study.get_trials(deepcopy=False)]
-        scores = [one["best"] for one in kept if "best" in one]
+        scores = scores_of(study)
         bar(completed=finished(study), note=f"best {max(scores):.4f}" if scores else "")
 
     return told

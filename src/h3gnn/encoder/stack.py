@@ -245,4 +245,4 @@ class EncoderStack(nn.Module):
 
 def per_model(rate: float | Sequence[float], models: int) -> list[float]:
     """Return one value for each model."""
-    return [float(rate)] * models if isinstance(rate, int | float) else [float(value) for value in rate]
+    return [float(value) for value in rate] if isinstance(rate, Sequence) else [float(rate)] * models

@@ -12,6 +12,7 @@ from typing import Any
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.limits import usable_splits
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method
@@ -153,6 +154,7 @@ def compare(
         watch: from a method to what is told the share of its work that is done.
         reused: told the methods that were found in the file.
     """
+    refuse_unscorable(graph)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
     for method in methods:
@@ -181,6 +183,17 @@ def compare(
     if out is not None:
         _write(out, kept, comparison)
     return comparison
+
+
+def refuse_unscorable(graph: Graph) -> None:
+    """Refuse a graph on which no method has an accuracy, before any is trained."""
+    if graph.labels is None or graph.train_mask is None or graph.test_mask is None:
+        return
+    if not usable_splits(graph.labels, graph.train_mask, graph.test_mask).any():
+        raise InputError(
+            f"{graph.provenance.source}: no split has labelled nodes to train on and to test on, so that "
+            "no method can be scored: label more nodes"
+        )
 
 
 def read_kept(path: Path) -> dict[str, Any]:
@@ -218,7 +231,7 @@ def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = Non
         told = comparison.as_dict()
         rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
         stored["comparison"] = {**told, "rows": rows}
-    write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False).encode())
+    write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
 def _test_to_train(graph: Graph) -> float:

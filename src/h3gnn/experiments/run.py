@@ -14,6 +14,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import candidates_from_scores, known_rarest
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.judge import Judge, Judgement
+from h3gnn.evaluation.limits import warn_of_limits
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, answers_of, score
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
@@ -102,7 +103,9 @@ def build_judge(graph: Graph, **options: Any) -> Judge:
         )
     if graph.train_mask is None or graph.val_mask is None or graph.test_mask is None:
         raise InputError(f"{graph.provenance.source} has no splits into training, validation and test nodes")
-    return Judge(graph.labels, graph.train_mask, graph.val_mask, graph.test_mask, **options)
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    warn_of_limits(graph.labels, *masks, graph.class_names)
+    return Judge(graph.labels, *masks, **options)
 
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:

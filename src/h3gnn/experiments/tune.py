@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from h3gnn.evaluation.criteria import (
     RidgeValidation,
     ValidationAccuracy,
 )
+from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
 from h3gnn.experiments.tuning import (
     FIXED,
     Budget,
@@ -26,7 +29,6 @@ from h3gnn.experiments.tuning import (
     Searcher,
     Tried,
     best_trials,
-    finished,
     with_objectives,
 )
 from h3gnn.graphs.graph import Graph
@@ -72,29 +74,13 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str, see
         objective: what its trials are scored by.
         seed: of the sampler.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("tuning needs Optuna: pip install 'h3gnn[tune]'") from None
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    place: Any = storage
-    if storage is not None and storage.endswith(".log"):
-        place = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    study = optuna.create_study(
-        study_name=name,
-        storage=place,
-        load_if_exists=True,
-        direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True, n_startup_trials=24),
-        pruner=optuna.pruners.PercentilePruner(50.0, n_startup_trials=12, n_warmup_steps=1),
-    )
+    study = connect(name, storage, seed)
     about = {"graph": graph.provenance.sha256, "objective": objective}
-    for key, value in about.items():
-        if study.user_attrs.setdefault(key, value) != value:
-            raise InputError(f"the study {name} is about another {key}; choose another name with --study")
-        study.set_user_attr(key, value)
+    with storage_faults(storage):
+        for key, value in about.items():
+            if study.user_attrs.setdefault(key, value) != value:
+                raise InputError(f"the study {name} is about another {key}; choose another name with --study")
+            study.set_user_attr(key, value)
     return study
 
 
@@ -144,10 +130,12 @@ def tune(
         raise InputError("a search tries strengths of smoothing: give numbers, not auto")
     scored_by = _objective(graph, objective, splits, clusters, device)
     searcher = Searcher(graph, params, scored_by, budget, device, smoothings, looked)
-    if space.start is None and not study.get_trials(deepcopy=False):
-        study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
-    searcher.search(study, space, seed=seed, told=told)
-    chosen = best_trials(study, finalists)
+    with storage_faults(study.study_name):
+        check_trials(study, space)
+        if space.start is None and not study.get_trials(deepcopy=False):
+            study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
+        searcher.search(study, space, seed=seed, told=told)
+        chosen = best_trials(study, finalists)
     if not chosen:
         raise InputError("no trial of the study ended with a score: allow more trials or more time")
     final_name = PROBED if probed and objective == "validation" else objective
@@ -183,6 +171,18 @@ def _objective(
     if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
         raise InputError("the graph has no labels to validate on; use --objective label-free")
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
+    usable = usable_splits(graph.labels, *((val,) if name == "clustering" else (train, val)))
+    if not usable.any():
+        raise InputError(
+            "no split has labelled nodes to train on and to validate on, so that nothing can be scored: use "
+            "--objective label-free"
+        )
+    if not usable.all():
+        message = (
+            f"{int((~usable).sum())} of {len(usable)} split(s) lack labelled nodes: scored on the others"
+        )
+        warnings.warn(message, LabelWarning, stacklevel=3)
+    train, val = train[:, usable], val[:, usable]
     if name == "clustering":
         return ClusterAccuracy(graph.labels, val, clusters or graph.num_classes)
     if name == PROBED:

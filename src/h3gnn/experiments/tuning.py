@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from torch import Tensor
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features
+from h3gnn.experiments.studies import Stack, finished
 from h3gnn.graphs.graph import Graph
 
 if TYPE_CHECKING:
@@ -82,6 +82,12 @@ class Tried:
         """The best score at each epoch."""
         return {epoch: max(s for (e, _), s in self.looks.items() if e == epoch) for epoch, _ in self.looks}
 
+    def as_result(self) -> dict[str, Any]:
+        """Return what a study keeps of it, as plain values."""
+        epochs, smoothing = self.best
+        found = {"epochs": epochs, "smoothing": smoothing, "best": self.score, "seed": self.seed}
+        return {**found, "curve": [list(one) for one in self.curve.items()]}
+
     @classmethod
     def mean(cls, repeats: Sequence[Tried]) -> Tried:
         """Return one configuration with the mean scores of its repeats."""
@@ -135,13 +141,18 @@ class Searcher:
             seed: of the models' starts.
             told: called after each stack, for a progress bar.
         """
-        began, sampler = time.monotonic(), study.sampler
+        began, taken = time.monotonic(), True
         while (left := self.budget.trials - finished(study)) > 0:
             if self.budget.seconds is not None and time.monotonic() - began > self.budget.seconds:
                 return
-            at_once = 1 if self._is_committee(space) else max(1, self.budget.at_once // self.budget.joined)
-            batch = _propose(study, sampler, space, min(left, at_once))
-            self._run_trials(study, batch, seed)
+            stack = Stack.left_behind(study, space, seed) if taken else None
+            taken = stack is not None  # of this run's own nothing is left behind
+            if stack is None:
+                at_once = (
+                    1 if self._is_committee(space) else max(1, self.budget.at_once // self.budget.joined)
+                )
+                stack = Stack.reserve(study, space, min(left, at_once), seed)
+            self._run_stack(stack, seed)
             if told is not None:
                 told(study)
 
@@ -194,38 +205,27 @@ class Searcher:
             for one, score in zip(tried, self.objective(smoothed), strict=True):
                 one.looks[epoch, smoother.strength] = score
 
-    def _run_trials(self, study: optuna.Study, batch: list[optuna.Trial], seed: int) -> None:
-        import optuna
+    def _run_stack(self, stack: Stack, seed: int) -> None:
+        """Train the trials of a stack, if that has not been done, and tell the study."""
+        if stack.results is None:
+            joined, rungs = self.budget.joined, self.budget.rungs
+            tried = [Tried(dict(trial.params), seed + 1000 * trial.number) for trial in stack.trials]
+            behind: set[int] = set()
 
-        joined, rungs = self.budget.joined, self.budget.rungs
-        tried = [Tried(dict(trial.params), seed + 1000 * trial.number) for trial in batch]
-        behind: set[int] = set()
+            def fell_behind(place: int, rung: int) -> bool:
+                if rung != rungs[-1] and stack.fell_behind(tried[place].curve):
+                    behind.add(place)
+                return place in behind
 
-        def fell_behind(place: int, rung: int) -> bool:
-            batch[place].report(tried[place].curve[rung], rung)
-            if rung != rungs[-1] and batch[place].should_prune():
-                behind.add(place)
-            return place in behind
-
-        states = optuna.trial.TrialState
-        try:
-            self.score(tried, joined, rungs, fell_behind)
-        except torch.OutOfMemoryError:
-            for trial in batch:
-                trial.set_user_attr("failed", "out of memory")
-                study.tell(trial, state=states.FAIL)
-            return
-        finally:
-            _forget(self.device)
-        for place, (trial, one) in enumerate(zip(batch, tried, strict=True)):
-            trial.set_user_attr("epochs", one.best[0])
-            trial.set_user_attr("smoothing", one.best[1])
-            trial.set_user_attr("best", one.score)
-            trial.set_user_attr("seed", one.seed)
-            if place in behind:
-                study.tell(trial, state=states.PRUNED)
-            else:
-                study.tell(trial, one.score)
+            try:
+                self.score(tried, joined, rungs, fell_behind)
+            except torch.OutOfMemoryError:
+                stack.fail("out of memory")
+                return
+            finally:
+                _forget(self.device)
+            stack.keep([one.as_result() | {"behind": place in behind} for place, one in enumerate(tried)])
+        stack.tell()
 
     def _features(self, params: Mapping[str, Any]) -> FeatureMatrix:
         scaling = params["scale_features"]
@@ -241,14 +241,10 @@ def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
     return {**params, "objective": objective.split("+") if several else objective}
 
 
-def finished(study: optuna.Study) -> int:
-    """Return how many trials of a study have ended."""
-    return sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
-
-
 def best_trials(study: optuna.Study, count: int, of_one_shape: int = 2) -> list[Tried]:
     """Return the best trials, not more than a few of the same shape, so that finalists differ."""
-    scored = [trial for trial in study.get_trials(deepcopy=False) if "best" in trial.user_attrs]
+    finished_ones = (trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished())
+    scored = [trial for trial in finished_ones if "best" in trial.user_attrs]
     chosen: list[Tried] = []
     shapes: list[dict[str, Any]] = []
     for trial in sorted(scored, key=lambda trial: -trial.user_attrs["best"]):
@@ -260,29 +256,6 @@ def best_trials(study: optuna.Study, count: int, of_one_shape: int = 2) -> list[
         if len(chosen) == count:
             break
     return chosen
-
-
-def _propose(
-    study: optuna.Study, sampler: optuna.samplers.BaseSampler, space: Space, count: int
-) -> list[optuna.Trial]:
-    """Ask for proposals of one shape: the first is free, the others vary what a stack's models may vary."""
-    import optuna
-
-    study.sampler = sampler
-    batch = [_suggest(study.ask(), space)]
-    shape = {name: batch[0].params[name] for name in space.shared}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.sampler = optuna.samplers.PartialFixedSampler(shape, sampler)
-    batch += [_suggest(study.ask(), space) for _ in range(count - 1)]
-    study.sampler = sampler
-    return batch
-
-
-def _suggest(trial: optuna.Trial, space: Space) -> optuna.Trial:
-    for name, values in space.proposed.items():
-        trial.suggest_categorical(name, list(values))
-    return trial
 
 
 def _side_by_side(stack: ConfigurationStack, joined: int) -> Tensor:

@@ -6,8 +6,8 @@ is then read, sorted, freed of duplicates and appended to the compressed sparse 
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from h3gnn.leftovers import make_part
 
 BUCKET_NODES = 1 << 16
 MOST_BUCKETS = 256
@@ -117,11 +119,16 @@ def index_type(nodes: int) -> npt.DTypeLike:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder of another name, which takes the name of `folder` when the block has ended well."""
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    """Yield a folder of another name, which takes the name of `folder` when the block has ended well.
+
+    What a kill left of an earlier one is removed first.
+    """
+    made, handle = make_part(folder.parent, folder.name, is_folder=True)
     try:
         yield made
         made.chmod(0o755)
         made.replace(folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)

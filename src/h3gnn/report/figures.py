@@ -46,8 +46,10 @@ def save_figure(figure: Any, path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: a picture ends in .png, .svg or .pdf")
     buffer = io.BytesIO()
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     with mpl.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "h3gnn"}):
-        figure.savefig(buffer, format=path.suffix.lower().lstrip("."), dpi=300, bbox_inches="tight")
+        ending = path.suffix.lower().lstrip(".")
+        figure.savefig(buffer, format=ending, dpi=300, bbox_inches="tight", metadata=undated)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, buffer.getvalue())

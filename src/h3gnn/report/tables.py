@@ -40,7 +40,9 @@ def print_results(results: Sequence[Result]) -> None:
 
 
 def percent(scores: RepeatedScore) -> str:
-    """Return mean ± standard deviation in per cent."""
+    """Return mean ± standard deviation in per cent; a dash where nothing could be measured."""
+    if not scores.flat.size:
+        return "–"
     return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}"
 
 

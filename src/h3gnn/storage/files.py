@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError
+from h3gnn.leftovers import make_part
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
@@ -45,17 +45,21 @@ Record = dict[str, Any]
 @contextlib.contextmanager
 def whole_file(folder: Path, stem: str, name: Callable[[], str]) -> Iterator[BinaryIO]:
     """Open a file that gets its name when the block ends: a reader, or a kill, sees all of it or nothing."""
-    handle, part = tempfile.mkstemp(dir=folder, prefix=f".{stem}.", suffix=".part")
+    part, handle = make_part(folder, stem)
+    held = os.dup(handle) if os.name == "posix" else None  # ours until it has its name
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(part).chmod(0o644)
-        Path(part).replace(folder / name())
+        part.chmod(0o644)
+        part.replace(folder / name())
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
+    finally:
+        if held is not None:
+            os.close(held)
     _sync_folder(folder)
 
 
@@ -226,7 +230,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
             parts.append(f" {json.dumps(name)}: [\n  {items}\n ]")
         else:
             parts.append(f" {json.dumps(name)}: {_plain(value)}")
-    write_atomically(path, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+    write_atomically(path, ("{\n" + ",\n".join(parts) + "\n}\n").encode(errors="backslashreplace"))
 
 
 def _plain(value: Any) -> str:

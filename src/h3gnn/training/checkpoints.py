@@ -1,6 +1,6 @@
 """Checkpoints: a run that is killed goes on where it was, bit for bit on CPU. See docs/checkpoints.md.
 
-On Ctrl-C and SIGTERM the epoch ends first, so that the state is whole.
+On Ctrl-C, SIGTERM and SIGHUP the epoch ends first, so that the state is whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from h3gnn.errors import CheckpointError, TrainingStopped
+from h3gnn.errors import STOPPING, CheckpointError, TrainingStopped
 from h3gnn.storage.checkpoints import CheckpointFolder, Checkpoints, make_folder, one_process_only
 from h3gnn.storage.files import remove_parts, versions
 from h3gnn.training.history import Recorder
@@ -172,9 +172,6 @@ def _by_part(tensors: dict[str, Tensor]) -> State:
     return state
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
 class StopRequest:
     """Remembers that a signal came, until somebody looks."""
 
@@ -204,7 +201,7 @@ def signals_wait() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in STOPPING}
     taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     for number in taken:
         signal.signal(number, request.note)

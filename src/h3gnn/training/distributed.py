@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from h3gnn.errors import RankLostError
+from h3gnn.errors import STOPPING, RankLostError
 from h3gnn.training.sampling import Whole
 
 PATIENCE_SECONDS = 600
@@ -115,6 +115,8 @@ class ProcessGroup(Ranks):
     def _together(self) -> Iterator[None]:
         try:
             yield
+        except RankLostError:  # of a signal that came while this process waited: it has said why
+            raise
         except RuntimeError as error:
             reason = re.sub(r"^\[[^\]]*\]", "", " ".join(str(error).split())).strip()[:100]
             raise RankLostError(self._last_words(f"another process no longer answers ({reason})")) from None
@@ -130,7 +132,7 @@ class ProcessGroup(Ranks):
         return f"rank {self.rank} of {self.size} stops: {reason}; the job ends and has written no result"
 
     def stop(self, *_: object) -> None:
-        """End on SIGTERM, which torchrun sends to the others when one process has died."""
+        """End on SIGTERM, which torchrun sends to the others when one process has died, and on SIGHUP."""
         raise RankLostError(self._last_words("it was told to end, as when another process has died"))
 
 
@@ -152,11 +154,13 @@ def together(device: torch.device) -> Iterator[Ranks]:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     group = ProcessGroup(store, device)
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGTERM, group.stop)
+    before = {number: signal.getsignal(number) for number in STOPPING if number != signal.SIGINT}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, group.stop)
     try:
         yield group
         dist.destroy_process_group()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

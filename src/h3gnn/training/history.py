@@ -92,7 +92,7 @@ class History:
         """Return the last measured value of each model `[models]`."""
         values = self.columns[name]
         measured = ~np.isnan(values).all(axis=1)
-        last: npt.NDArray[Any] = values[measured][-1]
+        last: npt.NDArray[Any] = values[measured][-1] if measured.any() else values[-1]
         return last
 
     def measured(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -141,6 +141,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Tensor]] = []
+        self._looked = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -153,6 +154,15 @@ class Recorder:
     def add(self, **values: Tensor) -> None:
         """Add an epoch's values, each `[models]`."""
         self._rows.append(values)
+
+    def first_lost(self) -> tuple[int, int] | None:
+        """Return the first epoch, and a model, whose loss is not finite; no epoch is looked at twice."""
+        rows = [(epoch, self._rows[epoch].get("loss")) for epoch in range(self._looked, len(self))]
+        for epoch, loss in rows:
+            if loss is not None and not bool(loss.isfinite().all()):
+                return epoch, int((~loss.isfinite()).nonzero()[0])
+        self._looked = len(self)
+        return None
 
     def latest(self, name: str) -> float:
         """Return the mean over models of the newest value, for a progress bar; NaN if there is none yet."""
@@ -240,6 +250,8 @@ def collapse_epochs(history: History) -> dict[int, int]:
     if not len(history):
         return {}
     at, ranks = history.measured("effective_rank")
+    if not len(at):  # an embedding that is not finite has no rank
+        return {}
     collapsed = {}
     for model in range(ranks.shape[1]):
         bound = max(SMALLEST_RANK, SMALLEST_SHARE * ranks[0, model])

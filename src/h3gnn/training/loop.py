@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.encode import embed_models, joined
-from h3gnn.errors import TrainingStopped
+from h3gnn.errors import LossError, TrainingStopped
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
@@ -129,6 +129,8 @@ def train(
         if measured:
             measured |= difficulty_quantiles(step.difficulty)
         recorder.add(loss=loss, masked=masked, **measured)
+        if measured or loss.device.type == "cpu" or epoch == epochs - 1:  # a GPU is not waited for each time
+            refuse_lost(recorder)
         if after_epoch is not None:
             try:
                 after_epoch(epoch, recorder)
@@ -139,6 +141,21 @@ def train(
     history = recorder.history(step.difficulty)
     history.stopped = stopped
     return history
+
+
+def refuse_lost(recorder: Recorder) -> None:
+    """End a training whose loss is no longer a number: all that follows would be NaN too.
+
+    Raises:
+        LossError: with the model and the first epoch.
+    """
+    lost = recorder.first_lost()
+    if lost is not None:
+        epoch, model = lost
+        raise LossError(
+            f"the loss of model {model} is not finite after epoch {epoch + 1}, so that nothing more is "
+            "learned: let the features be scaled (scale_features=auto), or give a smaller learning_rate"
+        )
 
 
 def runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
@@ -242,7 +259,7 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
 
     columns = (
         SpinnerColumn(),  # it turns, and the clock runs, while an epoch is long
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),

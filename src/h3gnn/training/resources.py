@@ -39,10 +39,14 @@ def pick_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         picked = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is not known to torch: use auto, cpu or cuda") from error
+    if picked.type not in ("cpu", "cuda"):  # float64 and sparse products, which others lack, are needed
+        raise InputError(f"device {device!r} is not one that h3gnn computes on: use auto, cpu or cuda")
     if picked.type == "cuda" and not torch.cuda.is_available():
         raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here")
+    if picked.type == "cuda" and (picked.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device {device!r} was asked for, but there are only {torch.cuda.device_count()}")
     return picked
 
 

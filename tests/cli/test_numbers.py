@@ -1,0 +1,129 @@
+"""Numbers that a parser takes and the method cannot: each is one sentence, before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from h3gnn import H3GNN, Checkpoints, InputError, LossError
+from h3gnn.cli.app import app
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+from h3gnn.settings import as_plain, kept_for
+from h3gnn.training.history import History, Recorder, collapse_epochs
+
+TUNE = ("tune", "synthetic", "--trials", "1", "--epochs", "1", "--choices", "channels=8")
+FIT = ("fit", "synthetic", "--out", "run", "--epochs", "1")
+REFUSED = [
+    (*FIT, "--seed", "-1"),
+    (*FIT, "--seed", str(2**32)),
+    (*FIT, "--set", "random_state=1.5"),
+    (*FIT, "--set", "device=mps"),
+    (*FIT, "--set", "hops=999999"),
+    (*FIT, "--set", "undirected=maybe"),
+    (*FIT, "--set", 'undirected="False"'),
+    (*FIT, "--models", "100000"),
+    (*FIT, "--channels", str(10**12)),
+    (*FIT, "--set", "learning_rate=NaN"),
+    (*FIT, "--set", "learning_rate=1e999"),
+    (*FIT, "--device", "mps"),
+    (*FIT, "--device", "meta"),
+    (*FIT, "--device", "xla"),
+    (*FIT, "--device", "cuda:99"),
+    (*FIT, "--checkpoint-minutes", "nan"),
+    ("report", "run", "--seed", "-1"),
+    ("cluster", "run", "--seed", "-1"),
+    *[
+        (*TUNE, *more)
+        for more in [
+            ("--seed", "-1"),
+            ("--models", "0"),
+            ("--splits", "0"),
+            ("--joined", "0"),
+            ("--at-once", "0"),
+            ("--finalists", "0"),
+            ("--trials", "0"),
+            ("--trials", "-5"),
+            ("--clusters", "0"),
+            ("--minutes", "nan"),
+            ("--minutes", "-1"),
+            ("--minutes", "inf"),
+            ("--choices", "undirected=maybe"),
+            ("--choices", "hops=999999"),
+        ]
+    ],
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_what_the_method_cannot_take_is_refused_before_the_work(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, arguments)
+    if not isinstance(done.exception, InputError):
+        assert done.exit_code == 2, done.exception
+        assert "Traceback" not in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "one", 2**32, True, np.float64(3.0)])
+def test_a_seed_is_a_whole_number(seed: object, path_graph: Graph) -> None:
+    with pytest.raises(InputError, match="random_state"):
+        H3GNN(random_state=seed).fit(path_graph)  # type: ignore[arg-type]
+
+
+SMALL: dict[str, object] = {"n_models": 1, "channels": 4, "heads": 2, "device": "cpu", "objective": "teacher"}
+
+
+def test_numpy_numbers_are_numbers(path_graph: Graph, tmp_path: Path) -> None:
+    numpys = {
+        **SMALL,
+        "learning_rate": np.float32(0.01),
+        "epochs": np.int64(2),
+        "undirected": np.bool_(True),
+        "mask": np.str_("random"),
+        "random_state": np.uint32(3),
+        "n_models": np.int64(1),
+    }
+    model = H3GNN(**numpys)  # type: ignore[arg-type]
+    found = model.fit(path_graph, checkpoints=Checkpoints(tmp_path / "c", every=1)).embedding_
+    model.save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run")
+    assert again.embedding_.tobytes() == found.tobytes()
+    assert type(again.learning_rate) is float
+    assert json.loads(json.dumps(kept_for("log", model.get_params())))["epochs"] == 2
+    assert as_plain((np.int64(1), [np.float32(0.5)])) == [1, [0.5]]
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_at_that_epoch(path_graph: Graph) -> None:
+    huge = check_graph(path_graph.features * 1e30, path_graph.edge_index)
+    seen: list[int] = []
+    model = H3GNN(**SMALL, epochs=50, scale_features="none")  # type: ignore[arg-type]
+    with pytest.raises(LossError, match=r"model 0 is not finite after epoch (\d+),.*scale_features"):
+        model.fit(huge, after_epoch_of=lambda _: lambda epoch, recorder: seen.append(epoch))
+    assert len(seen) < 3
+    assert not hasattr(model, "embedding_")
+    H3GNN(**SMALL, epochs=2).fit(huge)  # type: ignore[arg-type]
+
+
+def test_the_first_epoch_and_model_that_were_lost_are_named() -> None:
+    recorder = Recorder()
+    recorder.add(loss=torch.tensor([1.0, 2.0]))
+    assert recorder.first_lost() is None
+    recorder.add(loss=torch.tensor([1.0, 2.0]))
+    recorder.add(loss=torch.tensor([1.0, float("inf")]))
+    recorder.add(loss=torch.tensor([float("nan"), float("nan")]))
+    assert recorder.first_lost() == (2, 1)
+    assert recorder.first_lost() == (2, 1)
+
+
+def test_a_rank_that_was_never_measured_is_no_collapse() -> None:
+    history = History({"effective_rank": np.full((3, 2), np.nan), "loss": np.ones((3, 2))})
+    assert collapse_epochs(history) == {}
+    assert np.isnan(history.last("effective_rank")).all()

@@ -1,0 +1,233 @@
+"""Every command that writes, under fire: random signals at random moments, then to the end.
+
+`python tests/fuzz/signal_rounds.py --rounds 100 --out tests/fuzz/counts/signals.json`
+
+A round starts a command in a folder of its own and sends it one of four signals at a random moment, up to
+three times, each time on what the last one left; then it lets the command end. What is there afterwards has
+to be what one uninterrupted command writes, byte for byte but for seconds, and nothing else may lie around.
+Libraries are loaded once and processes are forked, so that a round takes about as long as the work itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--labels", "y.csv")
+SMALL = ("--preset", "single", "--epochs", "12", "--set", "channels=8", "--models", "2")
+CHOICES = ("--choices", "channels=8", "--choices", "hidden_channels=8", "--choices", "hops=1,2")
+TUNE = ("--space", "paper", "--trials", "4", "--epochs", "1,2", "--at-once", "2", "--models", "1")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "fit": ("fit", *GRAPH, *SMALL, "--out", "new", "--embeddings", "new.csv"),
+    "fit with checkpoints": (
+        *("fit", *GRAPH, *SMALL, "--out", "new", "--embeddings", "new.csv"),
+        *("--checkpoint-every", "1"),
+    ),
+    "embed": ("embed", "run", "--out", "new.parquet"),
+    "cluster": ("cluster", "run", "--out", "new.csv", "--clusters", "3"),
+    "prepare": ("prepare", "--edges", "e.csv", "--features", "f.csv", "--out", "new"),
+    "compare": ("compare", *GRAPH, "--methods", "raw,untrained,h3gnn", *SMALL, "--out", "new.json"),
+    "tune": (
+        "tune",
+        *GRAPH,
+        *TUNE,
+        *CHOICES,
+        "--finalists",
+        "1",
+        "--out",
+        "new.json",
+        "--record",
+        "all.json",
+    ),
+    "report": ("report", "run", "--out", "new.html", "--map", "pca", "--table", "new.parquet"),
+    "plot": ("plot", "run", "--out", "new.png", "--map", "pca"),
+    "inspect": ("inspect", *GRAPH, "--plot", "new.png"),
+}
+RESUME = ("fit", "--resume", "new")
+
+
+def write_inputs(home: Path) -> None:
+    """Write thirty nodes in a ring, and a run of theirs."""
+    home.mkdir(parents=True)
+    ring = [(f"n{i}", f"n{(i + 1) % 30}") for i in range(30)]
+    (home / "e.csv").write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in ring))
+    (home / "f.csv").write_text("id,a,b\n" + "".join(f"n{i},{i},{i * i % 7}\n" for i in range(30)))
+    (home / "y.csv").write_text("id,label\n" + "".join(f"n{i},{'abc'[i % 3]}\n" for i in range(30)))
+    fit = ("fit", *GRAPH, *SMALL, "--out", "run")
+    if ended(start(fit, home)) != 0:
+        raise SystemExit(f"the inputs cannot be made: {(home / 'words').read_text()}")
+    for name in ("words", "ready"):
+        (home / name).unlink()
+
+
+def start(arguments: tuple[str, ...], home: Path) -> int:
+    """Fork a process that runs a command, and return its number as soon as it would hear a signal."""
+    (home / "ready").unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            _become(arguments, home)
+        finally:
+            os._exit(99)  # whatever comes, a child never goes on as its parent
+    while not (home / "ready").exists():
+        time.sleep(0.001)
+    return child
+
+
+def _become(arguments: tuple[str, ...], home: Path) -> None:
+    code = 99
+    try:
+        os.chdir(home)
+        words = os.open("words", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(words, 1)
+        os.dup2(words, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        from h3gnn.cli import ending, main
+
+        ending.end_on_signals()
+        sys.argv = ["h3gnn", *arguments]
+        Path("ready").touch()
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Wait for a process; a signal that ended it counts below 0."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def result(home: Path) -> dict[str, Any]:
+    """Return all files of a folder by name; of JSON the content, without seconds."""
+    found: dict[str, Any] = {}
+    for path in sorted(home.rglob("*")):
+        name = str(path.relative_to(home))
+        if path.is_dir() or name in ("words", "ready") or name == "h3gnn-studies.db":
+            continue
+        found[name] = (
+            _timeless(json.loads(path.read_bytes())) if path.suffix == ".json" else path.read_bytes()
+        )
+    return found
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _timeless(one) for name, one in value.items() if name not in ("seconds", "cost")}
+    return [_timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def play(
+    name: str, inputs: Path, home: Path, wanted: dict[str, Any], longest: float, chance: random.Random
+) -> dict[str, Any]:
+    """Play one round and return what happened: the signals, and what was wrong, if anything."""
+    shutil.copytree(inputs, home)
+    sent: list[str] = []
+    wrong: list[str] = []
+    arguments = COMMANDS[name]
+    for _ in range(chance.randint(1, 3)):
+        child, number = start(arguments, home), chance.choice(SIGNALS)
+        time.sleep(chance.uniform(0, longest))
+        os.kill(child, number)
+        code = ended(child)
+        sent.append(f"{number.name}: {code}")
+        if code not in (0, 128 + number, -signal.SIGKILL if number == signal.SIGKILL else 0):
+            wrong.append(f"{number.name} ended with {code}")
+        if (
+            name == "fit with checkpoints"
+            and list(home.glob("new/checkpoints/start-*"))
+            and chance.random() < 0.7
+        ):
+            arguments = RESUME
+        if code == 0 and arguments == RESUME:
+            arguments = COMMANDS[name]
+    if arguments == RESUME and not list(home.glob("new/checkpoints/start-*")):
+        arguments = COMMANDS[name]
+    if (code := ended(start(arguments, home))) != 0:
+        wrong.append(f"the last one ended with {code}")
+    words = (home / "words").read_text()
+    if "Traceback" in words:
+        wrong.append("a traceback was shown")
+    there = result(home)
+    wrong += [f"{one} is another" for one in wanted if one in there and there[one] != wanted[one]]
+    wrong += [f"{one} is not there" for one in wanted.keys() - there.keys()]
+    wrong += [f"{one} was left behind" for one in there.keys() - wanted.keys()]
+    if wrong:
+        wrong.append(re.sub(r"\s+", " ", words)[-600:])
+    shutil.rmtree(home)
+    return {"sent": sent, "wrong": wrong}
+
+
+def rounds_of(name: str, rounds: int, place: Path, chance: random.Random) -> dict[str, Any]:
+    """Play so many rounds of one command and return the counts."""
+    inputs, whole = place / "inputs", place / f"whole-{name}"
+    shutil.copytree(inputs, whole)
+    began = time.monotonic()
+    if ended(start(COMMANDS[name], whole)) != 0:
+        return {"rounds": 0, "failures": [(whole / "words").read_text()[-600:]]}
+    longest = 1.1 * (time.monotonic() - began)
+    wanted = result(whole)
+    counts: dict[str, int] = {}
+    failures: list[Any] = []
+    for number in range(rounds):
+        played = play(name, inputs, place / f"{name}-{number}", wanted, longest, chance)
+        for one in played["sent"]:
+            counts[one] = counts.get(one, 0) + 1
+        if played["wrong"]:
+            failures.append(played)
+    return {"rounds": rounds, "sent": dict(sorted(counts.items())), "failures": failures}
+
+
+def main() -> None:
+    """Play rounds of every command; the exit code is 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    import matplotlib as mpl
+    import optuna  # noqa: F401
+    import torch
+
+    import h3gnn.cli.app
+    import h3gnn.experiments.collect
+    import h3gnn.experiments.compare  # noqa: F401
+
+    mpl.use("Agg")
+    torch.set_num_threads(1)
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    told: dict[str, Any] = {"seed": seed, "signals": [one.name for one in SIGNALS], "commands": {}}
+    place = Path(tempfile.mkdtemp(prefix="h3gnn-fuzz-"))
+    write_inputs(place / "inputs")
+    for name in given.commands.split(","):
+        told["commands"][name] = rounds_of(name, given.rounds, place, random.Random(f"{seed} {name}"))
+        failed = told["commands"][name]["failures"]
+        print(f"{name}: {given.rounds} rounds, {len(failed)} failed", file=sys.stderr, flush=True)
+        told["attempts"] = sum(sum(one.get("sent", {}).values()) for one in told["commands"].values())
+        told["failures"] = sum(len(one["failures"]) for one in told["commands"].values())
+        if given.out is not None:
+            given.out.write_text(json.dumps(told, indent=1) + "\n")
+    shutil.rmtree(place)
+    print(json.dumps(told, indent=1))
+    raise SystemExit(int(told["failures"] > 0))
+
+
+if __name__ == "__main__":
+    main()

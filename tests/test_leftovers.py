@@ -1,0 +1,98 @@
+"""What a kill leaves behind is removed by the next one that writes there; what somebody makes is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from h3gnn.graphs.buckets import whole_folder
+from h3gnn.leftovers import make_part, remove_left
+from h3gnn.storage.files import write_atomically
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from h3gnn.leftovers import make_part
+made, handle = make_part(Path(sys.argv[1]), "graph", is_folder=sys.argv[2] == "folder")
+print(made.name, flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def making(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process that makes something, until it is killed."""
+    command = [sys.executable, "-c", HOLD, str(folder), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, folder / process.stdout.readline().strip()
+        process.kill()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_another_process_makes_stays_until_that_process_is_gone(tmp_path: Path, kind: str) -> None:
+    with making(tmp_path, kind) as (process, made):
+        assert remove_left(tmp_path, "graph") == []
+        assert made.exists()
+        process.kill()
+        process.wait()
+        assert remove_left(tmp_path, "graph") == [made]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_names_of_our_own_making_are_touched(tmp_path: Path) -> None:
+    kept = (".graph.old.part", ".graphs.abcdefgh.part", "graph.abcdefgh.part", ".graph.abcdefgh", ".graph")
+    for name in kept:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("x")
+    (tmp_path / ".graph.aaaaaaaa.part").symlink_to(tmp_path / ".graph")
+    (tmp_path / ".graph.abcd_123.part").mkdir()
+    assert [path.name for path in remove_left(tmp_path, "graph")] == [".graph.abcd_123.part"]
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, ".graph.aaaaaaaa.part"}
+    assert (tmp_path / ".graph" / "thesis.txt").exists()
+    assert remove_left(tmp_path / "nowhere", "graph") == []
+
+
+def test_the_next_writer_of_the_same_name_cleans_up(tmp_path: Path) -> None:
+    for name in (".x.csv.abcdefgh.part", ".y.csv.abcdefgh.part"):
+        (tmp_path / name).write_text("half")
+    write_atomically(tmp_path / "x.csv", b"whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"x.csv", ".y.csv.abcdefgh.part"}
+    (tmp_path / ".g.abcdefgh.part").mkdir()
+    with whole_folder(tmp_path / "g") as made:
+        (made / "a").write_text("a")
+        other, handle = make_part(tmp_path, "g", is_folder=True)  # a second one beside it, which stays
+        assert made.exists()
+    os.close(handle)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.csv", ".y.csv.abcdefgh.part", "g", other.name}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from h3gnn.graphs import prepare
+def dying(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+prepare._write_edges = dying
+prepare.prepare_graph("e.csv", "f.csv", "g")
+"""
+
+
+def test_a_killed_prepare_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from h3gnn import prepare_graph
+
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("source,target\na,b\nb,c\n")
+    Path("f.csv").write_text("id,x\na,1\nb,2\nc,3\n")
+    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".g.*"))) == 1
+    prepare_graph("e.csv", "f.csv", "g")
+    assert {path.name for path in tmp_path.iterdir()} == {"e.csv", "f.csv", "g"}
