@@ -6,6 +6,8 @@
   and `is_fraud`, which is known for 5 % of the accounts only: cases that were reported, and accounts that
   were checked and found clean;
 - `transactions.csv`: one row per transfer, often several between the same two accounts;
+- `new-accounts.csv`, `new-transactions.csv`: accounts that joined afterwards, a tenth as many, and the
+  transfers to and from them;
 - `truth.csv`: what nobody would have, the class of every account, to see afterwards how good an answer was.
 
 4 % of the accounts are fraudulent. They are not much different from the others to look at; what gives them
@@ -41,8 +43,10 @@ ODD_MEMOS = (
 SHARE_OF_FRAUD, SHARE_LABELLED, RING = 0.04, 0.05, 8
 
 
-def make_accounts(rng: np.random.Generator, count: int) -> tuple[list[dict[str, Any]], np.ndarray[Any, Any]]:
-    """Return the rows of the accounts, and which of them are fraudulent."""
+def make_accounts(
+    rng: np.random.Generator, count: int, first: int = 0
+) -> tuple[list[dict[str, Any]], np.ndarray[Any, Any]]:
+    """Return the rows of accounts, numbered from `first` on, and which of them are fraudulent."""
     fraud = np.zeros(count, dtype=bool)
     fraud[rng.choice(count, round(SHARE_OF_FRAUD * count), replace=False)] = True
     rows = []
@@ -54,7 +58,7 @@ def make_accounts(rng: np.random.Generator, count: int) -> tuple[list[dict[str, 
         memo = str(rng.choice(ODD_MEMOS if odd else MEMOS[kind]))
         rows.append(
             {
-                "account_id": f"A{100000 + 7 * number}",
+                "account_id": f"A{100000 + 7 * (first + number)}",
                 "country": str(
                     rng.choice(COUNTRIES, p=[0.3, 0.2, 0.12, 0.1, 0.08, 0.08, 0.06, 0.03, 0.02, 0.01])
                 ),
@@ -113,9 +117,25 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def named(
+    rng: np.random.Generator, transfers: list[tuple[int, int, float]], names: list[str], first: int
+) -> list[dict[str, Any]]:
+    """Return the rows of transfers, numbered from `first` on."""
+    return [
+        {
+            "tx_id": first + number,
+            "from_account": names[payer],
+            "to_account": names[payee],
+            "amount": f"{amount:.2f}",
+            "booked": (date(2024, 1, 1) + timedelta(days=int(rng.integers(0, 180)))).isoformat(),
+        }
+        for number, (payer, payee, amount) in enumerate(transfers)
+    ]
+
+
 def main() -> None:
-    """Write the three tables."""
-    parser = argparse.ArgumentParser(description="Make accounts.csv, transactions.csv and truth.csv.")
+    """Write the tables."""
+    parser = argparse.ArgumentParser(description="Make tables of accounts and transactions, and the truth.")
     parser.add_argument("--out", type=Path, default=Path("fraud"))
     parser.add_argument("--accounts", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
@@ -124,25 +144,24 @@ def main() -> None:
     rows, fraud = make_accounts(rng, said.accounts)
     label_some(rng, rows, fraud)
     names = [row["account_id"] for row in rows]
-    transfers = [
-        {
-            "tx_id": 5_000_000 + number,
-            "from_account": names[payer],
-            "to_account": names[payee],
-            "amount": f"{amount:.2f}",
-            "booked": (date(2024, 1, 1) + timedelta(days=int(rng.integers(0, 180)))).isoformat(),
-        }
-        for number, (payer, payee, amount) in enumerate(make_transactions(rng, fraud))
-    ]
-    said.out.mkdir(parents=True, exist_ok=True)
-    write(said.out / "accounts.csv", rows)
-    write(said.out / "transactions.csv", transfers)
+    transfers = named(rng, make_transactions(rng, fraud), names, 5_000_000)
+    later, later_fraud = make_accounts(rng, said.accounts // 10, said.accounts)
+    fraud = np.concatenate([fraud, later_fraud])
+    names += [row["account_id"] for row in later]
+    joining = [one for one in make_transactions(rng, fraud) if max(one[:2]) >= said.accounts]
     truth = ["yes" if one else "no" for one in fraud]
-    write(
-        said.out / "truth.csv", [{"account_id": n, "is_fraud": t} for n, t in zip(names, truth, strict=True)]
-    )
-    found = f"{len(rows):,} accounts, {len(transfers):,} transactions, {int(fraud.sum())} fraudulent"
-    print(f"wrote {said.out}: {found}")
+    tables = {
+        "accounts.csv": rows,
+        "transactions.csv": transfers,
+        "new-accounts.csv": [{name: row[name] for name in row if name != "is_fraud"} for row in later],
+        "new-transactions.csv": named(rng, joining, names, 6_000_000),
+        "truth.csv": [{"account_id": n, "is_fraud": t} for n, t in zip(names, truth, strict=True)],
+    }
+    said.out.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write(said.out / name, table)
+    found = f"{len(rows):,} accounts, {len(transfers):,} transactions, {len(later):,} new accounts"
+    print(f"wrote {said.out}: {found}, {fraud.mean():.0%} fraudulent")
 
 
 if __name__ == "__main__":

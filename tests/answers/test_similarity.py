@@ -3,11 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3gnn import H3GNN, InputError
+from h3gnn import H3GNN, InputError, as_graph
 from h3gnn.answers import similarity
 from h3gnn.answers.similarity import nearest, similar_nodes
 from h3gnn.graphs.checks import check_graph
@@ -84,3 +85,52 @@ def test_the_model_tells_tokens_and_attention() -> None:
     assert model.similar(["bob", "eve"], 1, among=["ann", "dan"])["similar"].isin(["ann", "dan"]).all()
     with pytest.raises(InputError, match="no node 'zoe' in this graph; its nodes are called 'ann'"):
         model.similar("zoe")
+
+
+def test_columns_without_spread_and_parts_of_a_text_are_no_reason() -> None:
+    rows = np.array(
+        [[9, -1.5e-8, 7, 0], [8.5, -1.4e-8, 7, 0], [-1, 2e-9, 7, 1], [0, 3e-9, 7, 1], [2, 1e-9, 7, 1]]
+    ).astype(np.float32)
+    rows = np.column_stack([rows, -rows[:, 0]])
+    graph = check_graph(rows, ENDS, node_ids=NAMES)
+    told = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["age", "noise", "same", "vip", "debt"])
+    assert told["features"][0] == ["age (9, 8.5)", "debt (-9, -8.5)"]
+
+
+def test_a_text_is_one_reason_with_how_alike_the_texts_are() -> None:
+    memos: list[str | None] = [
+        "rent and food for two",
+        "food and rent for two",
+        "invoices to many suppliers every month",
+    ]
+    memos += ["invoices to few suppliers every month", "payroll at the end of the year", None]
+    frame = pd.DataFrame({"memo": memos, "town": ["Ulm", "Ulm", "Bonn", "Bonn", "Jena", "Jena"]})
+    frame.index = pd.Index([f"n{row}" for row in range(6)])
+    graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]), columns={"memo": "text", "town": "category"})
+    near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
+    told = similar_nodes(graph, near, np.array([0, 2, 4]), 1, feature_names=graph.feature_names)
+    assert sorted(told["features"][0]) == ["memo (100% alike)", "town=Ulm"]
+    assert [one.split("=")[0].split(" (")[0] for one in sorted(told["features"][1])] == ["memo", "town"]
+    assert told["features"][2] == ["town=Jena"]  # a text that is missing is like none
+
+
+def test_scaled_columns_are_told_by_their_ends() -> None:
+    frame = pd.DataFrame(
+        {
+            "debt": [9000.0, 8000.0, 10.0, None, 12.0, 11.0],
+            "since": pd.to_datetime(
+                ["2024-05-01", "2024-06-01", "2001-01-01", "2002-03-01", "2003-02-01", None]
+            ),
+            "town": ["Ulm", "Bonn", "Ulm", "Bonn", "Jena", "Jena"],
+        },
+        index=[f"n{row}" for row in range(6)],
+    )
+    graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]))
+    near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
+    told = similar_nodes(
+        graph, near, np.array([0]), 1, feature_names=np.array(graph.feature_names, dtype=object)
+    )
+    assert set(told["features"][0]) == {"debt (both high)", "since (both late)"}
+    told = similar_nodes(graph, near, np.array([2]), 1, feature_names=np.array(graph.feature_names))
+    assert told["similar"].tolist() == ["n3"]
+    assert told["features"][0] == ["since (both early)"]  # what stands in for a missing debt is no debt

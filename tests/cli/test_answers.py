@@ -206,3 +206,42 @@ def test_faiss_is_named_where_it_is_missing(folder: Path, tmp_path: Path) -> Non
         return
     call("export", folder / "run", "--to", "faiss", "--out", tmp_path / "i.faiss")
     assert faiss.read_index(str(tmp_path / "i.faiss")).ntotal == 150
+
+
+def test_tables_become_predictions_in_one_command(folder: Path, tmp_path: Path) -> None:
+    tables = ("--edges", folder / "edges.csv", "--features", folder / "features.csv")
+    few = (
+        "--preset",
+        "single",
+        "--epochs",
+        "2",
+        "--set",
+        "channels=8",
+        "--set",
+        "heads=2",
+        "--device",
+        "cpu",
+    )
+    said = (*tables, "--labels", folder / "labels.csv", *few, "--out", tmp_path / "once.csv", "--json")
+    told = json.loads(call("predict", tmp_path / "run", *said))
+    assert told["labelled"] == 75
+    call("predict", folder / "run", "--out", tmp_path / "twice.csv")
+    assert (tmp_path / "once.csv").read_bytes() == (tmp_path / "twice.csv").read_bytes()
+    asked_again = CliRunner().invoke(app, [str(one) for one in ("predict", tmp_path / "run", *said)])
+    assert "is fitted already" in str(asked_again.exception)
+    assert json.loads(call("predict", tmp_path / "run", "--out", tmp_path / "p.csv", "--json"))["nodes"] == 75
+
+
+def test_what_a_fit_would_lack_is_said_before_it(folder: Path, tmp_path: Path) -> None:
+    tables = ("--edges", folder / "edges.csv", "--features", folder / "features.csv")
+    for said, words in (
+        (tables, "these tables have no labels: .*--label-column"),
+        (tables[2:], "--features is about a fit: give --edges as well"),
+        (("--undirected",), "--undirected is about a fit"),
+        (("--epochs", "3"), "--epochs is about a fit"),
+    ):
+        with pytest.raises(InputError, match=words):
+            CliRunner().invoke(
+                app, [str(one) for one in ("predict", tmp_path / "run", *said)], catch_exceptions=False
+            )
+        assert not (tmp_path / "run").exists()

@@ -196,7 +196,10 @@ def _edges(
             raise GraphError(f"a new edge names a position outside 0 to {ids.size - 1}, the grown graph's")
     if (weight is None) != (graph.edge_weight is None):
         has, lack = ("have none", "have weights") if weight is not None else ("have weights", "have none")
-        raise GraphError(f"the fitted edges {has} and the new ones {lack}: give both, or neither, weights")
+        raise GraphError(
+            f"the fitted edges {has} and the new ones {lack}: give both, or neither, weights "
+            "(with --weight-column or --repeated count as in the fit)"
+        )
     if weight is not None and not (np.isfinite(weight) & (weight > 0)).all():
         row = int(np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))[0])
         raise GraphError(f"new edges, row {row}: the weight {weight[row]:g} is not a positive number")
@@ -258,7 +261,7 @@ def _join(
     weights = None
     if graph.edge_weight is not None and weight is not None:
         weights = np.concatenate([graph.edge_weight.numpy(), weight])
-    return check_graph(
+    grown = check_graph(
         rows_below(graph.features, features),
         np.concatenate([graph.edge_index.numpy(), ends], axis=1),
         edge_weight=weights,
@@ -266,6 +269,8 @@ def _join(
         class_names=graph.class_names,
         masks=None if masks[0] is None else masks,
         node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
+        feature_names=graph.feature_names,
         source=f"{graph.provenance.source} with {new:,} new nodes",
         notes=graph.provenance.mended,
     )
+    return replace(grown, plan=graph.plan)

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
+from h3gnn.answers.reasons import REASONS, Reasons
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_ids, find_ids, quoted
-from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.structural import simple_adjacency
 
 Floats = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
@@ -23,8 +21,6 @@ ROWS = 16_384
 """So many nodes are compared with the asked ones at a time."""
 ASKED = 1_024
 """So many nodes ask at a time."""
-REASONS = 5
-"""At most so many shared features and neighbours are named."""
 MANY_NODES, WIDEST = 10_000, 128
 """Where all of more nodes than this ask, wider embeddings are compared in so many principal directions."""
 
@@ -131,7 +127,7 @@ def similar_nodes(
     there = np.isfinite(near)  # among few candidates, a node that asks may be one itself
     asking, rank = np.nonzero(there)
     node, other = asked[asking], found[there]
-    reasons = _Reasons(graph, feature_names)
+    reasons = Reasons(graph, feature_names)
     table = pd.DataFrame(
         {
             "node": graph.node_ids[node],
@@ -156,63 +152,6 @@ def similar_nodes(
         for token, name in enumerate(tokens):
             table[f"listens: {name}"] = (of_node[:, token] + of_other[:, token]) / 2
     return table
-
-
-class _Reasons:
-    """What two nodes of a graph have in common."""
-
-    def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
-        self.graph, self.names = graph, names
-        _, self.adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
-        sums = MomentSums(graph.num_features)
-        sums.add(graph.features)
-        moments = sums.moments()
-        self.mean, spread = np.array(moments.mean), np.sqrt(np.array(moments.variance))
-        self.spread = np.where(spread > 1e-12, spread, np.inf)
-        self.counted = moments.zeros_and_ones or (
-            not moments.negative and moments.filled <= 0.5 * (moments.rows * len(moments.mean))
-        )
-
-    def _heard(self, node: int) -> Whole:
-        start, end = self.adjacency.indptr[node : node + 2]
-        heard: Whole = self.adjacency.indices[start:end].astype(np.int64)
-        return heard
-
-    def linked(self, a: int, b: int) -> bool:
-        """Tell whether an edge joins two nodes."""
-        return bool(np.isin(b, self._heard(a)))
-
-    def neighbours(self, a: int, b: int) -> Whole:
-        """Return the neighbours of both, those with the fewest neighbours first: they tell most."""
-        both = np.intersect1d(self._heard(a), self._heard(b))
-        return both[np.argsort(np.diff(self.adjacency.indptr)[both], kind="stable")]
-
-    def features(self, a: int, b: int) -> list[str]:
-        """Return the features that set both nodes apart from the rest in the same way, strongest first.
-
-        Of counts and bags of words, only what both nodes have; of measurements, both above or both below
-        the mean.
-        """
-        left, right = (self._row(one) for one in (a, b))
-        together = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
-        if self.counted:
-            together = np.where((left != 0) & (right != 0), together, 0)
-        best = np.argsort(-together, kind="stable")[:REASONS]
-        return [self._named(int(one), left, right) for one in best if together[one] > 0]
-
-    def _row(self, node: int) -> npt.NDArray[np.float64]:
-        stored = self.graph.features
-        if stored.layout != torch.sparse_csr:
-            return stored[node].double().numpy()
-        start, end = stored.crow_indices()[node : node + 2].tolist()
-        row = np.zeros(self.graph.num_features)
-        row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
-        return row
-
-    def _named(self, column: int, left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> str:
-        name = f"feature {column}" if self.names is None else str(self.names[column])
-        a, b = left[column], right[column]
-        return name if a == b == 1 else f"{name} ({a:.3g}, {b:.3g})"
 
 
 def _unit(rows: Floats) -> Floats:

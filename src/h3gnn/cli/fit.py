@@ -118,21 +118,38 @@ def fit(
         "memory": memory,
     }
     model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
-    model.set_params(verbose=True)
     loaded = source.load(in_files=True)
+    seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard)
+    _tell(model, seconds, out, embeddings, as_json)
+
+
+def learn_and_save(
+    model: H3GNN,
+    graph: Graph | MappedGraph,
+    out: Path | None,
+    embeddings: Path | None = None,
+    checkpoints: Checkpoints | None = None,
+    tensorboard: Path | None = None,
+) -> float:
+    """Learn a graph, saying what was mended in it and how long it takes, and write what was learned.
+
+    Returns:
+        the seconds that learning took.
+    """
+    model.set_params(verbose=True)
     if embeddings is not None:
-        check_ending(embeddings, loaded)
-    for note in loaded.provenance.mended if is_first() else ():
+        check_ending(embeddings, graph)
+    for note in graph.provenance.mended if is_first() else ():
         say(f"note: {note}")
     if checkpoints is not None and out is not None and is_first():
         from h3gnn.storage.runs import Run, begin_run, has_begun
         from h3gnn.training.resources import pick_device
 
-        pick_device(device)
+        pick_device(str(model.device))
         if has_begun(out) or not checkpoints.only_when_stopped:
             with resumable(out):
-                begin_run(out, Run(model.get_params(), loaded, checkpoints, embeddings))
-    _train_and_write(model, loaded, out, embeddings, checkpoints, tensorboard, as_json)
+                begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings))
+    return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard)
 
 
 def _parse_fan_out(text: str | None) -> int | list[int] | None:
@@ -149,7 +166,8 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
     if run.embeddings is not None:
         settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
     model = H3GNN(**run.params)
-    _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, as_json)
+    seconds = _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard)
+    _tell(model, seconds, folder, run.embeddings, as_json)
 
 
 def _train_and_write(
@@ -159,15 +177,14 @@ def _train_and_write(
     embeddings: Path | None,
     checkpoints: Checkpoints | None,
     tensorboard: Path | None,
-    as_json: bool,
-) -> None:
+) -> float:
     from h3gnn.experiments.outlook import Outlook
 
     started = time.perf_counter()
     with resumable(out):
         if not is_first():  # of several processes, the first one writes
             model.fit(graph)
-            return
+            return time.perf_counter() - started
         outlook = Outlook(model, say)
         with _scalar_log(tensorboard) as log_of:
             try:
@@ -182,7 +199,13 @@ def _train_and_write(
             from h3gnn.storage.runs import finish_run
 
             finish_run(out)
-    summary = _summary(model, seconds, out, embeddings)
+    return seconds
+
+
+def _tell(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | None, as_json: bool) -> None:
+    if not is_first():
+        return
+    graph, summary = model.graph_, _summary(model, seconds, out, embeddings)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
         return

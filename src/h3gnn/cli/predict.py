@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
+from h3gnn.cli import settings, stopping
+from h3gnn.cli.fit import learn_and_save
 from h3gnn.cli.output import progress, say, write_table
-from h3gnn.cli.report import RunArgument
 from h3gnn.cli.run import TABLE_ENDINGS, NewEdgesOption, NewFeaturesOption, extend_run, open_run
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.classes import Predictions
+    from h3gnn.estimator import H3GNN
 
 PANEL = "The decision"
-NOT_ASKED = ("graph", "edges", "features", "split_columns", "undirected", "data_dir")
+NOT_ASKED = ("graph", "split_columns", "data_dir")
 
 
 @partial(takes_graph, without=NOT_ASKED)
 def predict(
     *,
-    run: RunArgument,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Folder that `h3gnn fit --out` wrote; with --edges, one that is fitted now."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="File for the predictions: .parquet or .csv.")] = Path(
         "predictions.parquet"
     ),
@@ -58,6 +64,9 @@ def predict(
     ] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
+    preset: settings.PresetOption = None,
+    epochs: settings.EpochsOption = None,
+    set_: settings.SetOption = None,
     seed: settings.SeedOption = 0,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
@@ -65,6 +74,9 @@ def predict(
     """Say the class of every unlabelled node, from the labelled ones, and how far that can be believed.
 
     `h3gnn predict run/ --out predictions.parquet`
+
+    `h3gnn predict run/ --edges transactions.csv --features accounts.csv --label-column is_fraud` first fits
+    the tables into run/, as `h3gnn fit` does.
 
     `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
 
@@ -80,7 +92,7 @@ def predict(
     from h3gnn.answers.prediction import Rule
 
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
-    model = open_run(run, device)
+    model = _opened(run, source, {"preset": preset, "epochs": epochs, "set": set_}, seed, device)
     labels, names = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)))
     extension = None
@@ -103,6 +115,33 @@ def predict(
     _tell(found, model.graph_, out, as_json)
 
 
+def _opened(run: Path, source: Source, said: dict[str, Any], seed: int, device: str) -> H3GNN:
+    """Return the model of a run; where tables are given, it is fitted to them first."""
+    given = [name for name, value in (*said.items(), ("undirected", source.undirected)) if value]
+    if not source.edges:
+        if source.features or given:
+            option = "features" if source.features else given[0]
+            raise InputError(f"--{option} is about a fit: give --edges as well, or leave it out")
+        return open_run(run, device)
+    from h3gnn.answers.prediction import check_labels
+    from h3gnn.storage.models import DESCRIPTION, check_folder
+
+    if (run / DESCRIPTION).exists():
+        raise InputError(
+            f"{run} is fitted already: `h3gnn predict {run}` without --edges asks it; "
+            "another folder fits these tables"
+        )
+    check_folder(run)
+    model = settings.build_estimator(
+        said["preset"], {"epochs": said["epochs"]}, said["set"], seed=seed, device=device
+    )
+    graph = source.load()
+    check_labels(*_labels(graph, source, run))  # before the work, not after it
+    learn_and_save(model, graph, run, checkpoints=stopping.policy(run, None, None, None))
+    say(f"wrote {run}")
+    return model
+
+
 def _threshold(text: str | None) -> float | str | None:
     if text is None or text == "auto":
         return text
@@ -123,7 +162,11 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
             source.labels, graph.node_ids, run, said.get("label_id_column"), said.get("label_column"), style
         )
     if graph.labels is None:
-        raise InputError(f"{run} has no labels: give a file with a node and its class in each row (--labels)")
+        where = "these tables have" if source.edges else f"{run} has"
+        column = ", or name the column of the features that holds it (--label-column)" if source.edges else ""
+        raise InputError(
+            f"{where} no labels: give a file with a node and its class in each row (--labels){column}"
+        )
     return graph.labels.numpy(), graph.class_names
 
 

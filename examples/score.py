@@ -1,0 +1,61 @@
+"""Hold predictions against the truth: `python examples/score.py predictions.csv fraud/truth.csv`.
+
+For the worked cases, whose makers know the truth; nobody has it otherwise, and then the held-out scores that
+`h3gnn predict` prints are all there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from sklearn.metrics import average_precision_score, balanced_accuracy_score
+
+TOP = 50
+
+
+def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
+    """Return lines for a person.
+
+    Args:
+        predictions: as `h3gnn predict` writes them.
+        truth: ids, then classes.
+    """
+    known = truth.set_index(truth.columns[0])[truth.columns[1]].reindex(predictions["node"])
+    if known.isna().any():
+        raise SystemExit(f"the truth has no row for {known.index[known.isna()][0]}")
+    right = predictions["class"].to_numpy() == known.to_numpy()
+    told = ~predictions["cannot_tell"].to_numpy(dtype=bool)
+    shares = known.value_counts(normalize=True)
+    lines = [
+        f"{len(known):,} nodes, {shares.iloc[0]:.1%} of them {shares.index[0]}",
+        f"accuracy            {right.mean():.3f}",
+        f"balanced accuracy   {balanced_accuracy_score(known, predictions['class']):.3f}",
+        f"told                {told.mean():.3f}",
+    ]
+    if told.any():
+        lines.append(f"accuracy where told {right[told].mean():.3f}")
+    if len(shares) == 2:
+        rare = shares.index[1]
+        is_rare, chance = (known == rare).to_numpy(), predictions[f"p_{rare}"]
+        top = is_rare[chance.nlargest(TOP).index]
+        lines.append(f"average precision   {average_precision_score(is_rare, chance):.3f} of {rare}")
+        lines.append(f"by chance           {is_rare.mean():.3f}")
+        lines.append(f"mean probability    {chance.mean():.3f}, and {is_rare.mean():.3f} are {rare}")
+        lines.append(f"among the first {len(top)}  {top.sum()} of {is_rare.sum()} are {rare}")
+    return lines
+
+
+def main() -> None:
+    """Print the scores."""
+    parser = argparse.ArgumentParser(description="Hold predictions against the truth.")
+    parser.add_argument("predictions", type=Path)
+    parser.add_argument("truth", type=Path)
+    said = parser.parse_args()
+    read = pd.read_csv if said.predictions.suffix == ".csv" else pd.read_parquet
+    print("\n".join(score(read(said.predictions), pd.read_csv(said.truth))))
+
+
+if __name__ == "__main__":
+    main()
