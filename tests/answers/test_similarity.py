@@ -119,18 +119,17 @@ def test_scaled_columns_are_told_by_their_ends() -> None:
         {
             "debt": [9000.0, 8000.0, 10.0, None, 12.0, 11.0],
             "since": pd.to_datetime(
-                ["2024-05-01", "2024-06-01", "2001-01-01", "2002-03-01", "2003-02-01", None]
+                ["2024-05-01", "2024-06-01", "2001-01-01", "2002-03-01", "2003-02-01", "NaT"]
             ),
             "town": ["Ulm", "Bonn", "Ulm", "Bonn", "Jena", "Jena"],
         },
         index=[f"n{row}" for row in range(6)],
     )
     graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]))
+    names: Any = np.array(graph.feature_names, dtype=object)  # as `feature_names_in_` has them
     near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
-    told = similar_nodes(
-        graph, near, np.array([0]), 1, feature_names=np.array(graph.feature_names, dtype=object)
-    )
+    told = similar_nodes(graph, near, np.array([0]), 1, feature_names=names)
     assert set(told["features"][0]) == {"debt (both high)", "since (both late)"}
-    told = similar_nodes(graph, near, np.array([2]), 1, feature_names=np.array(graph.feature_names))
+    told = similar_nodes(graph, near, np.array([2]), 1, feature_names=names)
     assert told["similar"].tolist() == ["n3"]
     assert told["features"][0] == ["since (both early)"]  # what stands in for a missing debt is no debt
