@@ -147,7 +147,7 @@ def _print_table(result: Comparison) -> None:
             f"{one.seconds:.1f}",
         )
         table.add_row(
-            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
+            f"{'★' if name == result.ranked[0] else ' '} {escape(one.method)}",
             percent(result.score(name)),
             *([f"{100 * one.score(other).mean:.1f}" for other in others] if rare else usual),
             _versus(result, name),

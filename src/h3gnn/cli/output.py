@@ -112,6 +112,7 @@ def write_rows(
     import numpy as np
     import pandas as pd
 
+    check_ids(node_ids, path)  # pandas itself cannot hold such
     if path.suffix.lower() == ".npy":
         write_table(path.with_suffix(".ids.csv"), pd.DataFrame({"node": node_ids}), safe=safe)
         _write(path, lambda file: np.save(file, embedding))
