@@ -85,7 +85,9 @@ def test_rows_that_share_a_long_text_are_measured_before_each_has_one(tmp_path: 
 
 
 def test_hops_without_end_are_refused() -> None:
-    with pytest.raises(InputError, match=r"999,999 hop\(s\).* would take"):
+    with pytest.raises(InputError, match=r"100 hop\(s\).* would take"):
+        H3GNN(hops=100, channels=65_536, n_models=1, epochs=1).fit(np.eye(20))
+    with pytest.raises(InputError, match="hops must be at most 100, not 999,999"):
         H3GNN(hops=999_999, n_models=1, epochs=1).fit(np.eye(20))
 
 

@@ -132,8 +132,6 @@ def tune(
     searcher = Searcher(graph, params, scored_by, budget, device, smoothings, looked)
     with storage_faults(study.study_name):
         check_trials(study, space)
-        if space.start is None and not study.get_trials(deepcopy=False):
-            study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})  # the default
         searcher.search(study, space, seed=seed, told=told)
         chosen = best_trials(study, finalists)
     if not chosen:
