@@ -47,7 +47,9 @@ def run(commands: str, folder: Path) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case == "Fraud" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_a_small_case_runs(case: str, tmp_path: Path) -> None:
     commands = commands_of(case)
     for large, small in SMALLER.items():
