@@ -171,7 +171,9 @@ def test_ctrl_c_in_training_keeps_the_model_as_it_is_and_says_how_to_go_on(files
     assert not list(files.rglob("*.part"))  # nothing half-written
 
 
-@pytest.mark.parametrize("moment", [1, 2, 3])
+@pytest.mark.parametrize(
+    "moment", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_while_a_model_is_written_leaves_the_old_one_or_the_new_one(files: Path, moment: int) -> None:
     edges, features = pd.read_csv(files / "e.csv"), pd.read_csv(files / "f.csv")
     ends = [edges[end].map({name: at for at, name in enumerate(features["id"])}) for end in edges]

@@ -57,6 +57,7 @@ def embedding(path: Path) -> np.ndarray:
     return values
 
 
+@pytest.mark.slow
 def test_a_prepared_graph_trains_as_the_same_graph_in_memory(files: Path) -> None:
     mapped = run("fit", "graph", "--embeddings", "mapped.parquet", "--out", "run", *QUICK, cwd=files)
     assert mapped.returncode == 0, mapped.stderr
@@ -71,6 +72,7 @@ def test_a_prepared_graph_trains_as_the_same_graph_in_memory(files: Path) -> Non
     np.testing.assert_array_equal(embedding(files / "again.parquet"), embedding(files / "mapped.parquet"))
 
 
+@pytest.mark.slow
 def test_a_memory_budget_changes_nothing_but_the_memory(files: Path) -> None:
     graph = ("--edges", "e.csv", "--features", "f.csv", *QUICK[:6])
     for name, budget in (("plain", ()), ("budget", ("--memory", "0.45GB"))):

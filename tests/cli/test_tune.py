@@ -14,8 +14,8 @@ from h3gnn.errors import InputError
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
 QUICK = (
-    "--trials", "2", "--epochs", "1,2", "--at-once", "2", "--models", "2", "--finalists", "1",
-    "--choices", "channels=8", "--choices", "hops=1,2",
+    "--trials", "2", "--epochs", "1,2", "--at-once", "2", "--models", "2", "--joined", "2",
+    "--finalists", "1", "--choices", "channels=8", "--choices", "hops=1,2",
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ print(json.dumps({"killed_at": killed_at, "same": [digest == wanted for digest i
 """
 
 
+@pytest.mark.slow
 def test_runs_killed_at_random_moments_equal_the_uninterrupted_one(tmp_path: Path) -> None:
     """A dozen kills; each run is taken up again until it comes to its end."""
     seed = random.SystemRandom().randrange(10**6)

@@ -141,15 +141,15 @@ def learn_and_save(
         check_ending(embeddings, graph)
     for note in graph.provenance.mended if is_first() else ():
         say(f"note: {note}")
-    if checkpoints is not None and out is not None and is_first():
-        from h3gnn.storage.runs import Run, begin_run, has_begun
-        from h3gnn.training.resources import pick_device
+    with resumable(out):  # from the first file of the run on
+        if checkpoints is not None and out is not None and is_first():
+            from h3gnn.storage.runs import Run, begin_run, has_begun
+            from h3gnn.training.resources import pick_device
 
-        pick_device(str(model.device))
-        if has_begun(out) or not checkpoints.only_when_stopped:
-            with resumable(out):
+            pick_device(str(model.device))
+            if has_begun(out) or not checkpoints.only_when_stopped:
                 begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings))
-    return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard)
+        return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard)
 
 
 def _parse_fan_out(text: str | None) -> int | list[int] | None:
