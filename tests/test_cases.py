@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.shell import ROOT, run_commands
+
 PAGE = (ROOT / "docs" / "cases.md").read_text(encoding="utf-8")
 CASES = {part.split(":")[0]: part for part in PAGE.split("\n## ")[1:]}
 SMALLER = {
@@ -21,10 +19,6 @@ SMALLER = {
     "--out products/": "--out products/ --products 300",
     "--out papers/": "--out papers/ --papers 300",
 }
-PRELUDE = """
-h3gnn() { "$PYTHON" -c 'from h3gnn.cli import main; main()' "$@"; }
-python() { "$PYTHON" "$@"; }
-"""
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="the commands are written for a shell")
 
 
@@ -34,17 +28,7 @@ def commands_of(case: str) -> str:
 
 def run(commands: str, folder: Path) -> str:
     (folder / "examples").symlink_to(ROOT / "examples")
-    path = os.pathsep.join(part for part in (str(ROOT / "src"), os.environ.get("PYTHONPATH")) if part)
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", PRELUDE + commands],
-        cwd=folder,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": path, "COLUMNS": "90"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return run_commands(commands, folder)
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+from tests.shell import ROOT, run_commands
+
+README = ROOT / "README.md"
 HEADING = "## Your own graph"
-PRELUDE = """
-h3gnn() { "$PYTHON" -c 'from h3gnn.cli import main; main()' "$@"; }
-python() { "$PYTHON" "$@"; }
-"""
-"""The program under test is the one of this Python, whether or not it is installed as a command."""
 
 
 def commands_of(text: str) -> list[str]:
@@ -32,16 +26,6 @@ def commands_of(text: str) -> list[str]:
 def test_the_commands_for_your_own_graph_run_as_they_stand(tmp_path: Path) -> None:
     blocks = commands_of(README.read_text(encoding="utf-8"))
     assert any("h3gnn fit --edges" in block for block in blocks)
-    source = str(Path(__file__).parents[1] / "src")
-    path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
-    run = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", PRELUDE + "\n".join(blocks)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run_commands("\n".join(blocks), tmp_path)
     rows = (tmp_path / "embeddings.csv").read_text(encoding="utf-8").splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["ann", "bob", "cid", "dan", "eve"]

@@ -131,6 +131,13 @@ def test_what_does_not_fit_is_refused_in_a_sentence(nodes: Any, edges: Any, word
         model.extend(nodes, edges)
 
 
+def test_the_ends_of_new_edges_are_found_by_name() -> None:
+    model = H3GNN(**QUICK).fit(random_graph())
+    wanted = model.extend(new_nodes(), EDGES).graph
+    turned = model.extend(new_nodes(), EDGES[["target", "source"]]).graph
+    assert turned.edge_index.tolist() == wanted.edge_index.tolist()
+
+
 def test_what_cannot_be_extended_says_so() -> None:
     model = H3GNN(**QUICK, smoother="powers", smoothing=0.5).fit(random_graph())
     with pytest.raises(InputError, match="refresh=True"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from h3gnn.cli.output import guarded, write_embedding, write_table
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import read_json, write_json
+from tests.experiments.test_comparison import result_of
 
+SMALL = {"n_models": 1, "channels": 4, "heads": 2, "epochs": 1, "objective": "teacher", "device": "cpu"}
 FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-1", "@sum(a1)", "\tx", "plain"]
 
 
@@ -34,6 +37,17 @@ def test_half_a_character_is_refused_and_nothing_is_written(
         write_embedding(tmp_path / f"x{ending}", np.zeros((5, 2), np.float32), graph)
     assert str(refused.value).isascii() or "\ud800" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_character_is_refused_by_cluster(
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    H3GNN(**SMALL).fit(named(path_graph, ["a", "b", "c\ud800", "d", "e"])).save("run")  # type: ignore[arg-type]
+    done = CliRunner().invoke(app, ["cluster", "run", "--clusters", "2", "--out", "x.csv"])
+    assert isinstance(done.exception, InputError)
+    assert "holds half a character" in str(done.exception)
+    assert not Path("x.csv").exists()
 
 
 def test_half_a_character_in_a_name_goes_through_json_and_back(tmp_path: Path) -> None:
@@ -57,8 +71,7 @@ def test_safe_csv_is_an_option_of_what_writes_ids(
     path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small = {"n_models": 1, "channels": 4, "heads": 2, "epochs": 1, "objective": "teacher", "device": "cpu"}
-    H3GNN(**small).fit(named(path_graph, FORMULAS[:5])).save("run")  # type: ignore[arg-type]
+    H3GNN(**SMALL).fit(named(path_graph, FORMULAS[:5])).save("run")  # type: ignore[arg-type]
     for command in (
         ("embed", "run", "--out", "x.csv"),
         ("cluster", "run", "--clusters", "2", "--out", "x.csv"),
@@ -71,24 +84,9 @@ def test_safe_csv_is_an_option_of_what_writes_ids(
 
 def test_names_are_not_taken_for_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     from h3gnn.cli import compare as command
-    from h3gnn.evaluation.results import RepeatedScore, Result
     from h3gnn.experiments.compare import Comparison
 
-    score = RepeatedScore([[0.5, 0.6]])
-    shared = {"sha256": "", "protocol": "validation", "epoch_rule": "last", "params": {}, "seeds": [0]}
-    result = Result(
-        method="[/red] mine",
-        graph="[/bold]g",
-        versions={},
-        device="cpu",
-        seconds=1.0,
-        probe=score,
-        macro_f1=score,
-        roc_auc=None,
-        validation=score,
-        chosen=[],
-        **shared,  # type: ignore[arg-type]
-    )
+    result = replace(result_of("raw", [[0.5, 0.6]]), method="[/red] mine", graph="[/bold]g")
     out = io.StringIO()
     monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=out, width=200))
     command._print_table(Comparison({"raw": result}, 1.0))

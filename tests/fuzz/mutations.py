@@ -152,6 +152,7 @@ def byte_changes(draw: st.DrawFn) -> Callable[[bytes], bytes]:
         b"\0",
         b",",
         b"\n",
+        b"\r",
         b"-",
         b"9" * 20,
         b"9" * 5000,

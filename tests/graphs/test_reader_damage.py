@@ -25,6 +25,7 @@ from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.networks import import_pyg
+from tests.fuzz.mutations import byte_changes
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -157,36 +158,6 @@ SOUND: dict[str, tuple[str, Callable[[], bytes], Reader]] = {
 }
 
 
-@st.composite
-def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """Return a function that flips, cuts, doubles or inserts bytes at places drawn at random."""
-    kinds = draw(
-        st.lists(st.sampled_from(["flip", "cut", "double", "insert", "drop"]), min_size=1, max_size=3)
-    )
-    places = [draw(st.floats(0, 1, exclude_max=True)) for _ in kinds]
-    bits = draw(st.integers(1, 255))
-    insert = draw(
-        st.sampled_from([b"\xff\xfe", b"nan", b'"', b"\0", b",", b"\n", b"\r", b"99999999999999999999", b"-"])
-    )
-
-    def damage(content: bytes) -> bytes:
-        for kind, place in zip(kinds, places, strict=True):
-            at = int(place * len(content))
-            if kind == "flip" and content:
-                content = content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :]
-            elif kind == "cut":
-                content = content[:at]
-            elif kind == "double":
-                content = content[:at] + content[at : at + 12] + content[at:]
-            elif kind == "insert":
-                content = content[:at] + insert + content[at:]
-            else:
-                content = content[:at] + content[at + 5 :]
-        return content
-
-    return damage
-
-
 @pytest.mark.parametrize("kind", SOUND)
 def test_sound_files_are_read(kind: str, tmp_path: Path) -> None:
     name, content, read = SOUND[kind]
@@ -197,7 +168,7 @@ def test_sound_files_are_read(kind: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.* attributes not used")  # a damaged name is that of another attribute
 @pytest.mark.parametrize("kind", SOUND)
 @QUICK
-@given(damage=damages())
+@given(damage=byte_changes())
 def test_damaged_files_end_in_a_sentence_or_a_sound_graph(
     kind: str, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -213,7 +184,7 @@ def test_damaged_files_end_in_a_sentence_or_a_sound_graph(
 
 
 @settings(max_examples=200, deadline=None)
-@given(damage=damages())
+@given(damage=byte_changes())
 def test_damaged_edges_are_never_misread(damage: Callable[[bytes], bytes]) -> None:
     """What comes out of a damaged table is what Python's own csv module sees in it."""
     content = damage(csv_edges())

@@ -337,3 +337,16 @@ def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed
             assert float(means[at]) == pytest.approx(np.mean(near) if near else 0.0)
         seen += len(pairs)
     assert seen > 60  # of a hundred seeds, most draw a neighbour and not themselves
+
+
+def test_a_source_says_how_many_nodes_a_step_compares(small_mixed: Graph) -> None:
+    support = support_of(small_mixed)
+    features = FeatureMatrix(small_mixed.dense_features().double())
+    rows = rows_in_memory(small_mixed.dense_features().double(), support)
+    wholes = [WholeGraph(features, support, 2, compared).in_a_step for compared in (None, 30, 500)]
+    assert wholes == [100, 30, 100]
+    for paired, most in ((False, 30), (True, 60)):
+        source = sampled_batches(rows, 2, CPU, batch_size=30, fan_out=3, paired=paired)
+        assert source.in_a_step == most
+        order = torch.Generator().manual_seed(0)
+        assert max(len(batch.part.seeds) for batch in source.epoch(order, Ranks())) <= most

@@ -17,6 +17,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.edgefile import EdgeRules, merge_repeated, open_edges, read_rows, settle
 from h3gnn.graphs.featurefile import Encoding, read_features
 from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.headers import ends_of
 from h3gnn.graphs.names import as_ids, find_ids, one_kind, quoted
 from h3gnn.graphs.structural import is_structural
 
@@ -185,8 +186,10 @@ def _edges(
     if hasattr(edges, "columns"):
         if edges.shape[1] not in (2, 3):
             raise GraphError("new edges need two columns (source, target), or three with the weight")
-        ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in (0, 1)])
-        weight = edges.iloc[:, 2].to_numpy(dtype=np.float64) if edges.shape[1] == 3 else None
+        *sides, _ = ends_of([str(name) for name in edges.columns], "the new edges")
+        ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
+        if edges.shape[1] == 3:
+            weight = edges.iloc[:, 3 - sum(sides)].to_numpy(dtype=np.float64)  # the column that is left
     else:
         ends = np.asarray(edges)
         if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):

@@ -10,7 +10,7 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import write_table
+from h3gnn.cli.output import check_ids, write_table
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
@@ -123,6 +123,7 @@ def _cluster(
 def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64], *, safe: bool) -> None:
     import pandas as pd
 
+    check_ids(read.ids, out)  # pandas itself cannot hold such
     write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}), safe=safe)
 
 

@@ -166,7 +166,8 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
     if run.embeddings is not None:
         settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
     model = H3GNN(**run.params)
-    seconds = _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard)
+    with resumable(folder):
+        seconds = _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard)
     _tell(model, seconds, folder, run.embeddings, as_json)
 
 
@@ -181,24 +182,23 @@ def _train_and_write(
     from h3gnn.experiments.outlook import Outlook
 
     started = time.perf_counter()
-    with resumable(out):
-        if not is_first():  # of several processes, the first one writes
-            model.fit(graph)
-            return time.perf_counter() - started
-        outlook = Outlook(model, say)
-        with _scalar_log(tensorboard) as log_of:
-            try:
-                model.fit(
-                    graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
-                )
-            except TrainingStopped as stop:
-                _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop)
-        seconds = time.perf_counter() - started
-        _write(model, graph, out, embeddings)
-        if checkpoints is not None and out is not None:
-            from h3gnn.storage.runs import finish_run
+    if not is_first():  # of several processes, the first one writes
+        model.fit(graph)
+        return time.perf_counter() - started
+    outlook = Outlook(model, say)
+    with _scalar_log(tensorboard) as log_of:
+        try:
+            model.fit(
+                graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
+            )
+        except TrainingStopped as stop:
+            _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop)
+    seconds = time.perf_counter() - started
+    _write(model, graph, out, embeddings)
+    if checkpoints is not None and out is not None:
+        from h3gnn.storage.runs import finish_run
 
-            finish_run(out)
+        finish_run(out)
     return seconds
 
 

@@ -126,13 +126,11 @@ def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
 
     With `safe`, an id that a spreadsheet would take for a formula gets a quote before it in a CSV.
     """
-    ids = [name for name in ID_COLUMNS if name in table]
-    for name in ids:
-        check_ids(table[name], path)
     if path.suffix.lower() != ".csv":
         _write(path, lambda file: table.to_parquet(file, index=False))
         return
     if safe:
+        ids = [name for name in ID_COLUMNS if name in table]
         table = table.assign(**{name: [guarded(one) for one in table[name]] for name in ids})
     _write(path, lambda file: table.to_csv(file, index=False))
 

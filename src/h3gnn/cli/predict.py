@@ -152,8 +152,8 @@ def _threshold(text: str | None) -> float | str | None:
 
 
 def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the labels of a file, else those of the run."""
-    if source.labels is not None:
+    """Return the labels of a file, else those of the run; tables that were fitted hold their labels."""
+    if source.labels is not None and not source.edges:
         from h3gnn.graphs.labelfile import labels_of_nodes
 
         said = source.reading()

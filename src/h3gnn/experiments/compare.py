@@ -241,9 +241,9 @@ def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = Non
         told = comparison.as_dict()
         rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
         stored["comparison"] = {**told, "rows": rows}
-    plain = json.loads(json.dumps(stored))
-    check_values(COMPARISON, plain, path, words="cannot be written")
-    write_atomically(path, json.dumps(stored, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
+    text = json.dumps(stored, indent=1, ensure_ascii=False)
+    check_values(COMPARISON, json.loads(text), path, words="cannot be written")
+    write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def _test_to_train(graph: Graph) -> float:

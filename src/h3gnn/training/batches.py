@@ -124,11 +124,13 @@ class Source(Protocol):
     Attributes:
         nodes: how many there are.
         device: where the encoder works.
+        in_a_step: how many nodes a step compares, at the most.
         whole: the whole graph is the only batch.
         support: where messages may flow.
     """
 
     nodes: int
+    in_a_step: int
     device: torch.device
     whole: bool
     support: Support
@@ -166,6 +168,7 @@ class WholeGraph:
         self.features, self.support = features, support
         self.nodes, self.device = support.nodes, features.device
         self.half = None if compared is None or compared >= self.nodes else max(1, compared // 2)
+        self.in_a_step = self.nodes if self.half is None else 2 * self.half
         every, pair_of = torch.unique(support.pair_keys(None), return_inverse=True)
         loops = int((every < 0).any())
         every = every[loops:]
@@ -255,6 +258,10 @@ class SampledBatches:
         self.graph, self.sampler, self.batch_size, self.device = graph, sampler, batch_size, device
         self.support, self.nodes, self.paired = graph.support, graph.support.nodes, paired
         self.clusters = None if clusters is None else list(clusters)
+        seeds = batch_size
+        if self.clusters is not None:
+            seeds = CLUSTERS_PER_BATCH * max(map(len, self.clusters), default=0)
+        self.in_a_step = min(self.nodes, seeds) * (2 if paired else 1)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield every node once as a seed, in an order and with neighbours drawn from the generator."""

@@ -30,7 +30,7 @@ from h3gnn.training.history import History, Recorder
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
 from h3gnn.training.objectives import OBJECTIVES, Committee, deal
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
-from h3gnn.training.resources import free_bytes, models_at_once, use_bfloat16
+from h3gnn.training.resources import free_bytes, fusion_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
@@ -39,8 +39,8 @@ PerModel = float | Sequence[float]
 
 CHUNK = {"cpu": 512, "cuda": 65536}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
-SMALLEST_CHUNK = 256
-"""A stack sees this many even where its models have many: smaller products are slower."""
+LEAST_OF_A_STACK = 256
+"""A stack of many models sees at least so many at a time: smaller products are slower."""
 KEPT_SHARE = 0.25
 """Share of the free memory that the fusion block's intermediate results may take, to be kept for backward."""
 ORDER_SALT = 0x5EED
@@ -48,13 +48,15 @@ ORDER_SALT = 0x5EED
 
 def default_chunk(device: torch.device, models: int) -> int:
     """Return how many nodes a stack of so many models fuses at a time."""
-    return max(SMALLEST_CHUNK, CHUNK[device.type] // models)
+    return max(LEAST_OF_A_STACK, CHUNK[device.type] // models)
 
 
 def _may_keep(student: EncoderStack, source: Source) -> bool:
-    """Say whether there is memory for what the fusion block computes for all nodes of the whole graph."""
-    values = 20 * (2 + student.hops) * student.channels
-    return 4 * values * student.models * source.nodes <= KEPT_SHARE * free_bytes(source.device)
+    """Say whether there is memory for what the fusion block computes for all nodes of a step."""
+    heads = getattr(student.fusion, "heads", 0)
+    each = fusion_bytes(student.models, 2 + student.hops, student.channels, heads)
+    each = each // 2 if student.fuse_in_bfloat16 else each
+    return each * source.in_a_step <= KEPT_SHARE * free_bytes(source.device)
 
 
 class _FromSettings:

@@ -108,6 +108,11 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def fusion_bytes(models: int, tokens: int, channels: int, heads: int) -> int:
+    """Return the bytes that the fusion block keeps for backward, for each node, in float32."""
+    return 4 * models * (40 * tokens * channels + 8 * heads * tokens**2)
+
+
 @dataclass(frozen=True)
 class Size:
     """What the memory of a training depends on."""
@@ -139,7 +144,7 @@ class Size:
 
     def per_chunk_node(self) -> int:
         """Bytes per node of a chunk."""
-        return 4 * self.models * (40 * self.tokens * self.channels + 8 * self.heads * self.tokens**2)
+        return fusion_bytes(self.models, self.tokens, self.channels, self.heads)
 
     def outside_chunk(self) -> int:
         """Bytes of a full-graph training before the first chunk."""
