@@ -1,8 +1,8 @@
 """What H3GNN is compared with: other ways from a graph to embeddings, and classifiers that see labels.
 
-One module for each system, and one line for it in `h3gnn.experiments.methods`. An embedding is a function
-`(graph, seed, device, settings, watch)` to `[nodes, D]`, with a frozen dataclass of settings, see `infomax`;
-a supervised one is a `classifiers.Classifier`, its weights and its logits.
+One module for each system, with its `systems.System`, and its name in `registry.MODULES`. One that learns
+without labels is an `embedder.Embedder`: what it is made of, its loss, its embedding, see `dgi`. A supervised
+one is a `classifiers.Classifier`: its weights and its logits, for a whole stack of models, see `mlp`.
 """
 
 from __future__ import annotations

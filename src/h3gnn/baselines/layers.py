@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.baselines.stacks import Noise
+from h3gnn.baselines.systems import TooLargeError
 from h3gnn.encoder.sparse import csr_tensor, row_pointers
 from h3gnn.encoder.support import adjacency_entries
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import fit_scaler
 
@@ -120,7 +120,7 @@ def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
     """Return the 0/1 adjacency of nodes that are two steps apart and not one.
 
     Raises:
-        InputError: where hubs make these neighbourhoods too many to hold.
+        TooLargeError: where hubs make these neighbourhoods too many to hold.
     """
     import numpy as np
     import scipy.sparse as sp
@@ -128,9 +128,9 @@ def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
     degree = one_hop.crow.diff()
     paths = int((degree * degree).sum())
     if paths > TWO_HOP_LIMIT:
-        raise InputError(
-            f"H2GCN needs every node's two-hop neighbours, and {paths:,} paths of two steps are too many "
-            "here: leave it out with --methods"
+        raise TooLargeError(
+            f"every node's two-hop neighbours are needed, and {paths:,} paths of two steps are too many: up "
+            f"to {TWO_HOP_LIMIT:,} can be walked"
         )
     ones = np.ones(one_hop.cols.numel(), dtype=np.float32)
     near = sp.csr_array((ones, one_hop.cols.numpy(), one_hop.crow.numpy()), shape=one_hop.shape)
@@ -200,10 +200,10 @@ class Features:
 class Convolution(nn.Module):
     r"""One graph convolution, :math:`\tilde A H W + b`."""
 
-    def __init__(self, in_channels: int, out_channels: int, generator: torch.Generator) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         weight = torch.empty(in_channels, out_channels)
-        nn.init.xavier_uniform_(weight, generator=generator)
+        nn.init.xavier_uniform_(weight)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
@@ -217,6 +217,27 @@ class Convolution(nn.Module):
         return matrix @ (hidden @ self.weight) + self.bias
 
 
-def scaled_features(graph: Graph, device: torch.device) -> Features:
-    """Return the features of a graph, scaled as H3GNN scales them by default."""
-    return Features(fit_scaler(graph.features, "auto")(graph.features), device)
+def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Features:
+    """Return the features of a graph, scaled as H3GNN scales them, or so that each row adds up to 1."""
+    if how == "sums":
+        return Features(_shares(graph.features), device)
+    return Features(fit_scaler(graph.features, how)(graph.features), device)
+
+
+def _shares(features: Tensor) -> Tensor:
+    """Return features, dense or CSR, divided by the sum over their row; an empty row stays."""
+    if features.layout != torch.sparse_csr:
+        total = features.sum(dim=1, keepdim=True)
+        return torch.where(total != 0, features / total, features)
+    matrix = sparse_matrix(features)
+    total = row_sums(matrix)[matrix.rows]
+    return matrix.with_values(torch.where(total != 0, matrix.values / total, matrix.values)).csr()
+
+
+def both_ways(graph: Graph, *, self_loops: bool) -> Tensor:
+    """Return the edges as PyG takes them, `[2, edges]`: both ways, each once, without the data's loops.
+
+    The first row is where an edge comes from, the second where it goes.
+    """
+    entries = adjacency(graph, self_loops=self_loops)
+    return torch.stack([entries.cols, entries.rows])

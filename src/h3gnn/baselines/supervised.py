@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.classifiers import Classifier
+from h3gnn.baselines.classifiers import Classifier, ClassifierSettings
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -23,8 +23,6 @@ GRIDS: dict[str, tuple[GridPoint, ...]] = {
     ),
 }
 """Hyper-parameters to choose from on validation nodes, by name."""
-EPOCHS = 400
-PATIENCE = 100
 ROUNDING = 1e-6
 """Accuracies that differ by no more are the same."""
 
@@ -50,8 +48,7 @@ def predict(
     device: torch.device,
     memory: int,
     grid: Sequence[GridPoint] = GRIDS["small"],
-    epochs: int = EPOCHS,
-    patience: int = PATIENCE,
+    settings: Any = ClassifierSettings(),  # noqa: B008
     watch: Progress = unwatched,
 ) -> list[Predictions]:
     """Train a classifier on each split of a graph and return its predictions for all nodes, for each seed.
@@ -67,11 +64,10 @@ def predict(
         device: where to train.
         memory: bytes that a stack of models may take; more models are trained one stack after another.
         grid: the points to choose from.
-        epochs: at most so many steps.
-        patience: a model whose validation score has not risen for so many epochs is finished.
+        settings: of the classifier.
         watch: told the share of the work that is done.
     """
-    trainer = _Trainer(kind, graph, device, memory, epochs, patience)
+    trainer = _Trainer(kind, graph, device, memory, settings)
     splits = range(graph.num_splits)
     search = [Member(seeds[0], split, point) for point in sorted(grid) for split in splits]
     later = len(seeds[1:]) * len(splits)
@@ -123,13 +119,13 @@ class _Trainer:
         graph: Graph,
         device: torch.device,
         memory: int,
-        epochs: int,
-        patience: int,
+        settings: Any,
     ) -> None:
         if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
             raise InputError("a supervised classifier needs labels and splits")
-        self.kind, self.ground, self.device, self.memory = kind, kind.on(graph, device), device, memory
-        self.epochs, self.patience = epochs, patience
+        self.kind, self.device, self.memory = kind, device, memory
+        self.ground = kind.on(graph, device, settings)
+        self.epochs, self.patience = settings.epochs, settings.patience
         self.labels = graph.labels.to(device)
         known = (graph.labels >= 0)[:, None]
         self.train_share, self.val_share = (  # what each node counts in the mean over a split's nodes

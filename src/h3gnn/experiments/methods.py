@@ -1,13 +1,13 @@
 """The methods that can be compared: one list, and one way to run each.
 
-A new system is a module of `h3gnn.baselines` and one line of `METHODS`: `embedding(…)` for a function from a
-graph to an embedding, which is then probed, `supervised(…)` for a classifier that is trained on labels.
+A new system is a module of `h3gnn.baselines` and its name in `h3gnn.baselines.registry`. One that embeds is
+probed; a classifier is trained on each split's labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.bootstrap import BootstrapSettings, bootstrap_embedding
-from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier
+from h3gnn.baselines.embedder import Looks, embed
 from h3gnn.baselines.features import DIFFUSION, diffused_features, raw_features, smoothed_features
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
+from h3gnn.baselines.registry import systems
 from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import EPOCHS, GRIDS, PATIENCE, Predictions, part_of, predict
+from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
+from h3gnn.baselines.systems import GROUPS, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
@@ -75,6 +75,7 @@ class Method:
         takes_settings: whether the settings of `H3GNN` that a user gives are its own too.
         has_chance: whether seeds matter; without chance one run says all.
         probe: the probe of its embedding.
+        system: what is known about it, where it is somebody else's.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Method:
     takes_settings: bool = False
     has_chance: bool = True
     probe: str = "logistic"
+    system: System | None = None
 
     @property
     def supervised(self) -> bool:
@@ -96,26 +98,27 @@ class Method:
         return replace(self, settings={**self.settings, **changes})
 
 
-def embedding(
-    name: str,
-    title: str,
-    embed: Callable[..., npt.NDArray[np.float32]],
-    settings: Any,
-    sees: tuple[str, ...] = GRAPH,
-) -> Method:
-    """Return a method that embeds a graph without labels.
-
-    Args:
-        name, title, sees: of the method.
-        embed: `(graph, seed, device, settings, watch)` to an embedding `[nodes, D]`.
-        settings: a dataclass, as `embed` takes it.
-    """
+def embedding(system: System) -> Method:
+    """Return a system that embeds a graph without labels as a method."""
 
     def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
-        given = type(settings)(**task.settings)
-        _show(judge, embed(task.graph, seed, task.device, given, watch), task.device)
+        settings = system.with_settings(task.settings)
+        check_size(system, task)
+        looked_at = [] if judge.epoch_rule == "last" else snapshot_epochs(settings.epochs, task.snapshots)
+        looks = Looks(looked_at, judge.add)
+        rows = embed(system.kind, task.graph, seed, task.device, settings, watch, looks)
+        if not looked_at:
+            _show(judge, rows, task.device)
 
-    return Method(name, title, sees, _each_seed(train), asdict(settings))
+    return Method(
+        system.name,
+        system.title,
+        system.sees,
+        _each_seed(train),
+        asdict(system.settings),
+        has_chance=system.kind.has_chance,
+        system=system,
+    )
 
 
 def features(
@@ -149,24 +152,43 @@ def estimator(name: str, title: str, **settings: Any) -> Method:
     return Method(name, title, GRAPH, _each_seed(train), settings, takes_settings=True)
 
 
-def supervised(name: str, title: str, kind: type[Classifier], sees: tuple[str, ...] = GRAPH) -> Method:
-    """Return a classifier that is trained on each split's training nodes."""
+def supervised(system: System) -> Method:
+    """Return a classifier that is trained on each split's training nodes as a method."""
 
     def train(task: Task) -> list[Predictions]:
+        own = {name: value for name, value in task.settings.items() if name != "grid"}
+        check_size(system, task)
         return predict(
-            kind,
+            system.kind,
             task.graph,
             task.seeds,
             device=task.device,
             memory=min(int(SHARE * free_bytes(task.device)), STACK.get(task.device.type, STACK["cpu"])),
             grid=[GridPoint(**point) for point in task.settings["grid"]],
-            epochs=task.settings["epochs"],
-            patience=task.settings["patience"],
+            settings=system.with_settings(own),
             watch=task.watch,
         )
 
-    schedule = {"epochs": EPOCHS, "patience": PATIENCE, "scale_features": "auto"}
-    return Method(name, title, (*sees, "labels"), train, {"grid": find_grid("small"), **schedule})
+    settings = {"grid": find_grid("small"), **asdict(system.settings)}
+    return Method(system.name, f"{system.title} (supervised)", system.sees, train, settings, system=system)
+
+
+def check_size(system: System, task: Task) -> None:
+    """Refuse a graph that is too large for a system before its training begins."""
+    own = {name: value for name, value in task.settings.items() if name != "grid"}
+    system.check_room(Sizes.of(task.graph), system.with_settings(own), int(free_bytes(task.device)))
+
+
+def with_published(method: Method, graph: str | None) -> Method | None:
+    """Return a system's method with its authors' settings for a graph; None where there are none."""
+    changes = None if method.system is None else method.system.published_for(graph)
+    if changes is None:
+        return None
+    if not method.supervised:
+        return method.with_settings(**changes)
+    point = {one.name: changes.pop(one.name) for one in fields(GridPoint) if one.name in changes}
+    usual = find_grid("small")[0]
+    return method.with_settings(**changes, grid=[{**usual, **point}])
 
 
 def given(
@@ -212,14 +234,9 @@ _LISTED = (
     features("smoothed2", "features + two hops", smoothed_features, {"hops": 2, **_UNIT}),
     features("diffused", "diffused features", diffused_features, {"smoothing": DIFFUSION, **_UNIT}),
     estimator("untrained", "untrained encoder", epochs=0),
-    supervised("mlp", "MLP (supervised)", MLP, sees=("features",)),
-    supervised("gcn", "GCN (supervised)", GCN),
-    supervised("gat", "GAT (supervised)", GAT),
-    supervised("h2gcn", "H2GCN (supervised)", H2GCN),
-    embedding("dgi", "DGI", infomax_embedding, InfomaxSettings()),
-    embedding("bgrl", "BGRL", bootstrap_embedding, BootstrapSettings()),
+    *((supervised if "labels" in system.sees else embedding)(system) for system in systems().values()),
     estimator("decoder", "encoder–decoder", objective="features"),
-    estimator("graphmae", "GraphMAE objective", objective="masked-features", mask="random"),
+    estimator("masked-features", "GraphMAE's objective", objective="masked-features", mask="random"),
     estimator("h3gnn", "H3GNN"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
@@ -227,14 +244,28 @@ METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
 
 
 def find_methods(names: str) -> list[Method]:
-    """Return the methods of a list such as `raw,gcn,h3gnn`, in the order of `METHODS`."""
+    """Return the methods of a list such as `raw,gcn,h3gnn`, in the order of `METHODS`.
+
+    A group's name stands for its systems with H3GNN, and `all` for everything.
+    """
     asked = [name.strip().lower() for name in names.split(",") if name.strip()]
-    unknown = [name for name in asked if name not in METHODS]
+    found = {name for one in asked for name in _meant(one)}
+    unknown = [name for name in asked if not _meant(name)]
     if unknown or not asked:
         raise InputError(
-            f"there is no method {', '.join(unknown) or names!r}; there are {', '.join(METHODS)}"
+            f"there is no method {', '.join(unknown) or names!r}; there are {', '.join(METHODS)}, and "
+            f"{', '.join(('all', *GROUPS))} for many at once"
         )
-    return [method for name, method in METHODS.items() if name in asked]
+    return [method for name, method in METHODS.items() if name in found]
+
+
+def _meant(name: str) -> list[str]:
+    if name == "all":
+        return list(METHODS)
+    if name in GROUPS:
+        own = [method.name for method in METHODS.values() if method.system and method.system.group == name]
+        return [*own, "h3gnn"]
+    return [name] if name in METHODS else []
 
 
 def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:
