@@ -59,7 +59,7 @@ def _scaled(rows: Tensor, how: str) -> Tensor:
 
 
 def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> Found:
-    """Train a linear layer, or an MLP, for each split by Adam; the step is chosen as the authors choose it."""
+    """Train a linear layer, or an MLP, for each split by Adam; the step is chosen as the authors do."""
     val, test = [], []
     classes = int(nodes.labels.max()) + 1
     for split in range(nodes.splits):
@@ -72,7 +72,7 @@ def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> 
         for _ in range(told["steps"]):
             net.train()
             adam.zero_grad()
-            functional.cross_entropy(net(own), target).backward()
+            functional.cross_entropy(net(own), target).backward()  # type: ignore[no-untyped-call]
             adam.step()
             net.eval()
             with torch.no_grad():
