@@ -46,6 +46,15 @@ PublishedOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+TrialsOption = Annotated[
+    int,
+    typer.Option(
+        help="Tune every method alike: try so many settings of each, and let each split choose by its own "
+        "training and validation nodes.",
+        min=0,
+        rich_help_panel=PANEL,
+    ),
+]
 JobsOption = Annotated[
     int,
     typer.Option(help="Methods that run at once, each in its own process.", min=1, rich_help_panel=PANEL),
@@ -86,6 +95,7 @@ def compare(
     out: OutOption = None,
     quick: QuickOption = False,
     published: PublishedOption = False,
+    trials: TrialsOption = 0,
     jobs: JobsOption = 1,
     top: TopOption = None,
     preset: settings.PresetOption = None,
@@ -117,6 +127,8 @@ def compare(
         settings.check_output(out, (".json",))
     if quick and published:
         raise InputError("--quick and --published ask for different settings: give one of them")
+    if trials and (quick or published):
+        raise InputError("--trials looks for settings itself: leave out --quick and --published")
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
     build_judge(loaded)  # says at once if there are no labels
@@ -168,6 +180,7 @@ def compare(
             name=source.benchmark,
             top=top,
             settings="quick" if quick else "published" if published else "default",
+            trials=trials,
         )
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2, ensure_ascii=False))

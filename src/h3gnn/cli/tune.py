@@ -158,9 +158,8 @@ def parse_epochs(text: str) -> tuple[int, ...]:
 
 def build_space(name: str, choices: list[str] | None) -> Space:
     """Return the named space with `--choices` on top; every value is checked as `H3GNN` would."""
-    from h3gnn.experiments.spaces import SPACES
+    from h3gnn.experiments.spaces import SPACES, with_objectives
     from h3gnn.experiments.tune import start_of
-    from h3gnn.experiments.tuning import with_objectives
 
     if name not in SPACES:
         raise InputError(f"there is no space {name!r}; the spaces are {', '.join(SPACES)}")

@@ -41,7 +41,7 @@ class Protocol:
     """A rule for choosing among candidates, and what it may look at.
 
     Attributes:
-        name: "validation" or "published".
+        name: "validation", "published" or "nested".
         sees_test: whether test labels are handed to it.
         words: what has to be said beside its numbers.
     """
@@ -113,6 +113,11 @@ VALIDATION = Protocol(
 )
 PUBLISHED = Protocol(
     "published", True, "epoch and probe chosen on TEST nodes, only to compare with the paper's tables"
+)
+NESTED = Protocol(
+    "nested",
+    False,
+    "settings chosen for each split by its own training and validation nodes alone; test nodes seen once",
 )
 PROTOCOLS = {protocol.name: protocol for protocol in (VALIDATION, PUBLISHED)}
 

@@ -18,6 +18,7 @@ from h3gnn.evaluation.limits import usable_splits
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant
+from h3gnn.experiments.nested import ranges_of, run_nested
 from h3gnn.experiments.run import method_params, run_method
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.experiments.workers import Finished, in_processes
@@ -165,6 +166,7 @@ class Comparing:
         top: the k of recall at k; by default as many as the rare class has test nodes.
         settings: "default", "published" (its authors' settings for this graph, where they are known) or
             "quick" (few epochs).
+        trials: so many settings of every method are tried, and each split chooses; 0 for its own alone.
     """
 
     graph: Graph
@@ -174,6 +176,7 @@ class Comparing:
     name: str | None = None
     top: int | None = None
     settings: str = "default"
+    trials: int = 0
 
     def method(self, name: str) -> Method:
         """Return a method as it is run here."""
@@ -181,8 +184,21 @@ class Comparing:
 
     def run(self, name: str, watch: Progress) -> Result:
         """Run a method."""
+        method = self.method(name)
+        if self.trials and ranges_of(method):
+            return run_nested(
+                method,
+                self.graph,
+                seeds=self.seeds,
+                trials=self.trials,
+                model=self.model,
+                device=self.model.device,
+                name=self.name,
+                top=self.top,
+                watch=watch,
+            )
         return run_method(
-            self.method(name),
+            method,
             self.graph,
             seeds=self.seeds,
             model=self.model,
@@ -204,6 +220,8 @@ class Comparing:
             "measures": [*TITLES, self.top],
             "h3gnn": versions()["h3gnn"],
         }
+        if self.trials and ranges_of(method):
+            described["trials"] = self.trials
         if self.settings == "quick":
             described["splits"] = self.graph.num_splits
         plain: dict[str, Any] = json.loads(json.dumps(described))

@@ -68,7 +68,7 @@ def run_method(
     started, place = time.perf_counter(), pick_device(device)
     method = find_methods(method)[0] if isinstance(method, str) else method
     used = list(seeds) if method.has_chance else list(seeds)[:1]
-    settings, params = _settings(method, model, grid), method_params(method, model, grid)
+    settings, params = settings_of(method, model, grid), method_params(method, model, grid)
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
     options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1), "top": top}
@@ -81,7 +81,7 @@ def run_method(
     )
     judgements: list[Judgement] = []
     for outcome in method.train(Task(graph, used, place, settings, watch, snapshots)):
-        judgements.append(_judge(outcome, build_judge(graph, **options)))
+        judgements.append(judge_outcome(outcome, build_judge(graph, **options)))
         if not method.supervised:
             watch(len(judgements) / max(1, len(used)))
     return Result(
@@ -96,7 +96,7 @@ def run_method(
         device=str(place),
         seconds=time.perf_counter() - started,
         clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),
-        rare=_rare_name(graph),
+        rare=rare_name(graph),
         top=top,
         **join_seeds([one.scores for one in judgements]),
     )
@@ -117,20 +117,20 @@ def build_judge(graph: Graph, **options: Any) -> Judge:
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
     """Return a method's configuration as results record it."""
-    settings = _settings(method, model, grid)
+    settings = settings_of(method, model, grid)
     if method.takes_settings:
         settings = kept_for("result", settings)
     return settings if method.supervised else {**settings, "probe": method.probe}
 
 
-def _settings(method: Method, model: H3GNN | None, grid: str | None) -> dict[str, Any]:
+def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
     """Return a method's settings with what the user asked for: those of H3GNN, or the grid's points."""
     if method.takes_settings:
         return {**(model or H3GNN()).get_params(), **method.settings}
     return {**method.settings, **({"grid": find_grid(grid)} if method.supervised and grid else {})}
 
 
-def _judge(outcome: Outcome, judge: Judge) -> Judgement:
+def judge_outcome(outcome: Outcome, judge: Judge) -> Judgement:
     """Score one seed; of predictions everything was chosen on validation nodes, whatever the protocol."""
     if not isinstance(outcome, Predictions):
         outcome(judge)
@@ -148,7 +148,7 @@ def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | N
     return spread({measure: [value for one in found for value in one[measure]] for measure in found[0]})
 
 
-def _rare_name(graph: Graph) -> str:
+def rare_name(graph: Graph) -> str:
     """Return the name of the class that average precision is about."""
     assert graph.labels is not None
     assert graph.train_mask is not None

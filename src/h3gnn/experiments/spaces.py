@@ -113,6 +113,14 @@ def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.devic
     return FeatureMatrix(scaler(graph.features).to(device), storage=params["feature_storage"])
 
 
+def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with objectives that a space joins by "+" as the list that `H3GNN` takes."""
+    objective = params.get("objective")
+    if isinstance(objective, str) and "+" in objective:
+        return {**params, "objective": objective.split("+")}
+    return dict(params)
+
+
 @dataclass(frozen=True)
 class Space:
     """The values that each argument of `H3GNN` may take; a single value is fixed.

@@ -8,7 +8,7 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.measures import TITLES
-from h3gnn.evaluation.protocols import PROTOCOLS, SplitScores
+from h3gnn.evaluation.protocols import NESTED, PROTOCOLS, SplitScores
 from h3gnn.schema import (
     SHA256,
     VERSIONS,
@@ -56,7 +56,7 @@ ABOUT: dict[str, Kind] = {
     "method": Text(),
     "graph": Text(),
     "sha256": SHA256,
-    "protocol": Word(tuple(PROTOCOLS)),
+    "protocol": Word((*PROTOCOLS, NESTED.name)),
     "epoch_rule": Text(),
     "probe": PROBE,
     "clustering": Maybe(Named(Plain())),

@@ -20,7 +20,7 @@ from h3gnn.evaluation.criteria import (
     ValidationAccuracy,
 )
 from h3gnn.evaluation.limits import LabelWarning, usable_splits
-from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.spaces import Space, with_objectives
 from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
 from h3gnn.experiments.tuning import (
     FIXED,
@@ -29,7 +29,6 @@ from h3gnn.experiments.tuning import (
     Searcher,
     Tried,
     best_trials,
-    with_objectives,
 )
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import kept_for

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
-from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features
+from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features, with_objectives
 from h3gnn.experiments.studies import Stack, finished
 from h3gnn.graphs.graph import Graph
 
@@ -232,13 +232,6 @@ class Searcher:
         if scaling not in self._scaled:
             self._scaled[scaling] = scaled_features(self.graph, params, self.device)
         return self._scaled[scaling]
-
-
-def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with objectives that a space joins by "+" as the list that `H3GNN` takes."""
-    objective = params["objective"]
-    several = isinstance(objective, str) and "+" in objective
-    return {**params, "objective": objective.split("+") if several else objective}
 
 
 def best_trials(study: optuna.Study, count: int, of_one_shape: int = 2) -> list[Tried]:
