@@ -13,6 +13,11 @@ MODULES = (
     "gat",
     "h2gcn",
     "dgi",
+    "mvgrl",
+    "gmi",
+    "grace",
+    "ccassg",
+    "s2gc",
     "bgrl",
 )
 """The modules of the systems, in the order in which lists show them."""
