@@ -14,6 +14,9 @@ MODULES = (
     "h2gcn",
     "dgi",
     "bgrl",
+    "dssl",
+    "nwr_gae",
+    "graphacl",
 )
 """The modules of the systems, in the order in which lists show them."""
 
