@@ -19,6 +19,9 @@ MODULES = (
     "ccassg",
     "s2gc",
     "bgrl",
+    "dssl",
+    "nwr_gae",
+    "graphacl",
 )
 """The modules of the systems, in the order in which lists show them."""
 
