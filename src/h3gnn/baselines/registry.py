@@ -14,6 +14,7 @@ MODULES = (
     "h2gcn",
     "dgi",
     "bgrl",
+    "greet",
 )
 """The modules of the systems, in the order in which lists show them."""
 
