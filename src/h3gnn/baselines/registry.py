@@ -14,7 +14,9 @@ MODULES = (
     "h2gcn",
     "dgi",
     "bgrl",
+    "hgrl",
     "greet",
+    "muse",
 )
 """The modules of the systems, in the order in which lists show them."""
 
