@@ -22,7 +22,9 @@ SPARSE_BELOW = 0.06
 
 
 class SparseMatrix:
-    """A constant sparse matrix, kept with its transpose; `matrix @ dense` has a gradient for `dense` alone.
+    """A sparse matrix in constant places, kept with its transpose.
+
+    `matrix @ dense` has a gradient for `dense`, and for the values where they have one (`with_values`).
 
     Args:
         rows, cols: the places, sorted by row and then column.
@@ -57,7 +59,12 @@ class SparseMatrix:
         flat = dense.reshape(self.shape[1], -1)
         if self.values.numel() == 0:
             return dense.new_zeros(self.shape[0], *dense.shape[1:])
-        product: Tensor = _Product.apply(flat.contiguous(), self)  # type: ignore[no-untyped-call]
+        flat = flat.contiguous()
+        product: Tensor
+        if self.values.requires_grad:
+            product = _LearnedProduct.apply(self.values, flat, self)  # type: ignore[no-untyped-call]
+        else:
+            product = _Product.apply(flat, self)  # type: ignore[no-untyped-call]
         return product.view(self.shape[0], *dense.shape[1:])
 
 
@@ -72,6 +79,23 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return ctx.matrix.transposed_csr() @ gradients[0].contiguous(), None
+
+
+class _LearnedProduct(torch.autograd.Function):
+    """`A @ H` where the values of A are learned: that in row i and column j has the gradient `G_i · H_j`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dense: Tensor, matrix: SparseMatrix) -> Tensor:
+        matrix = ctx.matrix = matrix.with_values(values)
+        ctx.save_for_backward(dense)
+        return matrix.csr() @ dense
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        matrix, (dense,), gradient = ctx.matrix, ctx.saved_tensors, gradients[0].contiguous()
+        to_values = (gradient[matrix.rows] * dense[matrix.cols]).sum(dim=1)
+        to_dense = matrix.transposed_csr() @ gradient if ctx.needs_input_grad[1] else None
+        return to_values, to_dense, None
 
 
 def sparse_matrix(matrix: Tensor) -> SparseMatrix:
@@ -163,6 +187,15 @@ class Features:
         self.matrix: SparseMatrix | Tensor
         self.matrix = sparse_matrix(features) if filled < SPARSE_BELOW else features.to_dense()
 
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self._values().device
+
+    def dense(self) -> Tensor:
+        """Return them as a dense tensor."""
+        return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.csr().to_dense()
+
     def product(self, weight: Tensor, noise: Noise | None = None) -> Tensor:
         """Return `X W`, `[nodes, models, out]`, for weights `[in, models, out]`; with noise, X is dropped.
 
@@ -178,6 +211,12 @@ class Features:
             ],
             dim=1,
         )
+
+    def dropped_product(self, weight: Tensor, rate: float) -> Tensor:
+        """Return `X W` for weights `[in, out]`, with values of X dropped by torch's own generator."""
+        values = self._values()
+        coins = torch.rand(values.shape, device=values.device)
+        return self._times(self._dropped(coins, rate), weight)
 
     def _values(self) -> Tensor:
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values

@@ -20,8 +20,10 @@ MODULES = (
     "s2gc",
     "bgrl",
     "dssl",
-    "nwr_gae",
     "graphacl",
+    "hgrl",
+    "greet",
+    "muse",
 )
 """The modules of the systems, in the order in which lists show them."""
 

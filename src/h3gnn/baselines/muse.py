@@ -1,0 +1,208 @@
+"""MUSE (Yuan et al., 2023): a view of features, a view of neighbours, and a controller that mixes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.allpairs import bytes_for_pairs, two_view_loss
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    Convolution,
+    SparseMatrix,
+    adjacency,
+    row_sums,
+    scaled_features,
+    to_device,
+)
+from h3gnn.baselines.systems import ANY, Sizes, System
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class MUSESettings(EmbedderSettings):
+    """Settings of MUSE; those of its authors' code, but for the width and the number of epochs.
+
+    Attributes:
+        width: of the embedding and of the projection; the hidden layer is twice as wide.
+        dropout: of the features' values.
+        feature_drop, edge_drop: shares of feature columns and of edges that a view's second copy lacks.
+        temperature: of the similarities.
+        neighbour_weight, fused_weight: of the losses of neighbours and of the mixture.
+        target, target_weight: what the mean share of neighbours should be, and how much that matters.
+        size_weight: of the length of all shares together.
+        gate_width, gate_dropout: of the controller.
+    """
+
+    width: int = 128
+    epochs: int = 100
+    learning_rate: float = 0.005
+    weight_decay: float = 5e-4
+    dropout: float = 0.2
+    feature_drop: float = 0.2
+    edge_drop: float = 0.2
+    temperature: float = 0.5
+    neighbour_weight: float = 0.01
+    fused_weight: float = 0.01
+    target: float = 0.3
+    target_weight: float = 100.0
+    size_weight: float = 1.0
+    gate_width: int = 30
+    gate_dropout: float = 0.4
+
+
+class MUSE(Embedder):
+    r"""One encoder for two views, with A = I for the features' and the adjacency for the neighbours'.
+
+    .. math:: f(X, A) = \mathrm{PReLU}(A \, \mathrm{ReLU}(A X W_1 + b_1) W_2 + b_2), \quad
+        S = f(X, I), \; N = f(X, A), \; Z = S + \beta N
+
+    Each view has a second copy, one without some feature columns, :math:`S'`, and one without some edges,
+    :math:`N'`. With GRACE's loss G of projections, the encoder learns from
+
+    .. math:: G(S, S') + \lambda_1 G(N, N') + \lambda_2 G(S + \beta N, S' + \beta N')
+
+    and then the controller, from the degree d, the share of each node's neighbours:
+
+    .. math:: \beta = \sigma(w^\top [W_3 S, W_4 N, d] + b), \quad
+        \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 \, |\tfrac1n \sum_v \beta_v - t|
+        + \lambda_4 \lVert \beta \rVert_2
+    """
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: MUSESettings) -> int:
+        """Return about how much memory a training takes: eight hidden layers, and pairs of nodes."""
+        hidden = 4 * sizes.nodes * settings.width * 40
+        return super().bytes_for(sizes, settings) + hidden + bytes_for_pairs(sizes.nodes, 3)
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder, the projection and the controller."""
+        width = self.settings.width
+        self.features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.matrix = to_device(adjacency(graph, self_loops=False), self.device)
+        self.degrees = row_sums(self.matrix)[:, None]
+        low = torch.minimum(self.matrix.rows, self.matrix.cols)
+        keys = low * graph.num_nodes + torch.maximum(self.matrix.rows, self.matrix.cols)
+        pairs, self.pair_of = torch.unique(keys, return_inverse=True)
+        self.pairs = pairs.numel()
+        self.first, self.second = Convolution(graph.num_features, 2 * width), Convolution(2 * width, width)
+        self.activation = nn.PReLU()
+        self.head = nn.Sequential(
+            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ELU(), nn.Linear(width, width)
+        )
+        self.controller = Controller(width, self.settings.gate_width, self.settings.gate_dropout)
+
+    def begin(self) -> None:
+        """Give the encoder and the controller an optimiser each."""
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
+        controls = list(self.controller.parameters())
+        of_controller = {id(parameter) for parameter in controls}
+        encoder = [parameter for parameter in self.parameters() if id(parameter) not in of_controller]
+        self.optimiser = torch.optim.Adam(encoder, lr=rate, weight_decay=decay)
+        self.mixing = torch.optim.Adam(controls, lr=rate, weight_decay=decay)
+
+    def step(self, epoch: int) -> Tensor:
+        """Train the encoder, then the controller; return what the encoder loses."""
+        self.optimiser.zero_grad()
+        loss = self.contrast()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        self.mixing.zero_grad()
+        with torch.no_grad():
+            product = self.product()
+            own, near = self.encode(product), self.encode(product, self.matrix)
+        self.mixture_loss(own, near).backward()  # type: ignore[no-untyped-call]
+        self.mixing.step()
+        return loss.detach()
+
+    def product(self, kept: Tensor | None = None) -> Tensor:
+        """Return `X W`, with values of X dropped; columns that are not kept count as zero."""
+        weight = self.first.weight if kept is None else self.first.weight * kept[:, None]
+        return self.features.dropped_product(weight, self.settings.dropout)
+
+    def encode(self, product: Tensor, matrix: SparseMatrix | None = None) -> Tensor:
+        """Encode `X W` over a matrix, or each node by itself."""
+        hidden = torch.relu((product if matrix is None else matrix @ product) + self.first.bias)
+        hidden = hidden @ self.second.weight
+        rows: Tensor = self.activation((hidden if matrix is None else matrix @ hidden) + self.second.bias)
+        return rows
+
+    def contrast(self) -> Tensor:
+        """Return the encoder's loss, with the controller as it is."""
+        settings = self.settings
+        kept = torch.rand(self.features.shape[1], device=self.device) >= settings.feature_drop
+        coins = torch.rand(self.pairs, device=self.device) >= settings.edge_drop
+        fewer = self.matrix.with_values(self.matrix.values * coins[self.pair_of])
+        whole, part = self.product(), self.product(kept)
+        own, own_copy = self.encode(whole), self.encode(part)
+        near, near_copy = self.encode(whole, self.matrix), self.encode(whole, fewer)
+        with torch.no_grad():
+            shares = self.controller(own, near, self.degrees)
+        fused = self.agreement(own + shares * near, own_copy + shares * near_copy)
+        loss = self.agreement(own, own_copy) + settings.fused_weight * fused
+        total: Tensor = loss + settings.neighbour_weight * self.agreement(near, near_copy)
+        return total
+
+    def agreement(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return GRACE's loss of two copies, projected."""
+        return two_view_loss(self.head(first), self.head(second), self.settings.temperature)
+
+    def mixture_loss(self, own: Tensor, near: Tensor) -> Tensor:
+        """Return the controller's loss: less of neighbours that are alike, and so much in all."""
+        settings = self.settings
+        shares: Tensor = self.controller(own, near, self.degrees).squeeze(1)
+        alike = shares @ functional.cosine_similarity(own, near, dim=1)
+        off = (shares.mean() - settings.target).abs()
+        total: Tensor = alike + settings.target_weight * off + settings.size_weight * shares.norm()
+        return total
+
+    def embedding(self) -> Tensor:
+        """Mix both views of the whole graph."""
+        product = self.features.product(self.first.weight.unsqueeze(1)).squeeze(1)
+        own, near = self.encode(product), self.encode(product, self.matrix)
+        rows: Tensor = own + self.controller(own, near, self.degrees) * near
+        return rows
+
+
+class Controller(nn.Module):
+    """Says from both views and the degree how much of its neighbours each node takes."""
+
+    def __init__(self, width: int, gate_width: int, dropout: float) -> None:
+        super().__init__()
+        self.own, self.near = nn.Linear(width, gate_width), nn.Linear(width, gate_width)
+        self.share = nn.Linear(2 * gate_width + 1, 1)
+        self.dropout = nn.Dropout(dropout)
+        for layer in (self.own, self.near, self.share):
+            nn.init.xavier_normal_(layer.weight, gain=2**0.5)
+
+    def forward(self, own: Tensor, near: Tensor, degrees: Tensor) -> Tensor:
+        """Return shares `[nodes, 1]` for views `[nodes, width]` and degrees `[nodes, 1]`."""
+        seen = [self.dropout(self.own(own)), self.dropout(self.near(near)), degrees]
+        return torch.sigmoid(self.dropout(self.share(torch.cat(seen, dim=1))))
+
+
+SYSTEM = System(
+    name="muse",
+    title="MUSE",
+    estimator="MUSE",
+    group="self-supervised",
+    paper="Yuan et al.: MUSE: Multi-View Contrastive Learning for Heterophilic Graphs. CIKM",
+    year=2023,
+    sees=("features", "edges"),
+    kind=MUSE,
+    settings=MUSESettings(),
+    cost="similarities of all pairs of nodes, nine times in an epoch",
+    ranges={
+        "width": (128, 256, 512),
+        "learning_rate": (0.005, 0.001),
+        "temperature": (0.5, 0.2),
+        "neighbour_weight": (0.01, 1.0),
+        "fused_weight": (0.01, 1.0),
+        "target": (0.3, 0.7),
+    },
+    published={ANY: {"scale_features": "none", "width": 512, "epochs": 300}},
+    source="the defaults of the public code, which has no others by graph",
+)
