@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings
 from h3gnn.baselines.layers import SparseMatrix
 from h3gnn.baselines.systems import Sizes
 from h3gnn.graphs.graph import Graph
 
 AT_ONCE = 2**22
 """Steps of walks that are drawn together, which is quicker than batch by batch."""
+SHARED = 128
+"""Nodes that are drawn for a batch, to stand for those that its walks did not meet."""
 ENDED = -1
 """Stands in a walk behind a node that nothing leads away from."""
 
@@ -112,7 +114,13 @@ class SkipGram(nn.Module):
     frequency: Tensor
 
     def __init__(
-        self, nodes: int, width: int, window: int, negatives: int = 5, shared: int = 128, tied: bool = False
+        self,
+        nodes: int,
+        width: int,
+        window: int,
+        negatives: int = 5,
+        shared: int = SHARED,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         self.window, self.negatives, self.shared = window, negatives, shared
@@ -120,10 +128,10 @@ class SkipGram(nn.Module):
         self.company = self.centres if tied else nn.Parameter(torch.zeros(nodes, width))
         self.register_buffer("frequency", torch.ones(nodes))
 
-    def count(self, walks: Tensor) -> None:
+    def count(self, walks: Iterable[Tensor]) -> None:
         """Count how often each node is met: what negatives are drawn by."""
-        met = torch.bincount(walks[walks != ENDED], minlength=self.frequency.numel())
-        self.frequency = met.to(self.frequency)
+        met = [torch.bincount(some[some != ENDED], minlength=self.frequency.numel()) for some in walks]
+        self.frequency = torch.stack(met).sum(dim=0).to(self.frequency)
 
     def draw(self) -> Tensor:
         """Return the nodes that stand for those that are not met, `[shared]`."""
@@ -135,10 +143,8 @@ class SkipGram(nn.Module):
         weight = self.pair_weights(walks)
         centres = functional.embedding(walks.clamp_min(0), self.centres)
         company = functional.embedding(walks.clamp_min(0), self.company)
-        met = functional.logsigmoid(centres @ company.mT)  # [batch, length, length]
-        others = functional.logsigmoid(-centres @ functional.embedding(strangers, self.company).mT)
-        gain = (weight * met).sum() + self.negatives * (weight.sum(dim=2) * others.mean(dim=2)).sum()
-        return -gain / weight.sum().clamp_min(1e-6)
+        others = functional.embedding(strangers, self.company)
+        return meeting_loss(centres, company, others, weight, self.negatives)
 
     def pair_weights(self, walks: Tensor) -> Tensor:
         """Return how much each pair of places counts, `[batch, length, length]`."""
@@ -147,6 +153,24 @@ class SkipGram(nn.Module):
         band = (1 - (apart - 1) / self.window).clamp_min(0) * (apart > 0)
         there = (walks != ENDED).float()
         return band * there[:, :, None] * there[:, None]
+
+
+def meeting_loss(
+    centres: Tensor, company: Tensor, strangers: Tensor, weight: Tensor, negatives: int
+) -> Tensor:
+    """Return the mean loss of pairs that met, against nodes that stand for those that did not.
+
+    Args:
+        centres: `[batch, places, width]`.
+        company: `[batch, others, width]`, whom the centres of the same row met.
+        strangers: `[shared, width]`.
+        weight: `[batch, places, others]`, how much each pair counts; 0 for no pair.
+        negatives: how much the strangers count, as a multiple of one that was met.
+    """
+    met = functional.logsigmoid(centres @ company.mT)
+    apart = functional.logsigmoid(-centres @ strangers.mT).mean(dim=2)
+    gain = (weight * met).sum() + negatives * (weight.sum(dim=2) * apart).sum()
+    return -gain / weight.sum().clamp_min(1e-6)
 
 
 @dataclass(frozen=True)
@@ -162,22 +186,25 @@ class WalkSettings(EmbedderSettings):
 
     width: int = 128
     epochs: int = 20
-    learning_rate: float = 0.01
+    learning_rate: float = 0.005
     walk_length: int = 80
     window: int = 10
     negatives: int = 5
     batch: int = 32
 
 
-class WalkEmbedder(Embedder):
+class WalkEmbedder(BatchEmbedder):
     """A system that learns vectors from walks; a subclass gets ready and draws the walks."""
+
+    falling = True
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Return the vectors with Adam's moments, the walks drawn together, a batch, and the edges."""
-        steps = AT_ONCE + sizes.nodes * settings.walk_length
-        batch = settings.batch * settings.walk_length * (8 * settings.width + 6 * settings.walk_length + 800)
-        return 4 * (sizes.nodes * settings.width * 8 + 4 * min(AT_ONCE, steps) + batch) + 64 * sizes.edges
+        steps = min(AT_ONCE, sizes.nodes * settings.walk_length)
+        places = settings.batch * settings.walk_length
+        batch = places * (8 * settings.width + 6 * (settings.walk_length + SHARED))
+        return 4 * int(sizes.nodes * settings.width * 8 + batch + 4 * steps + 16 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
         """Get ready to walk, and make the vectors."""
@@ -199,28 +226,22 @@ class WalkEmbedder(Embedder):
         """Count who is met how often on one walk from each node."""
         super().begin()
         everyone = torch.arange(self.nodes, device=self.device)
-        self.skipgram.count(torch.cat([self.walks(some) for some in everyone.split(self._at_once())]))
+        self.skipgram.count(self._walks_of(everyone))
 
     def batches(self) -> Iterator[Tensor]:
         """Give the walks of an epoch, batch by batch."""
-        for starts in torch.randperm(self.nodes, device=self.device).split(self._at_once()):
-            yield from self.walks(starts).split(self.settings.batch)
+        for walks in self._walks_of(torch.randperm(self.nodes, device=self.device)):
+            yield from torch.split(walks, self.settings.batch)
 
-    def step(self, epoch: int) -> Tensor:
-        """Take one step for each batch of walks, and return the mean of their losses."""
-        losses = []
-        for walks in self.batches():
-            self.optimiser.zero_grad()
-            loss = self.skipgram.loss(walks)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
-            losses.append(loss.detach())
-        self.after(epoch)
-        return torch.stack(losses).mean()
+    def batch_loss(self, batch: Tensor) -> Tensor:
+        """Return the loss of walks."""
+        return self.skipgram.loss(batch)
 
     def embedding(self) -> Tensor:
         """Return the vectors u."""
         return self.skipgram.centres
 
-    def _at_once(self) -> int:
-        return max(1, AT_ONCE // self.settings.walk_length)
+    def _walks_of(self, nodes: Tensor) -> Iterator[Tensor]:
+        """Give a walk from each node, as many at once as may be."""
+        for starts in torch.split(nodes, max(1, AT_ONCE // self.settings.walk_length)):
+            yield self.walks(starts)
