@@ -112,6 +112,36 @@ class Embedder(nn.Module):
         """Do what follows a step: a moving average, a learning rate."""
 
 
+class BatchEmbedder(Embedder):
+    """A system that takes several steps in an epoch, one for each batch; a subclass gives both."""
+
+    falling = False
+    """Whether the learning rate falls on a line from epoch to epoch, as that of word2vec."""
+
+    def batches(self) -> Iterator[Tensor]:
+        """Give the batches of an epoch, in a new order or drawn anew."""
+        raise NotImplementedError
+
+    def batch_loss(self, batch: Tensor) -> Tensor:
+        """Return what is to fall, on a batch."""
+        raise NotImplementedError
+
+    def step(self, epoch: int) -> Tensor:
+        """Take one step for each batch, and return the mean of their losses."""
+        if self.falling:
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.settings.learning_rate * (1 - epoch / self.settings.epochs)
+        losses = []
+        for batch in self.batches():
+            self.optimiser.zero_grad()
+            loss = self.batch_loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
+            losses.append(loss.detach())
+        self.after(epoch)
+        return torch.stack(losses).mean()
+
+
 @dataclass(frozen=True)
 class Looks:
     """After which epochs to hand over the embedding, and to whom; 0 is before the first."""
