@@ -162,4 +162,5 @@ SYSTEM = System(
         "pubmed": {"layers": 1},
     },
     source="the authors' public code, execute.py and models/gmi.py",
+    on_test="execute.py, line 129: `find_epoch` on test nodes",
 )

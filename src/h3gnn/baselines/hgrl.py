@@ -184,4 +184,5 @@ SYSTEM = System(
         "chameleon-filtered": {"dropout": 0.3},
     },
     source="the README of the public code; those of Chameleon and Squirrel are for the unfiltered graphs",
+    on_test="main.py, lines 236 to 252",
 )

@@ -205,4 +205,5 @@ SYSTEM = System(
     },
     published={ANY: {"scale_features": "none", "width": 512, "epochs": 300}},
     source="the defaults of the public code, which has no others by graph",
+    on_test="main.py, lines 436 to 448: the best test accuracy over 300 epochs",
 )

@@ -52,6 +52,7 @@ class System:
         published: its authors' settings by graph, `ANY` for those that they use everywhere: what differs from
             the defaults. Of a classifier also `width`, `dropout`, `learning_rate` and `weight_decay`.
         source: where the published settings are from.
+        on_test: where its authors' public code chooses on test nodes; "" where it does not.
     """
 
     name: str
@@ -67,6 +68,7 @@ class System:
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
+    on_test: str = ""
 
     def published_for(self, graph: str | None) -> dict[str, Any] | None:
         """Return what its authors change on a graph; None where they are not known to have run on it."""
