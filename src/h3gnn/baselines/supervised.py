@@ -156,7 +156,8 @@ class _Trainer:
         split_of = torch.tensor([member.split for member in members], device=self.device)
         train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
         stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
-        adam = WideAdam(list(stack.weights.tensors.values()), members)
+        weights = stack.weights
+        adam = WideAdam(list(weights.tensors.values()), members, list(weights.factors.values()))
         best = _BestEpochs(self.labels, val, self.patience)
         for epoch in range(self.epochs):
             own = _own(stack.logits(noise).log_softmax(dim=-1), self.labels)
