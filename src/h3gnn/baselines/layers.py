@@ -67,11 +67,16 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
         ctx.matrix = matrix
-        return matrix.csr() @ dense
+        return _times(matrix.csr(), dense)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.matrix.transposed_csr() @ gradients[0].contiguous(), None
+        return _times(ctx.matrix.transposed_csr(), gradients[0].contiguous()), None
+
+
+def _times(matrix: Tensor, dense: Tensor) -> Tensor:
+    """Return `A @ H` without the matrix of zeros that torch's `@` would fill and add to."""
+    return torch.addmm(dense.new_empty(1, 1), matrix, dense, beta=0)
 
 
 def sparse_matrix(matrix: Tensor) -> SparseMatrix:
@@ -171,10 +176,12 @@ class Features:
         if noise is None:
             return self._times(self.matrix, weight)
         coins = [self._coins(generator) for generator in noise.generators]
+        blocks = noise.blocks()
+        parts = weight.split([models.stop - models.start for models, _, _ in blocks], dim=1)
         return torch.cat(
             [
-                self._times(self._dropped(coins[seed], rate), weight[:, models])
-                for models, seed, rate in noise.blocks()
+                self._times(self._dropped(coins[seed], rate), part)
+                for part, (_, seed, rate) in zip(parts, blocks, strict=True)
             ],
             dim=1,
         )
