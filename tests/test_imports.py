@@ -69,6 +69,7 @@ FORBIDDEN = {
 """What a part must not reach. "*" is everything but errors, memory and schema, what stands before the part in
 its package, and `h3gnn` itself, which is the door for users and imports nothing until it is asked."""
 ALLOWED = {
+    "baselines": {"training", "training.resources"},
     "storage.files": {"leftovers"},
     "storage.checkpoints": {"leftovers", "storage.files"},
     "experiments": {"report", "report.findings"},

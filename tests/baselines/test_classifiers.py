@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classifiers import GAT, GCN, H2GCN, MLP, Classifier, Ground
+from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.gat import GAT
+from h3gnn.baselines.gcn import GCN
+from h3gnn.baselines.h2gcn import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, two_hop_adjacency
+from h3gnn.baselines.mlp import MLP
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
@@ -23,7 +27,9 @@ MEMBERS = [Member(seed, 0, POINT) for seed in (3, 4)]
 
 
 def stack_on(kind: type[Classifier], graph: Graph) -> Classifier:
-    ground = Ground(Features(graph.features, CPU), graph.num_classes, kind.matrices(graph))
+    ground = Ground(
+        Features(graph.features, CPU), graph.num_classes, kind.matrices(graph, ClassifierSettings())
+    )
     stack = kind(ground, MEMBERS, CPU)
     for name, tensor in stack.weights.tensors.items():
         if name.endswith("bias"):
@@ -142,7 +148,9 @@ def test_wide_adam_is_torchs_adam() -> None:
 
 def quick(graph: Graph, seeds: list[int], memory: int = 2**28) -> tuple[Tensor, list[Any]]:
     grid = [replace(POINT, weight_decay=decay, dropout=drop) for decay, drop in ((0.001, 0.5), (0.5, 0.2))]
-    found = predict(GCN, graph, seeds, device=CPU, memory=memory, grid=grid, epochs=30, patience=30)
+    found = predict(
+        GCN, graph, seeds, device=CPU, memory=memory, grid=grid, settings=ClassifierSettings(30, 30)
+    )
     return torch.stack([one.scores for one in found]), [one.chosen for one in found]
 
 
@@ -170,7 +178,9 @@ def test_test_labels_are_not_looked_at(small_mixed: Graph) -> None:
 
 
 def test_supervision_learns(small_mixed: Graph) -> None:
-    (found,) = predict(GCN, small_mixed, [0], device=CPU, memory=2**28, grid=[POINT], epochs=60)
+    (found,) = predict(
+        GCN, small_mixed, [0], device=CPU, memory=2**28, grid=[POINT], settings=ClassifierSettings(60)
+    )
     assert small_mixed.test_mask is not None
     right = (found.scores.argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
     assert float(right.sum() / small_mixed.test_mask.sum()) > 0.5

@@ -5,16 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from h3gnn.baselines.bootstrap import (
-    Bootstrap,
-    BootstrapSettings,
-    ViewMaker,
-    bootstrap_embedding,
-    warm_cosine,
-)
+from h3gnn.baselines.bgrl import BGRL, BGRLSettings, warm_cosine
+from h3gnn.baselines.dgi import DGI, DGISettings
+from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.features import raw_features, smoothed_features
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-from h3gnn.baselines.layers import scaled_features
+from h3gnn.baselines.views import Views
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
@@ -39,9 +34,9 @@ def test_a_graph_without_edges_has_nothing_to_smooth() -> None:
 
 
 def test_infomax_repeats_by_seed_and_leaves_the_global_generator(small_mixed: Graph) -> None:
-    settings = InfomaxSettings(width=16, epochs=15)
+    settings = DGISettings(width=16, epochs=15)
     state = torch.get_rng_state()
-    one, again, other = (infomax_embedding(small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
+    one, again, other = (embed(DGI, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
     assert one.shape == (100, 16)
     np.testing.assert_array_equal(one, again)
@@ -49,8 +44,8 @@ def test_infomax_repeats_by_seed_and_leaves_the_global_generator(small_mixed: Gr
 
 
 def test_a_view_drops_pairs_whole_and_counts_degrees_anew(path_graph: Graph) -> None:
-    views = ViewMaker(path_graph, CPU, torch.Generator().manual_seed(2))
-    view = views.draw(0.5, 0.5)
+    torch.manual_seed(2)
+    view = Views(path_graph, CPU).draw(0.5, 0.5)
     dense = view.matrix.csr().to_dense()
     assert torch.equal(dense, dense.t())
     linked = (dense > 0).float()
@@ -61,11 +56,13 @@ def test_a_view_drops_pairs_whole_and_counts_degrees_anew(path_graph: Graph) -> 
 
 
 def test_bootstrap_loss_and_target(small_mixed: Graph) -> None:
-    model = Bootstrap(scaled_features(small_mixed, CPU), 8, torch.Generator().manual_seed(0))
-    view = ViewMaker(small_mixed, CPU, torch.Generator().manual_seed(0)).full()
+    model = BGRL(small_mixed, BGRLSettings(width=8), CPU)
+    view = model.views.full()
     model.predictor = torch.nn.Sequential()
     model.target.load_state_dict(model.online.state_dict())
-    assert float(model(view, view).detach()) < 1e-5  # the same view of the same encoder, predicted by itself
+    assert (
+        float(model.disagreement(view, view).detach()) < 1e-5
+    )  # the same view of the same encoder, predicted by itself
     before = [slow.clone() for slow in model.target.parameters()]
     with torch.no_grad():
         for fast in model.online.parameters():
@@ -76,8 +73,8 @@ def test_bootstrap_loss_and_target(small_mixed: Graph) -> None:
 
 
 def test_bootstrap_repeats_by_seed(small_mixed: Graph) -> None:
-    settings = BootstrapSettings(width=8, epochs=10)
-    one, again, other = (bootstrap_embedding(small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
+    settings = BGRLSettings(width=8, epochs=10)
+    one, again, other = (embed(BGRL, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
     assert one.shape == (100, 8)
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, other)

@@ -70,7 +70,7 @@ def test_one_run_says_nothing_about_chance() -> None:
     assert comparison(raw=[[0.7]], gcn=[[0.8]]).reference == "gcn"
 
 
-@pytest.mark.parametrize("name", ["raw", "smoothed", "untrained", "decoder", "graphmae"])
+@pytest.mark.parametrize("name", ["raw", "smoothed", "untrained", "decoder", "masked-features"])
 def test_every_kind_of_method_becomes_a_result(small_mixed: Graph, name: str) -> None:
     result = run_method(METHODS[name], small_mixed, seeds=[0, 1], model=MODEL, device="cpu")
     assert Result.from_dict(json.loads(json.dumps(result.as_dict()))).probe == result.probe

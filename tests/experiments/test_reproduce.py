@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from h3gnn.baselines import Progress
 from h3gnn.errors import InputError
+from h3gnn.experiments import workers
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables import cells as cells_module
-from h3gnn.experiments.tables import running, workers
+from h3gnn.experiments.tables import running
 from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
 from h3gnn.experiments.tables.document import document
 from h3gnn.experiments.tables.markdown import markdown_of
@@ -24,7 +27,7 @@ from h3gnn.experiments.tables.measures import look_epochs
 from h3gnn.experiments.tables.reproduce import Outcome, find_tables, plan, reproduce
 from h3gnn.experiments.tables.running import both_scores, judge_of
 from h3gnn.experiments.tables.specifications import TABLES
-from h3gnn.experiments.tables.workers import Finished
+from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import ResultStore, read_json
 
@@ -55,11 +58,11 @@ def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
 ) -> None:
     attempt, begun = workers.attempt, list[Cell]()
 
-    def stop_after_one(cell: Cell, device: str) -> Finished:
+    def stop_after_one(cell: Cell, work: workers.Work, watch: Progress) -> Finished:
         if begun:
             raise KeyboardInterrupt
         begun.append(cell)
-        return attempt(cell, device)
+        return attempt(cell, work, watch)
 
     monkeypatch.setattr(workers, "attempt", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
@@ -210,8 +213,10 @@ class Deadly(Cell):
 
 def test_what_ends_a_process_does_not_end_the_others() -> None:
     cells = [Deadly("statistics", "texas"), Cell("statistics", "nowhere")]
-    finished = list(workers._in_processes(cells, "cpu", jobs=1, threads=1))
-    assert [one.failure.split(":")[0] for one in finished] == ["its process ended with code 3", "InputError"]
+    work = partial(running._run_on, "cpu")
+    finished = list(workers.in_processes(cells, work, jobs=1, threads=1))
+    assert [one.fault for one in finished] == ["Lost", "InputError"]
+    assert finished[0].failure == "its process ended with code 3"
 
 
 def test_an_unknown_experiment_is_named() -> None:

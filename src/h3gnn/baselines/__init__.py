@@ -8,6 +8,7 @@ one is a `classifiers.Classifier`: its weights and its logits, for a whole stack
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 Progress = Callable[[float], None]
 """Told the share of the work that is done."""
@@ -15,3 +16,14 @@ Progress = Callable[[float], None]
 
 def unwatched(share: float) -> None:
     """Tell nobody."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a system's estimator, such as `GRACE`; see `estimators`."""
+    if name.startswith("_") or not name[0].isupper():
+        raise AttributeError(f"module 'h3gnn.baselines' has no attribute {name!r}")
+    from h3gnn.baselines.estimators import estimators
+
+    if name not in estimators():
+        raise AttributeError(f"h3gnn.baselines has no system {name!r}; there are {', '.join(estimators())}")
+    return estimators()[name]

@@ -48,8 +48,9 @@ class BGRL(Embedder):
         features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
         self.online, self.target = Encoder(features, width), Encoder(features, width).requires_grad_(False)
-        self.predictor = nn.Sequential(nn.Linear(width, 2 * width), nn.PReLU(), nn.Linear(2 * width, width))
-        for layer in (self.predictor[0], self.predictor[2]):
+        layers = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.predictor = nn.Sequential(layers[0], nn.PReLU(), layers[1])
+        for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 

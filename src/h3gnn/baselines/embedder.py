@@ -67,7 +67,7 @@ class Embedder(nn.Module):
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Return about how much memory a training takes."""
-        width = settings.width
+        width: int = settings.width
         return 4 * (
             sizes.features * width * 8 + sizes.nodes * (width * 24 + sizes.features) + 12 * sizes.edges
         )

@@ -108,5 +108,5 @@ class TooLargeError(InputError):
 
 def _rounded(nodes: int) -> int:
     """Return a number down to two digits."""
-    scale = 10 ** max(0, len(str(nodes)) - 2)
+    scale = int(10 ** max(0, len(str(nodes)) - 2))
     return nodes // scale * scale

@@ -19,6 +19,7 @@ from h3gnn.cli.export import export
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import inspect
 from h3gnn.cli.links import links
+from h3gnn.cli.methods import methods
 from h3gnn.cli.output import say
 from h3gnn.cli.plot import plot
 from h3gnn.cli.predict import predict
@@ -37,9 +38,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-COMMANDS = (demo, fit, embed, evaluate, cluster, compare, tune, reproduce, report, plot, inspect, datasets)
+COMMANDS = (demo, fit, embed, evaluate, cluster, compare, methods, tune, reproduce, report, plot, inspect)
 ANSWERS = (predict, similar, anomalies, links, export)
-for command in (*COMMANDS, prepare, *ANSWERS):
+for command in (*COMMANDS, datasets, prepare, *ANSWERS):
     app.command()(command)
 
 

@@ -13,16 +13,42 @@ from h3gnn.cli import settings
 from h3gnn.cli.evaluate import TopOption
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
+from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
     from h3gnn.experiments.methods import Method
 
-DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,graphmae,h3gnn"
+DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,masked-features,h3gnn"
+QUICK_SPLITS = 3
 PANEL = "The comparison"
 MethodsOption = Annotated[
     str,
-    typer.Option(help="Which, with commas between; there is smoothed2 as well.", rich_help_panel=PANEL),
+    typer.Option(
+        help="Names with commas between, a group (self-supervised, supervised, clustering), or all: see "
+        "`h3gnn methods`.",
+        rich_help_panel=PANEL,
+    ),
+]
+QuickOption = Annotated[
+    bool,
+    typer.Option(
+        "--quick",
+        help="A first look: few epochs, the first three splits, one setting each. Its figures are rough.",
+        rich_help_panel=PANEL,
+    ),
+]
+PublishedOption = Annotated[
+    bool,
+    typer.Option(
+        "--published",
+        help="Give the other systems their authors' settings for this graph, where they are known.",
+        rich_help_panel=PANEL,
+    ),
+]
+JobsOption = Annotated[
+    int,
+    typer.Option(help="Methods that run at once, each in its own process.", min=1, rich_help_panel=PANEL),
 ]
 SeedsOption = Annotated[
     int | None,
@@ -58,6 +84,9 @@ def compare(
     seeds: SeedsOption = None,
     grid: GridOption = "small",
     out: OutOption = None,
+    quick: QuickOption = False,
+    published: PublishedOption = False,
+    jobs: JobsOption = 1,
     top: TopOption = None,
     preset: settings.PresetOption = None,
     epochs: settings.EpochsOption = None,
@@ -68,10 +97,11 @@ def compare(
 ) -> None:
     """Run H3GNN beside other methods on a graph with labels: which wins here, and is the difference real?
 
-    `h3gnn compare texas` runs all of them; `h3gnn compare texas --methods smoothed,gcn,h3gnn` some.
+    `h3gnn compare texas` runs a dozen; `h3gnn compare texas --methods smoothed,gcn,h3gnn` some;
+    `h3gnn compare texas --methods all --jobs 2` every system that `h3gnn methods` lists.
 
     `h3gnn compare --edges e.csv --features f.csv --labels y.csv --out results.json` takes your own graph and
-    keeps each result as it comes.
+    keeps each result as it comes: Ctrl-C loses nothing that is done.
 
     Every method meets the same splits, and all that is chosen is chosen on validation nodes. A paired test
     says whether a difference to H3GNN is more than chance. Where one class is rare, the methods are ranked by
@@ -81,40 +111,63 @@ def compare(
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.methods import find_methods
     from h3gnn.experiments.run import build_judge, method_params
+    from h3gnn.graphs.graph import first_splits
 
     if out is not None:
         settings.check_output(out, (".json",))
+    if quick and published:
+        raise InputError("--quick and --published ask for different settings: give one of them")
     chosen = find_methods(methods)
+    loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
     build_judge(loaded)  # says at once if there are no labels
     model = settings.build_estimator(
-        preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
+        preset or ("quick" if quick else None),
+        {"epochs": epochs, "n_models": models},
+        set_,
+        seed=0,
+        device=device,
     )
     for method in chosen:
         method_params(method, model, grid)  # says at once if there is no such grid
     for note in loaded.provenance.mended:
         say(f"note: {note}")
-    trainings = seeds or (1 if loaded.num_splits > 1 else 5)
+    trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
         f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
         f"{trainings} seed(s)"
     )
+    if quick:
+        say("a quick look: few epochs and one setting each, so that a figure says little about its method")
     with progress() as add_bar:
+        bars: dict[str, Callable[..., None]] = {}
+        whole = add_bar("all methods", float(len(chosen))) if len(chosen) > 1 else None
+        shares: dict[str, float] = {}
 
-        def watch(method: Method) -> Callable[[float], None]:
-            bar = add_bar(method.title, 1.0)
-            return lambda share: bar(completed=share)
+        def watch(method: Method, share: float) -> None:
+            if method.name not in bars:
+                bars[method.name] = add_bar(method.title, 1.0)
+            shares[method.name] = share
+            bars[method.name](completed=share)
+            if whole is not None:
+                whole(completed=sum(shares.values()))
+
+        def reuse(method: Method) -> None:
+            say(f"{method.title}: taken from {out}")
+            shares[method.name] = 1.0
 
         result = comparing.compare(
             chosen,
             loaded,
             seeds=range(trainings),
             model=model,
+            out=out,
+            jobs=jobs,
+            watch=watch,
+            reused=reuse,
             grid=grid,
             name=source.benchmark,
-            out=out,
             top=top,
-            watch=watch,
-            reused=lambda method: say(f"{method.title}: taken from {out}"),
+            settings="quick" if quick else "published" if published else "default",
         )
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2, ensure_ascii=False))
@@ -129,6 +182,7 @@ def _print_table(result: Comparison) -> None:
     from rich.table import Table
 
     from h3gnn.evaluation.measures import TITLES
+    from h3gnn.experiments.methods import METHODS
     from h3gnn.report.tables import beside, percent, rare_words
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
@@ -152,6 +206,8 @@ def _print_table(result: Comparison) -> None:
             *([f"{100 * one.score(other).mean:.1f}" for other in others] if rare else usual),
             _versus(result, name),
         )
+    for name, left in result.left_out.items():
+        table.add_row(f"  {escape(METHODS[name].title)}", left.word, *[""] * (len(table.columns) - 2))
     console.print(table)
     seeds, splits = max(len(one.probe.values) for one in shown), len(shown[0].probe.values[0])
     words = (
@@ -161,6 +217,8 @@ def _print_table(result: Comparison) -> None:
     if rare:
         console.print(rare_words(shown[0]), markup=False, highlight=False, soft_wrap=True)
     console.print(words, markup=False, highlight=False, soft_wrap=True)
+    for left in result.left_out.values():
+        console.print(left.why, markup=False, highlight=False, soft_wrap=True)
     console.print(result.verdict, markup=False, highlight=False, soft_wrap=True)
 
 

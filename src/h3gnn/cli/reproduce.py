@@ -18,7 +18,7 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
     from h3gnn.experiments.tables.reproduce import Outcome, Told
-    from h3gnn.experiments.tables.workers import Finished
+    from h3gnn.experiments.workers import Finished
 
 RESULTS, QUICK_RESULTS = Path("results"), Path("results-quick")
 DOCUMENT = Path("docs/reproduction.md")
@@ -104,7 +104,7 @@ def _write_document(folder: Path) -> None:
 
 
 def _tell(outcome: Outcome, folder: Path, as_json: bool) -> None:
-    failures = [{"cell": one.cell.name, "why": one.failure} for one in outcome.failed]
+    failures = [{"cell": one.task.name, "why": one.failure} for one in outcome.failed]
     if as_json:
         told = {"kept": outcome.kept, "run": outcome.run, "failed": failures}
         typer.echo(json.dumps({**told, "written": [str(path) for path in outcome.written]}, indent=2))
@@ -141,12 +141,12 @@ def _watching(add_bar: AddBar) -> Told:
 
         def tell(done: int, total: int, finished: Finished) -> None:
             seconds = f"{finished.record['seconds']:.1f} s" if finished.record else finished.failure
-            print(f"[{done}/{total}] {finished.cell.name}: {seconds}", file=sys.stderr, flush=True)
+            print(f"[{done}/{total}] {finished.task.name}: {seconds}", file=sys.stderr, flush=True)
 
         return tell
     bar = add_bar("reading graphs", None)
 
     def show(done: int, total: int, finished: Finished) -> None:
-        bar(completed=done, total=total, description=finished.cell.name)
+        bar(completed=done, total=total, description=finished.task.name)
 
     return show

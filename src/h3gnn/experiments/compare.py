@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines import Progress
+from h3gnn.baselines.systems import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.limits import usable_splits
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
-from h3gnn.experiments.methods import METHODS, Method
+from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import method_params, run_method
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
+from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph
 from h3gnn.schema import check_values, parse_json
 from h3gnn.storage.files import versions, write_atomically
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a method has no result.
+
+    Attributes:
+        word: for a table: "too large" or "not here".
+        why: the sentence.
+    """
+
+    word: str
+    why: str
+
+    @classmethod
+    def of(cls, finished: Finished) -> LeftOut:
+        """Return what a failure means."""
+        too_large = finished.fault == TooLargeError.__name__ or finished.out_of_memory
+        return cls("too large" if too_large else "not here", finished.failure)
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,10 +52,13 @@ class Comparison:
     Attributes:
         results: by name.
         test_to_train: test nodes per training node of a split, for the paired test.
+        left_out: the methods that this graph is too large for, or that cannot take it, with the sentence that
+            says why.
     """
 
     results: Mapping[str, Result]
     test_to_train: float
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     @property
     def leading(self) -> str:
@@ -119,11 +144,70 @@ class Comparison:
             "leading": self.leading,
             "verdict": self.verdict,
             "rows": rows,
+            "left_out": {name: {"word": one.word, "why": one.why} for name, one in self.left_out.items()},
         }
 
     @staticmethod
     def _title(name: str) -> str:
         return METHODS[name].title
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """What every method of a comparison is given.
+
+    Attributes:
+        graph: with labels and splits.
+        seeds: of the trainings.
+        model: the settings of H3GNN and its device.
+        grid: of the supervised methods.
+        name: of the graph, for the results.
+        top: the k of recall at k; by default as many as the rare class has test nodes.
+        settings: "default", "published" (its authors' settings for this graph, where they are known) or
+            "quick" (few epochs).
+    """
+
+    graph: Graph
+    seeds: Sequence[int]
+    model: H3GNN
+    grid: str = "small"
+    name: str | None = None
+    top: int | None = None
+    settings: str = "default"
+
+    def method(self, name: str) -> Method:
+        """Return a method as it is run here."""
+        return variant(METHODS[name], self.settings, self.name)
+
+    def run(self, name: str, watch: Progress) -> Result:
+        """Run a method."""
+        return run_method(
+            self.method(name),
+            self.graph,
+            seeds=self.seeds,
+            model=self.model,
+            device=self.model.device,
+            grid=None if self.settings != "default" else self.grid,
+            name=self.name,
+            top=self.top,
+            watch=watch,
+        )
+
+    def key(self, name: str) -> dict[str, Any]:
+        """Return what a result depends on, as JSON would give it back."""
+        method = self.method(name)
+        grid = None if self.settings != "default" else self.grid
+        described: dict[str, Any] = {
+            "sha256": self.graph.provenance.sha256,
+            "seeds": list(self.seeds) if method.has_chance else [],
+            "params": method_params(method, self.model, grid),
+            "measures": [*TITLES, self.top],
+            "h3gnn": versions()["h3gnn"],
+        }
+        if self.settings == "quick":
+            described["splits"] = self.graph.num_splits
+        plain: dict[str, Any] = json.loads(json.dumps(described))
+        return plain
 
 
 def compare(
@@ -132,58 +216,79 @@ def compare(
     *,
     seeds: Sequence[int],
     model: H3GNN,
-    grid: str = "small",
-    name: str | None = None,
     out: Path | None = None,
-    top: int | None = None,
-    watch: Callable[[Method], Progress] | None = None,
+    jobs: int = 1,
+    watch: Callable[[Method, float], None] = lambda method, share: None,
     reused: Callable[[Method], None] | None = None,
+    **options: Any,
 ) -> Comparison:
-    """Run methods on a graph, one after another, and compare them.
+    """Run methods on a graph and compare them; one that cannot take the graph is left out with a word.
 
     Args:
         methods: which.
         graph: with labels and splits.
         seeds: of the trainings.
         model: the settings of H3GNN and its device.
-        grid: of the supervised methods.
-        name: of the graph, for the results.
         out: a file that holds each result as soon as it is there; what it already holds for the same graph,
             seeds and settings is not computed again.
-        top: the k of recall at k; by default as many as the rare class has test nodes.
-        watch: from a method to what is told the share of its work that is done.
+        jobs: processes at once, one method in each.
+        watch: told a method, and the share of its work that is done.
         reused: told the methods that were found in the file.
+        options: further attributes of `Comparing`.
     """
     refuse_unscorable(graph)
+    comparing = Comparing(graph, seeds, model, **options)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
+    left_out: dict[str, LeftOut] = {}
     for method in methods:
-        key = _key(method, graph, seeds, model, grid, top)
-        if method.name in kept and kept[method.name]["key"] == key:
+        if method.name in kept and kept[method.name]["key"] == comparing.key(method.name):
             results[method.name] = Result.from_dict(kept[method.name]["result"])
             if reused is not None:
                 reused(method)
+    missing = [method.name for method in methods if method.name not in results]
+    told = {method.name: partial(watch, method) for method in methods}
+    for name, result in _run(comparing, missing, min(jobs, len(missing)), told):
+        if isinstance(result, LeftOut):
+            left_out[name] = result
             continue
-        result = run_method(
-            method,
-            graph,
-            seeds=seeds,
-            model=model,
-            device=model.device,
-            grid=grid,
-            name=name,
-            top=top,
-            watch=unwatched if watch is None else watch(method),
-        )
-        results[method.name] = result
-        kept[method.name] = {"key": key, "result": result.as_dict()}
+        results[name] = result
+        kept[name] = {"key": comparing.key(name), "result": result.as_dict()}
         if out is not None:
             _write(out, kept)
+    results = {method.name: results[method.name] for method in methods if method.name in results}
+    if not results:
+        raise InputError("; ".join(one.why for one in left_out.values()))
     _check_alike(results, out)
-    comparison = Comparison(results, _test_to_train(graph))
+    comparison = Comparison(results, _test_to_train(graph), left_out)
     if out is not None:
         _write(out, kept, comparison)
     return comparison
+
+
+def _run(
+    comparing: Comparing, names: Sequence[str], jobs: int, told: Mapping[str, Progress]
+) -> Iterator[tuple[str, Result | LeftOut]]:
+    """Run methods, in this process or in several, and yield each as it ends.
+
+    A sentence that a method has for the user leaves it out; anything else is a fault and ends the comparison.
+    """
+    if jobs <= 1:
+        for name in names:
+            try:
+                yield name, comparing.run(name, told[name])
+            except InputError as error:
+                yield name, LeftOut.of(Finished(name, None, str(error), type(error).__name__))
+        return
+    for finished in in_processes(
+        names, comparing.run, jobs, threads=1, watch=lambda name, share: told[name](share)
+    ):
+        if finished.record is not None:
+            yield finished.task, finished.record
+        elif finished.foreseen or finished.out_of_memory:
+            yield finished.task, LeftOut.of(finished)
+        else:
+            raise RuntimeError(f"{METHODS[finished.task].title}: {finished.fault}: {finished.failure}")
 
 
 def refuse_unscorable(graph: Graph) -> None:
@@ -218,21 +323,6 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
     unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
     if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
         raise InputError(f"{out} holds results of other splits or seeds than it says; choose another file")
-
-
-def _key(
-    method: Method, graph: Graph, seeds: Sequence[int], model: H3GNN, grid: str, top: int | None
-) -> dict[str, Any]:
-    """Return what a result depends on, as JSON would give it back."""
-    described = {
-        "sha256": graph.provenance.sha256,
-        "seeds": list(seeds) if method.has_chance else [],
-        "params": method_params(method, model, grid),
-        "measures": [*TITLES, top],
-        "h3gnn": versions()["h3gnn"],
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(described))
-    return plain
 
 
 def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:

@@ -33,6 +33,8 @@ GRAPH = ("features", "edges")
 """What a method sees that learns without labels."""
 STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
 """Bytes of a stack of supervised models; larger ones are no faster."""
+QUICK_EPOCHS = 20
+"""Epochs of a quick look; a classifier has four times as many."""
 SNAPSHOTS = 20
 """At so many points of the training may the epoch be chosen, where it is chosen."""
 
@@ -179,16 +181,36 @@ def check_size(system: System, task: Task) -> None:
     system.check_room(Sizes.of(task.graph), system.with_settings(own), int(free_bytes(task.device)))
 
 
-def with_published(method: Method, graph: str | None) -> Method | None:
-    """Return a system's method with its authors' settings for a graph; None where there are none."""
+def variant(method: Method, settings: str, graph: str | None = None) -> Method:
+    """Return a method with other settings than its own.
+
+    Args:
+        method: any.
+        settings: "default" changes nothing; "published" takes those of a system's authors for a graph, where
+            they are known; "quick" trains for a few epochs, and tries one point of a grid.
+        graph: its name, where it is a benchmark.
+    """
+    if settings == "quick":
+        return _quick(method)
+    if settings == "default":
+        return method
     changes = None if method.system is None else method.system.published_for(graph)
     if changes is None:
-        return None
+        return method
     if not method.supervised:
         return method.with_settings(**changes)
     point = {one.name: changes.pop(one.name) for one in fields(GridPoint) if one.name in changes}
     usual = find_grid("small")[0]
     return method.with_settings(**changes, grid=[{**usual, **point}])
+
+
+def _quick(method: Method) -> Method:
+    """Return a system's method that ends soon; those of our own take the settings that a user gives."""
+    if method.system is None:
+        return method
+    epochs = min(method.settings["epochs"], QUICK_EPOCHS * (4 if method.supervised else 1))
+    grid = {"grid": find_grid("small")[:1]} if method.supervised else {}
+    return method.with_settings(epochs=epochs, **grid)
 
 
 def given(

@@ -207,6 +207,14 @@ def random_splits(
     return codes == 0, codes == 1, codes == 2
 
 
+def first_splits(graph: Graph, splits: int | None) -> Graph:
+    """Return the graph with its first few splits only."""
+    if splits is None or graph.train_mask is None:
+        return graph
+    names = ("train_mask", "val_mask", "test_mask")
+    return replace(graph, **{name: getattr(graph, name)[:, :splits] for name in names})
+
+
 def with_splits(graph: Graph, seed: int = SEED) -> Graph:
     """Return the graph with ten random splits where it has labels and no splits; otherwise as it is."""
     if graph.labels is None or graph.train_mask is not None or not bool((graph.labels >= 0).any()):

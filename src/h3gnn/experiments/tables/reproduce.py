@@ -14,9 +14,9 @@ from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
-from h3gnn.experiments.tables.running import graph_of, pack
+from h3gnn.experiments.tables.running import graph_of, pack, run_cells
 from h3gnn.experiments.tables.specifications import TABLES, Table, printed
-from h3gnn.experiments.tables.workers import Finished, run_cells
+from h3gnn.experiments.workers import Finished
 from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
 
 Told = Callable[[int, int, Finished], None]
@@ -71,7 +71,7 @@ def reproduce(
             outcome.failed.append(finished)
         else:
             outcome.run += 1
-            store.add(finished.cell.graph, key_of(finished.cell), finished.record)
+            store.add(finished.task.graph, key_of(finished.task), finished.record)
         if told is not None:
             told(outcome.run + len(outcome.failed), len(missing), finished)
     for table in tables:

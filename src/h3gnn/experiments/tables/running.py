@@ -1,24 +1,26 @@
-"""Running one cell: the graph is read, the work is done, and the outcome says where it came from."""
+"""Running cells: the graph is read, the work is done, and the outcome says where it came from."""
 
 from __future__ import annotations
 
 import gc
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from h3gnn.baselines import Progress, unwatched
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
 from h3gnn.evaluation.places import place
 from h3gnn.evaluation.protocols import PUBLISHED
 from h3gnn.evaluation.results import Result
+from h3gnn.experiments import workers
 from h3gnn.experiments.run import build_judge, run_method
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables.cells import Cell, baseline
@@ -29,12 +31,42 @@ from h3gnn.experiments.tables.measures import (
     run_statistics,
 )
 from h3gnn.graphs.catalogue import load
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.storage.files import Record, rounded, versions
 from h3gnn.training.loop import Snapshots
+from h3gnn.training.resources import pick_device
 
 MAP_NODES, MAP_SIDE = 1500, 999
 """A map shows no more nodes than this, drawn at random, on a grid from 0 to this along each side."""
+
+
+def run_cells(cells: Sequence[Cell], device: str, jobs: int = 1) -> Iterator[workers.Finished]:
+    """Run cells and yield each as it ends; those that must be alone come last, one after another.
+
+    On a CPU each of those has a fresh process, whose memory says what the cell needed.
+
+    Args:
+        cells: in the order in which they shall begin.
+        device: "cpu" or "cuda".
+        jobs: processes at once; with 1, cells run in this process.
+    """
+    together = [cell for cell in cells if not cell.alone]
+    alone = [cell for cell in cells if cell.alone]
+    work = partial(_run_on, device)
+    if jobs == 1:
+        yield from (workers.attempt(cell, work, unwatched) for cell in together)
+    else:
+        for finished in workers.in_processes(together, work, min(jobs, max(1, len(together))), threads=1):
+            if finished.out_of_memory:
+                alone.append(finished.task)
+            else:
+                yield finished
+    for group in [[cell] for cell in alone] if device == "cpu" else [alone]:
+        yield from workers.in_processes(group, work, 1, threads=None)
+
+
+def _run_on(device: str, cell: Cell, watch: Progress) -> Record:
+    return run_cell(cell, pick_device(device))
 
 
 def run_cell(cell: Cell, device: torch.device) -> Record:
@@ -65,14 +97,6 @@ def graph_of(name: str) -> Graph:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return load(name)
-
-
-def first_splits(graph: Graph, splits: int | None) -> Graph:
-    """Return the graph with its first few splits only."""
-    if splits is None or graph.train_mask is None:
-        return graph
-    names = ("train_mask", "val_mask", "test_mask")
-    return replace(graph, **{name: getattr(graph, name)[:, :splits] for name in names})
 
 
 def device_name(device: torch.device) -> str:

@@ -1,0 +1,232 @@
+"""`python -m benchmarks.checks [NAME …] [--device cuda] [--jobs N]`: authors' figures, measured again.
+
+Each system has a `NAME.toml` beside this file: the figure that its authors report on a graph, and how they
+measured it. The system is trained with its authors' settings, and scored as they score: also where they choose
+on test nodes, which the row then says. A finished check is kept in `benchmarks/results/checks.json` with
+graph, hash, settings, seeds, versions and seconds; `--table` prints what is kept, as docs/baselines.md has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import tomllib
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.checks.probes import Found, Nodes, probe
+from h3gnn.baselines import Progress
+from h3gnn.baselines.embedder import Looks, embedding_of, train
+from h3gnn.baselines.registry import systems
+from h3gnn.baselines.stacks import GridPoint
+from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.systems import System
+from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
+from h3gnn.experiments.workers import in_processes
+from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.graph import Graph, random_splits
+from h3gnn.storage.files import fingerprint, versions, write_json
+
+HERE = Path(__file__).parent
+KEPT = HERE.parent / "results" / "checks.json"
+LOOKS = 20
+"""At so many epochs may the authors' choice fall, where they choose an epoch."""
+MEMORY = 2**34
+
+
+def checks_of(names: list[str]) -> list[dict[str, Any]]:
+    """Return the checks of some systems, or of all, each with the name of its system."""
+    found = []
+    for path in sorted(HERE.glob("*.toml")):
+        if names and path.stem not in names:
+            continue
+        for one in tomllib.loads(path.read_text(encoding="utf-8"))["check"]:
+            found.append({"system": path.stem.replace("_", "-"), **one})
+    return found
+
+
+def key_of(check: dict[str, Any]) -> str:
+    """Return a name that changes with anything that the figure depends on."""
+    words = ("source", "note", "figure", "spread")
+    plain = {name: value for name, value in check.items() if name not in words}
+    settings = asdict(_settings(systems()[check["system"]], check)[0])
+    return fingerprint(json.loads(json.dumps({**plain, "all": settings})))
+
+
+def run(check: dict[str, Any], watch: Progress) -> dict[str, Any]:
+    """Measure one figure."""
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        graph = load(check["graph"])
+    device = torch.device(check.pop("device", "cpu"))
+    system = systems()[check["system"]]
+    settings, point = _settings(system, check)
+    found = []
+    for repeat in range(check.get("repeats", 5)):
+        split = _split(graph, check.get("splits", "own"), repeat)
+        if "labels" in system.sees:
+            found.append(_classified(system, split, repeat, device, settings, point))
+        else:
+            found.append(_embedded(system, split, repeat, device, settings, check))
+        watch((repeat + 1) / check.get("repeats", 5))
+    test, val = ([value for one in found for value in getattr(one, name)] for name in ("test", "val"))
+    return {
+        "check": check,
+        "settings": json.loads(json.dumps({**asdict(settings), **point})),
+        "test": round(100 * float(np.mean(test)), 2),
+        "spread": round(100 * float(np.std(test)), 2),
+        "validation": round(100 * float(np.mean(val)), 2) if val else None,
+        "runs": len(test),
+        "sha256": graph.provenance.sha256,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def _settings(system: System, check: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the system's settings, and the point of a classifier's grid."""
+    told = {**(system.published_for(check["graph"]) or {}), **check.get("settings", {})}
+    point = {}
+    if "labels" in system.sees:
+        usual = {"width": 64, "dropout": 0.5, "learning_rate": 0.01, "weight_decay": 5e-4}
+        point = {name: told.pop(name, value) for name, value in usual.items()}
+    return system.with_settings(told), point
+
+
+def _split(graph: Graph, how: str, repeat: int) -> Graph:
+    """Return the graph with its own splits, or with a random one of these shares in per cent."""
+    if how == "own":
+        return graph
+    shares = [int(share) / 100 for share in how.split()[1].split("/")]
+    assert graph.labels is not None
+    masks = random_splits(
+        graph.labels,
+        generator=torch.Generator().manual_seed(repeat),
+        splits=1,
+        train_share=shares[0],
+        val_share=shares[1],
+    )
+    return replace(graph, **dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True)))
+
+
+def _nodes(graph: Graph, device: torch.device) -> Nodes:
+    parts = (graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
+    return Nodes(*(part.to(device) for part in parts if part is not None))
+
+
+def _classified(
+    system: System, graph: Graph, seed: int, device: torch.device, settings: Any, point: dict[str, Any]
+) -> Found:
+    grid = [GridPoint(**point)]
+    (found,) = predict(system.kind, graph, [seed], device=device, memory=MEMORY, grid=grid, settings=settings)
+    nodes = _nodes(graph, torch.device("cpu"))
+    right = (found.scores.argmax(dim=-1) == nodes.labels).float()
+    val, test = (
+        [float(right[split][mask[:, split]].mean()) for split in range(nodes.splits)]
+        for mask in (nodes.val, nodes.test)
+    )
+    return Found(val, test)
+
+
+def _embedded(
+    system: System, graph: Graph, seed: int, device: torch.device, settings: Any, check: dict[str, Any]
+) -> Found:
+    """Train and score; where the epoch is chosen, each split has its own."""
+    told, nodes, every = check["probe"], _nodes(graph, device), list[Found]()
+
+    def score(rows: torch.Tensor) -> Found:
+        if told["kind"] != "clusters":
+            return probe(rows, nodes, told, seed)
+        assert graph.labels is not None
+        scores = cluster_scores(rows, graph.labels, seeds=(seed,))
+        return Found([], scores[told.get("measure", "acc")])
+
+    rule = check.get("epoch", "last")
+    spaced = np.linspace(0, settings.epochs, LOOKS + 1)[1:]
+    looked_at = [] if rule == "last" else sorted({round(float(epoch)) for epoch in spaced})
+    looks = Looks(looked_at, lambda epoch, rows: every.append(score(rows)))
+    model = train(system.kind, graph, seed, device, settings, looks=looks)
+    if told.get("own"):
+        with torch.no_grad():
+            own = model.clusters()
+        assert own is not None
+        assert graph.labels is not None
+        found = compare_clusters(own.cpu().numpy(), graph.labels.numpy())
+        return Found([], [found[told.get("measure", "acc")]])
+    if rule == "last":
+        return score(embedding_of(model))
+    by = "val" if rule == "validation" else "test"
+    chosen = np.array([getattr(one, by) for one in every]).argmax(axis=0)
+    return Found(
+        [every[at].val[split] for split, at in enumerate(chosen)] if every[0].val else [],
+        [every[at].test[split] for split, at in enumerate(chosen)],
+    )
+
+
+def table(kept: dict[str, Any]) -> str:
+    """Return what is kept as Markdown."""
+    lines = [
+        "| system | graph | authors | here | difference | within one deviation | how it is scored |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    order = list(systems())
+    for one in sorted(kept.values(), key=lambda one: order.index(one["check"]["system"])):
+        check = one["check"]
+        apart = one["test"] - check["figure"]
+        within = abs(apart) <= max(check["spread"], one["spread"])
+        words = [check.get("splits", "own") + " splits", f"epoch: {check.get('epoch', 'last')}"]
+        words.append(f"probe: {check['probe']['kind']}")
+        lines.append(
+            f"| {systems()[check['system']].title} | {check['graph']} | {check['figure']} ± {check['spread']} "
+            f"| {one['test']:.1f} ± {one['spread']:.1f} | {apart:+.1f} | {'yes' if within else 'no'} "
+            f"| {', '.join(words)} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is asked for and is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kept", type=Path, default=KEPT)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no check after so many")
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    kept = json.loads(arguments.kept.read_text(encoding="utf-8")) if arguments.kept.exists() else {}
+    if arguments.table:
+        print(table(kept))
+        return
+    asked = {key_of(check): check for check in checks_of(arguments.names)}
+    missing = [{**check, "device": arguments.device} for key, check in asked.items() if key not in kept]
+    started = time.perf_counter()
+    for finished in in_processes(missing, run, arguments.jobs, threads=1):
+        check = {name: value for name, value in finished.task.items() if name != "device"}
+        words = f"{check['system']} on {check['graph']}: authors {check['figure']} ± {check['spread']}"
+        if finished.record is None:
+            print(f"{words}; FAILED {finished.fault}: {finished.failure}", flush=True)
+            continue
+        one = finished.record
+        print(f"{words}; here {one['test']} ± {one['spread']} ({one['seconds']:.0f} s)", flush=True)
+        stale = [key for key, old in kept.items() if _same(old["check"], check)]
+        kept = {key: old for key, old in kept.items() if key not in stale} | {key_of(check): one}
+        write_json(arguments.kept, kept)
+        if time.perf_counter() - started > 60 * arguments.minutes:
+            break
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one[name] == other[name] for name in ("system", "graph", "probe"))
+
+
+if __name__ == "__main__":
+    main()
