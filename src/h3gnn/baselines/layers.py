@@ -177,7 +177,7 @@ class Features:
             return self._times(self.matrix, weight)
         coins = [self._coins(generator) for generator in noise.generators]
         blocks = noise.blocks()
-        parts = weight.split([models.stop - models.start for models, _, _ in blocks], dim=1)
+        parts = torch.split(weight, [models.stop - models.start for models, _, _ in blocks], dim=1)
         return torch.cat(
             [
                 self._times(self._dropped(coins[seed], rate), part)

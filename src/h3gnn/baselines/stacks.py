@@ -60,10 +60,16 @@ class Noise:
             return drawn[0].unsqueeze(1)
         return torch.stack(drawn, dim=1).index_select(1, self.index)
 
-    def drop(self, x: Tensor) -> Tensor:
-        """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
-        kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
-        return x * (kept / (1 - self.rates))
+    def drop(self, x: Tensor, rate: float | None = None) -> Tensor:
+        """Zero values of `[rows, models, channels]` and scale up the rest, each model at its own rate.
+
+        Where `rate` is given, it is that of all models.
+        """
+        if rate == 0:
+            return x
+        rates = self.rates if rate is None else torch.full_like(self.rates, rate)
+        kept = self.coins(x.shape[0], x.shape[2]) >= rates
+        return x * (kept / (1 - rates))
 
     def blocks(self) -> list[tuple[slice, int, float]]:
         """Return the runs of models with one seed and rate: which, the seed's position, and the rate."""
