@@ -54,9 +54,9 @@ class SparseMatrix:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Multiply with `[columns, …]`; all further axes are carried along."""
-        flat = dense.reshape(self.shape[1], -1)
         if self.values.numel() == 0:
             return dense.new_zeros(self.shape[0], *dense.shape[1:])
+        flat = dense.reshape(self.shape[1], -1)
         product: Tensor = _Product.apply(flat.contiguous(), self)  # type: ignore[no-untyped-call]
         return product.view(self.shape[0], *dense.shape[1:])
 
@@ -114,6 +114,21 @@ def symmetric(matrix: SparseMatrix) -> SparseMatrix:
 def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
     r"""Return :math:`\tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
     return to_device(symmetric(adjacency(graph, self_loops=True)), device)
+
+
+def edge_ends(edges: SparseMatrix) -> dict[str, SparseMatrix]:
+    """Return what reads the two ends of each edge, and what sums edges into their targets.
+
+    Values on edges lie as `[edges, models, channels]`; reading them from nodes and summing them into nodes
+    are sparse products, whose sums are the same on every run.
+    """
+    count, nodes = edges.cols.numel(), edges.shape[0]
+    place, ones = torch.arange(count), torch.ones(count)
+    return {
+        "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
+        "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
+        "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+    }
 
 
 def neighbour_mean(matrix: SparseMatrix) -> SparseMatrix:
