@@ -49,7 +49,7 @@ class SAGE(Classifier):
         \hat y = \mathrm{softmax}(h^L W + b)
 
     The paper's mean aggregator, with all neighbours where it samples 25 and 10 of them for graphs that do
-    not fit into memory. Its norm divides each row by its length, after the ReLU; that of batches comes before.
+    not fit into memory. Its norm divides rows by their length, after the ReLU; that of batches comes before.
     """
 
     @staticmethod
@@ -169,5 +169,5 @@ SYSTEM = System(
         },
         "squirrel-filtered": WIKIPEDIA,
     },
-    source="Luo et al.: Classic GNNs are Strong Baselines (2024), public code; its authors ran on other graphs",
+    source="Luo et al.: Classic GNNs are Strong Baselines (2024), code; its authors ran on other graphs",
 )
