@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
-from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -30,14 +29,7 @@ class GAT(Classifier):
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         """Return what reads the two ends of each edge, and what sums edges into their targets."""
-        edges = adjacency(graph, self_loops=True)
-        count, nodes = edges.cols.numel(), graph.num_nodes
-        place, ones = torch.arange(count), torch.ones(count)
-        return {
-            "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
-            "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
-            "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
-        }
+        return edge_ends(adjacency(graph, self_loops=True))
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:

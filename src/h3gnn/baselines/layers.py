@@ -56,10 +56,9 @@ class SparseMatrix:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Multiply with `[columns, …]`; all further axes are carried along."""
-        flat = dense.reshape(self.shape[1], -1)
         if self.values.numel() == 0:
             return dense.new_zeros(self.shape[0], *dense.shape[1:])
-        flat = flat.contiguous()
+        flat = dense.reshape(self.shape[1], -1).contiguous()
         product: Tensor
         if self.values.requires_grad:
             product = _LearnedProduct.apply(self.values, flat, self)  # type: ignore[no-untyped-call]
@@ -74,11 +73,16 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
         ctx.matrix = matrix
-        return matrix.csr() @ dense
+        return _times(matrix.csr(), dense)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.matrix.transposed_csr() @ gradients[0].contiguous(), None
+        return _times(ctx.matrix.transposed_csr(), gradients[0].contiguous()), None
+
+
+def _times(matrix: Tensor, dense: Tensor) -> Tensor:
+    """Return `A @ H` without the matrix of zeros that torch's `@` would fill and add to."""
+    return torch.addmm(dense.new_empty(1, 1), matrix, dense, beta=0)
 
 
 class _LearnedProduct(torch.autograd.Function):
@@ -88,13 +92,13 @@ class _LearnedProduct(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, dense: Tensor, matrix: SparseMatrix) -> Tensor:
         matrix = ctx.matrix = matrix.with_values(values)
         ctx.save_for_backward(dense)
-        return matrix.csr() @ dense
+        return _times(matrix.csr(), dense)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         matrix, (dense,), gradient = ctx.matrix, ctx.saved_tensors, gradients[0].contiguous()
         to_values = (gradient[matrix.rows] * dense[matrix.cols]).sum(dim=1)
-        to_dense = matrix.transposed_csr() @ gradient if ctx.needs_input_grad[1] else None
+        to_dense = _times(matrix.transposed_csr(), gradient) if ctx.needs_input_grad[1] else None
         return to_values, to_dense, None
 
 
@@ -133,6 +137,21 @@ def symmetric(matrix: SparseMatrix) -> SparseMatrix:
 def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
     r"""Return :math:`\tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
     return to_device(symmetric(adjacency(graph, self_loops=True)), device)
+
+
+def edge_ends(edges: SparseMatrix) -> dict[str, SparseMatrix]:
+    """Return what reads the two ends of each edge, and what sums edges into their targets.
+
+    Values on edges lie as `[edges, models, channels]`; reading them from nodes and summing them into nodes
+    are sparse products, whose sums are the same on every run.
+    """
+    count, nodes = edges.cols.numel(), edges.shape[0]
+    place, ones = torch.arange(count), torch.ones(count)
+    return {
+        "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
+        "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
+        "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+    }
 
 
 def neighbour_mean(matrix: SparseMatrix) -> SparseMatrix:
@@ -204,10 +223,12 @@ class Features:
         if noise is None:
             return self._times(self.matrix, weight)
         coins = [self._coins(generator) for generator in noise.generators]
+        blocks = noise.blocks()
+        parts = torch.split(weight, [models.stop - models.start for models, _, _ in blocks], dim=1)
         return torch.cat(
             [
-                self._times(self._dropped(coins[seed], rate), weight[:, models])
-                for models, seed, rate in noise.blocks()
+                self._times(self._dropped(coins[seed], rate), part)
+                for part, (_, seed, rate) in zip(parts, blocks, strict=True)
             ],
             dim=1,
         )

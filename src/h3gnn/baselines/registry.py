@@ -10,8 +10,12 @@ from h3gnn.baselines.systems import System
 MODULES = (
     "mlp",
     "gcn",
+    "sage",
     "gat",
     "h2gcn",
+    "fagcn",
+    "gprgnn",
+    "g2",
     "dgi",
     "gmi",
     "mvgrl",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,10 +60,16 @@ class Noise:
             return drawn[0].unsqueeze(1)
         return torch.stack(drawn, dim=1).index_select(1, self.index)
 
-    def drop(self, x: Tensor) -> Tensor:
-        """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
-        kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
-        return x * (kept / (1 - self.rates))
+    def drop(self, x: Tensor, rate: float | None = None) -> Tensor:
+        """Zero values of `[rows, models, channels]` and scale up the rest, each model at its own rate.
+
+        Where `rate` is given, it is that of all models.
+        """
+        if rate == 0:
+            return x
+        rates = self.rates if rate is None else torch.full_like(self.rates, rate)
+        kept = self.coins(x.shape[0], x.shape[2]) >= rates
+        return x * (kept / (1 - rates))
 
     def blocks(self) -> list[tuple[slice, int, float]]:
         """Return the runs of models with one seed and rate: which, the seed's position, and the rate."""
@@ -72,10 +79,22 @@ class Noise:
         return [(slice(a, b), *keys[a]) for a, b in zip(starts, ends, strict=True)]
 
 
+class Factors(NamedTuple):
+    """What a tensor's learning rate and weight decay are multiplied by, for authors who treat it apart."""
+
+    rate: float = 1.0
+    decay: float = 1.0
+
+
+SAME = Factors()
+"""A tensor that learns as the point of the grid says."""
+
+
 class Weights:
     """The trainable tensors of a stack by name, each `[in, models, out]`.
 
-    Starts are drawn on the CPU, once per seed, so that they are the same on every device.
+    Starts are drawn on the CPU, once per seed, so that they are the same on every device. A tensor may have
+    its own share of its model's learning rate and weight decay.
     """
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -83,25 +102,46 @@ class Weights:
         self.seeds = list(dict.fromkeys(member.seed for member in members))
         self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
         self.tensors: dict[str, Tensor] = {}
+        self.factors: dict[str, Factors] = {}
 
-    def glorot(self, name: str, rows: int, columns: int, fan: int | None = None) -> None:
+    def glorot(
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        fan: int | None = None,
+        *,
+        rate: float = 1.0,
+        decay: float = 1.0,
+    ) -> None:
         """Add a tensor that starts uniform in ±√(6 / (in + out)); `fan` stands for in + out where given."""
-        bound = math.sqrt(6 / (fan or rows + columns))
+        self.uniform(name, rows, columns, math.sqrt(6 / (fan or rows + columns)), rate=rate, decay=decay)
+
+    def uniform(
+        self, name: str, rows: int, columns: int, bound: float, *, rate: float = 1.0, decay: float = 1.0
+    ) -> None:
+        """Add a tensor that starts uniform in ±bound."""
         drawn = {
             seed: torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
             for seed, generator in zip(self.seeds, self.generators, strict=True)
         }
-        self._add(name, torch.stack([drawn[member.seed] for member in self.members], dim=1))
+        start = torch.stack([drawn[member.seed] for member in self.members], dim=1)
+        self._add(name, start, Factors(rate, decay))
 
-    def zeros(self, name: str, columns: int) -> None:
+    def zeros(self, name: str, columns: int, *, rate: float = 1.0, decay: float = 1.0) -> None:
         """Add a bias that starts at zero."""
-        self._add(name, torch.zeros(1, len(self.members), columns))
+        self.constant(name, torch.zeros(1, columns), rate=rate, decay=decay)
+
+    def constant(self, name: str, start: Tensor, *, rate: float = 1.0, decay: float = 1.0) -> None:
+        """Add a tensor that starts from the same values `[in, out]` in every model."""
+        self._add(name, torch.stack([start] * len(self.members), dim=1), Factors(rate, decay))
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
 
-    def _add(self, name: str, start: Tensor) -> None:
+    def _add(self, name: str, start: Tensor, factors: Factors) -> None:
         self.tensors[name] = start.to(self.device).requires_grad_()
+        self.factors[name] = factors
 
 
 class WideAdam:
@@ -109,10 +149,18 @@ class WideAdam:
 
     The update of Kingma and Ba (2015), with L2 decay added to the gradient as torch's Adam does; the rates
     are tensors along the models' axis, so that a hundred models take the few operations of one.
+
+    Args:
+        tensors: to train.
+        members: the models, with their rates.
+        factors: of each tensor; without, all learn as their model's point says.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], members: Sequence[Member]) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], members: Sequence[Member], factors: Sequence[Factors] | None = None
+    ) -> None:
         self.tensors = list(tensors)
+        self.factors = [SAME] * len(self.tensors) if factors is None else list(factors)
         device = self.tensors[0].device
 
         def column(name: str) -> Tensor:
@@ -130,13 +178,14 @@ class WideAdam:
         """Make one step, and forget the gradients."""
         self.steps += 1
         early, late = (1 - beta**self.steps for beta in betas)
-        for tensor, first, second, scratch in zip(
-            self.tensors, self.first, self.second, self.scratch, strict=True
+        for tensor, factors, first, second, scratch in zip(
+            self.tensors, self.factors, self.first, self.second, self.scratch, strict=True
         ):
             assert tensor.grad is not None
-            gradient = tensor.grad.addcmul_(tensor, self.weight_decay)
+            gradient = tensor.grad.addcmul_(tensor, self.weight_decay, value=factors.decay)
             first.lerp_(gradient, 1 - betas[0])
             second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
             torch.sqrt(second, out=scratch).div_(math.sqrt(late)).add_(eps)
-            tensor.addcmul_(torch.div(first, scratch, out=scratch), self.learning_rate, value=-1 / early)
+            step = torch.div(first, scratch, out=scratch)
+            tensor.addcmul_(step, self.learning_rate, value=-factors.rate / early)
             tensor.grad = None
