@@ -12,6 +12,7 @@ MODULES = (
     "gcn",
     "gat",
     "h2gcn",
+    "aerognn",
     "dgi",
     "bgrl",
 )
