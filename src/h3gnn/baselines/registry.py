@@ -13,6 +13,7 @@ MODULES = (
     "gat",
     "h2gcn",
     "aerognn",
+    "pcnet",
     "dgi",
     "bgrl",
 )

@@ -60,6 +60,13 @@ class Noise:
             return drawn[0].unsqueeze(1)
         return torch.stack(drawn, dim=1).index_select(1, self.index)
 
+    def at(self, rate: float) -> Noise:
+        """Return the same coins with one rate for all models, for a place whose dropout is not the grid's."""
+        other = object.__new__(Noise)
+        rates = torch.full_like(self.rates, rate)
+        other.__dict__.update(self.__dict__, rate_of=[rate] * len(self.rate_of), rates=rates)
+        return other
+
     def drop(self, x: Tensor) -> Tensor:
         """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
         kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
