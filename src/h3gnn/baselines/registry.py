@@ -12,10 +12,12 @@ MODULES = (
     "gcn",
     "gat",
     "h2gcn",
+    "wrgat",
     "aerognn",
     "pcnet",
     "dgi",
     "bgrl",
+    "struc2vec",
 )
 """The modules of the systems, in the order in which lists show them."""
 
