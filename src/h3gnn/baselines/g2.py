@@ -99,7 +99,7 @@ class G2(Classifier):
             proposed = self.layer(hidden, "inner")
             gate = self.rate(self.layer(hidden, "gate") if self.settings.own_gate else proposed)
             hidden = torch.lerp(hidden, proposed, gate)
-        hidden = hidden if noise is None else noise.drop(hidden, self.settings.last_dropout)
+        hidden = hidden if noise is None else noise.at(self.settings.last_dropout).drop(hidden)
         return self.dense(hidden, "second") + self.weights["second bias"]
 
     def layer(self, hidden: Tensor, name: str) -> Tensor:

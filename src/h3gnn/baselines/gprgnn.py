@@ -78,7 +78,7 @@ class GPRGNN(MLP):
         """Predict from a node's own features, and let the predictions travel."""
         travelling = super().logits(noise)
         if noise is not None:
-            travelling = noise.drop(travelling, self.settings.propagation_dropout)
+            travelling = noise.at(self.settings.propagation_dropout).drop(travelling)
         weights = self.weights["steps"].unbind(0)
         arrived = weights[0] * travelling
         for weight in weights[1:]:

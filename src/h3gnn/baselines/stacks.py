@@ -60,16 +60,17 @@ class Noise:
             return drawn[0].unsqueeze(1)
         return torch.stack(drawn, dim=1).index_select(1, self.index)
 
-    def drop(self, x: Tensor, rate: float | None = None) -> Tensor:
-        """Zero values of `[rows, models, channels]` and scale up the rest, each model at its own rate.
+    def at(self, rate: float) -> Noise:
+        """Return the same coins with one rate for all models, for a place whose dropout is not the grid's."""
+        other = object.__new__(Noise)
+        rates = torch.full_like(self.rates, rate)
+        other.__dict__.update(self.__dict__, rate_of=[rate] * len(self.rate_of), rates=rates)
+        return other
 
-        Where `rate` is given, it is that of all models.
-        """
-        if rate == 0:
-            return x
-        rates = self.rates if rate is None else torch.full_like(self.rates, rate)
-        kept = self.coins(x.shape[0], x.shape[2]) >= rates
-        return x * (kept / (1 - rates))
+    def drop(self, x: Tensor) -> Tensor:
+        """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
+        kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
+        return x * (kept / (1 - self.rates))
 
     def blocks(self) -> list[tuple[slice, int, float]]:
         """Return the runs of models with one seed and rate: which, the seed's position, and the rate."""

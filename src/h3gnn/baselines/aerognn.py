@@ -1,0 +1,197 @@
+"""AERO-GNN (Lee et al., 2023): attention to edges and to hops, which stays sharp however deep it goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.stacks import Noise
+from h3gnn.baselines.systems import Sizes, System
+from h3gnn.graphs.graph import Graph
+
+SMALL = 1e-6
+"""Keeps an attention above zero, and the fading of a hop too."""
+
+
+@dataclass(frozen=True)
+class AEROGNNSettings(ClassifierSettings):
+    """Settings of AERO-GNN.
+
+    Attributes:
+        iterations: how often values spread.
+        layers: of the map from features to what spreads.
+        fading: how much more the sum so far counts in the attention of early hops than in that of late ones.
+        last_dropout: whether there is dropout before the last map, too.
+        attention_decay: weight decay of the attention, in shares of that of the maps.
+    """
+
+    iterations: int = 4
+    layers: int = 2
+    fading: float = 0.5
+    last_dropout: bool = True
+    attention_decay: float = 1.0
+
+
+class AEROGNN(Classifier):
+    r"""Values spread many times; each time is weighed by edge, and its result by node.
+
+    .. math:: H^{(k)} = \mathcal A^{(k)} H^{(k-1)}, \quad
+        Z^{(k)} = \textstyle\sum_{l \le k} \Gamma^{(l)} H^{(l)}, \quad
+        \tilde Z^{(k)} = \ln\big(\tfrac{\lambda}{k + 1} + 1 + \varepsilon\big) Z^{(k)}
+
+    .. math:: \alpha^{(k)}_{ij} = \mathrm{softplus}\big(a_k^\top\, \mathrm{ELU}(\tilde z_i + \tilde z_j)\big),
+        \quad \gamma^{(k)}_i = b_k + w_k^\top\, \mathrm{ELU}[h^{(k)}_i \,|\, \tilde z_i],
+        \quad \tilde z = \tilde z^{(k-1)}
+
+    H⁽⁰⁾ comes from an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalised by its own sums, Γ
+    is γ on the diagonal, and the classes are a linear map of ELU(Z) after the last step.
+
+    α is the same in both directions of an edge, so it is worked out once for each pair of nodes.
+    """
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        """Return what adds up the two ends of each pair, and what reads and sums both ways of the edges."""
+        edges = adjacency(graph, self_loops=True)
+        count, nodes = edges.cols.numel(), graph.num_nodes
+        low, high = torch.minimum(edges.rows, edges.cols), torch.maximum(edges.rows, edges.cols)
+        keys, pair = torch.unique(low * nodes + high, return_inverse=True)
+        place, ones = torch.arange(count), torch.ones(count)
+        order = torch.argsort(pair * nodes + edges.rows)
+        twice = torch.where(edges.rows == edges.cols, 2.0, 1.0)  # both ends of a self-loop are one node
+        return {
+            "ends": SparseMatrix(pair[order], edges.rows[order], twice[order], (keys.numel(), nodes)),
+            "pair": SparseMatrix(place, pair, ones, (count, keys.numel())),
+            "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
+            "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+        }
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add what each step keeps of nodes and edges."""
+        steps: int = settings.iterations
+        each = USUAL_WIDTH * (9 * sizes.nodes + 3 * (sizes.edges + sizes.nodes))
+        return super().bytes_for(sizes, settings) + 4 * steps * each
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Add what each step keeps of nodes and edges."""
+        edges, nodes = ground.matrices["source"].shape
+        steps: int = ground.settings.iterations
+        return super().values_each(ground, width) + steps * width * (9 * nodes + 3 * edges)
+
+    def build(self) -> None:
+        """Add the maps, and for each step the attention to edges and to the hop."""
+        width, steps, share = self.width, self.settings.iterations, self.settings.attention_decay
+        for layer in range(self.settings.layers):
+            self.weights.glorot(f"map {layer}", width if layer else self.in_channels, width)
+            self.weights.zeros(f"map {layer} bias", width)
+        self.weights.glorot("edge", steps, width, 1 + width, decay=share)
+        self.weights.glorot("first hop", 1, width, decay=share)
+        self.weights.glorot("hop", steps, 2 * width, 1 + 2 * width, decay=share)
+        self.weights.constant("hop start", torch.ones(steps + 1, 1), decay=share)
+        self.weights.glorot("classify", width, self.ground.classes)
+        self.weights.zeros("bias", self.ground.classes)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        """Map the features, spread them, classify the weighed sum of all steps."""
+        hidden = self.ground.features.product(self.weights["map 0"], noise) + self.weights["map 0 bias"]
+        for layer in range(1, self.settings.layers):
+            hidden = functional.elu(hidden)
+            hidden = hidden if noise is None else noise.drop(hidden)
+            hidden = self.dense(hidden, f"map {layer}") + self.weights[f"map {layer} bias"]
+        found = functional.elu(self.gather(hidden))
+        found = found if noise is None or not self.settings.last_dropout else noise.drop(found)
+        return self.dense(found, "classify") + self.weights["bias"]
+
+    def gather(self, hidden: Tensor) -> Tensor:
+        """Return Z after the last step, for H⁽⁰⁾ `[nodes, models, width]`."""
+        starts = self.weights["hop start"]
+        found = hidden * (_weigh(hidden, self.weights["first hop"][0]) + starts[0])
+        for step in range(1, self.settings.iterations + 1):
+            faded = found * math.log(self.settings.fading / step + 1 + SMALL)
+            hidden = self.spread(hidden, self.attention(faded, step))
+            seen = torch.cat([hidden, faded], dim=2)
+            found = found + hidden * (_weigh(seen, self.weights["hop"][step - 1]) + starts[step])
+        return found
+
+    def attention(self, faded: Tensor, step: int) -> Tensor:
+        """Return α of both directions of each edge, `[edges, models, 1]`."""
+        matrices = self.ground.matrices
+        score = _weigh(matrices["ends"] @ faded, self.weights["edge"][step - 1])
+        return matrices["pair"] @ (functional.softplus(score) + SMALL)
+
+    def spread(self, hidden: Tensor, attention: Tensor) -> Tensor:
+        """Return 𝒜 H."""
+        source, total = self.ground.matrices["source"], self.ground.matrices["sum"]
+        scale = (total @ attention).rsqrt()
+        return scale * (total @ (attention * (source @ (scale * hidden))))
+
+
+def _weigh(x: Tensor, weights: Tensor) -> Tensor:
+    """Return the product of ELU(x) `[rows, models, width]` with `[models, width]`, `[rows, models, 1]`."""
+    return (functional.elu(x) * weights).sum(dim=-1, keepdim=True)
+
+
+_DENSE = {"width": 64, "learning_rate": 0.005, "epochs": 5000, "patience": 500, "layers": 2}
+_SPARSE = {"width": 64, "learning_rate": 0.01, "epochs": 2000, "patience": 100, "layers": 1}
+
+
+def _authors(
+    common: dict[str, Any],
+    scale_features: str,
+    iterations: int,
+    decays: tuple[float, float],
+    dropout: float,
+    last_dropout: bool,
+    fading: float,
+) -> dict[str, Any]:
+    return common | {
+        "scale_features": scale_features,
+        "iterations": iterations,
+        "weight_decay": decays[0],
+        "attention_decay": decays[1] / decays[0],
+        "dropout": dropout,
+        "last_dropout": last_dropout,
+        "fading": fading,
+    }
+
+
+SYSTEM = System(
+    name="aerognn",
+    title="AERO-GNN",
+    estimator="AEROGNN",
+    group="supervised",
+    paper="Lee et al.: Towards Deep Attention in Graph Neural Networks: Problems and Remedies. ICML",
+    year=2023,
+    sees=("features", "edges", "labels"),
+    kind=AEROGNN,
+    settings=AEROGNNSettings(),
+    cost="values of the hidden layer's width on every edge, for every step",
+    ranges={
+        "iterations": (4, 8, 16, 32),
+        "layers": (1, 2),
+        "fading": (0.25, 0.5, 1.0),
+        "last_dropout": (True, False),
+        "attention_decay": (0.1, 1.0, 10.0),
+    },
+    published={
+        "cornell": _authors(_DENSE, "sums", 4, (0.001, 0.01), 0.5, False, 0.25),
+        "texas": _authors(_DENSE, "sums", 8, (0.005, 0.005), 0.5, True, 0.25),
+        "wisconsin": _authors(_DENSE, "sums", 4, (0.001, 0.0005), 0.5, False, 1.0),
+        "actor": _authors(_DENSE, "none", 4, (0.02, 0.01), 0.5, True, 0.25),
+        "cora": _authors(_SPARSE, "sums", 32, (0.01, 0.01), 0.8, True, 0.5),
+        "citeseer": _authors(_SPARSE, "sums", 32, (0.04, 0.01), 0.7, True, 0.25),
+        "pubmed": _authors(_SPARSE, "sums", 32, (0.02, 0.01), 0.8, False, 0.25),
+        "chameleon-filtered": _authors(_DENSE, "none", 4, (0.001, 0.01), 0.8, True, 0.5),
+        "squirrel-filtered": _authors(_DENSE, "none", 32, (0.001, 0.0001), 0.8, True, 1.0),
+    },
+    source="the public code's run/aero-gnn.sh and main.py, syleeheal/AERO-GNN",
+)
