@@ -152,5 +152,5 @@ SYSTEM = System(
             "weight_decay": 0.01,
         },
     },
-    source="its authors' code; all but the citation graphs as AERO-GNN's authors (2023) tuned it",
+    source="run/fagcn.sh of AERO-GNN's authors (2023); what that does not say, from its own code",
 )

@@ -81,7 +81,9 @@ class _Product(torch.autograd.Function):
 
 
 def _times(matrix: Tensor, dense: Tensor) -> Tensor:
-    """Return `A @ H` without the matrix of zeros that torch's `@` would fill and add to."""
+    """Return `A @ H`; on a CPU without the matrix of zeros that torch's `@` would fill and add to."""
+    if dense.device.type != "cpu":
+        return matrix @ dense
     return torch.addmm(dense.new_empty(1, 1), matrix, dense, beta=0)
 
 
