@@ -179,6 +179,11 @@ class Features:
             dim=1,
         )
 
+    def dropped(self, rate: float) -> SparseMatrix | Tensor:
+        """Return X after dropout that is drawn from torch's own generator, to multiply with."""
+        values = nn.functional.dropout(self._values(), rate)
+        return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
+
     def _values(self) -> Tensor:
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values
 

@@ -13,6 +13,7 @@ MODULES = (
     "gat",
     "h2gcn",
     "dgi",
+    "graphmae",
     "bgrl",
 )
 """The modules of the systems, in the order in which lists show them."""
