@@ -10,16 +10,20 @@ import pytest
 import torch
 
 from h3gnn.baselines.attention import Attention, weighted_sum
+from h3gnn.baselines.bandana import Bandana, BandanaSettings
 from h3gnn.baselines.embedder import embed, train
 from h3gnn.baselines.graphmae import GraphMAE, GraphMAESettings
+from h3gnn.baselines.graphmae2 import GraphMAE2, GraphMAE2Settings
 from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.links import LinkEmbedder, area_under_curve
+from h3gnn.baselines.maskgae import MaskGAE, MaskGAESettings
 from h3gnn.baselines.registry import systems
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-NAMES = ("graphmae",)
+NAMES = ("graphmae", "maskgae", "graphmae2", "bandana")
 QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
 
 
@@ -147,3 +151,206 @@ def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph
 def test_heads_must_share_the_width(path_graph: Graph) -> None:
     with pytest.raises(InputError, match="do not divide the width"):
         GraphMAE(path_graph, replace(QUIET, heads=3), CPU)
+
+
+def softplus(score: float) -> float:
+    return float(np.log1p(np.exp(score)))
+
+
+def weight_of(convolution: torch.nn.Module) -> Any:
+    weight = convolution.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.detach().numpy()
+
+
+def said_of(model: LinkEmbedder, product: Any) -> Any:
+    """What the decoder says of a pair, by its two layers."""
+    layers = model.decoder.layers
+    first, second = ([part.detach().numpy() for part in layers[place].parameters()] for place in (1, 3))
+    return second[0] @ np.maximum(first[0] @ product + first[1], 0) + second[1]
+
+
+def test_maskgae_loss_by_loops(path_graph: Graph) -> None:
+    """Both directions of 1 – 2 and one of 3 – 4 are drawn: the first is hidden, and three are asked about."""
+    torch.manual_seed(0)
+    settings = MaskGAESettings(width=4, hidden=6, drop=0.0, decoder_drop=0.0, held_out=0.0, degree_weight=0.5)
+    model = MaskGAE(path_graph, settings, CPU)
+    model.eval()
+    asked = [(1, 2), (2, 1), (3, 4)]
+    drawn = torch.tensor([(u, v) in asked for u, v in model.links.t().tolist()])
+    adjacent = np.eye(5)
+    for u, v in ((0, 1), (2, 3), (3, 4)):
+        adjacent[u, v] = adjacent[v, u] = 1
+    degree = adjacent.sum(axis=1)
+    matrix = adjacent / np.sqrt(np.outer(degree, degree))
+    hidden = path_graph.features.numpy()
+    for convolution in model.encoder.convolutions:
+        spread = matrix @ hidden @ weight_of(convolution) / np.sqrt(1 + 1e-5)  # a fresh norm
+        hidden = np.where(spread > 0, spread, np.expm1(spread))
+
+    def score(u: int, v: int) -> float:
+        return float(said_of(model, hidden[u] * hidden[v])[0])
+
+    said = model.degree_decoder(torch.tensor(hidden, dtype=torch.float32)).detach().numpy()[:, 0]
+    torch.manual_seed(3)
+    others = model.unlinked(3).t().tolist()
+    expected = np.mean([softplus(-score(*pair)) for pair in asked])
+    expected += np.mean([softplus(score(*pair)) for pair in others])
+    expected += 0.5 * np.mean((said - np.array([0, 1, 1, 0, 1])) ** 2)
+    torch.manual_seed(3)
+    assert float(model.errors(drawn).detach()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_whole_edge_is_hidden_when_one_direction_is_drawn(path_graph: Graph) -> None:
+    """What the encoder sees of it is then the same as when both are."""
+    seen = []
+    for whole, directions in ((True, [(1, 2)]), (False, [(1, 2), (2, 1)]), (False, [(1, 2)])):
+        torch.manual_seed(0)
+        model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, drop=0.0, whole=whole), CPU)
+        matrices: list[torch.Tensor] = []
+        model.encoder.register_forward_pre_hook(
+            lambda _, given, kept=matrices: kept.append(given[0][0].csr().to_dense())
+        )
+        model.errors(torch.tensor([(u, v) in directions for u, v in model.links.t().tolist()]))
+        seen.append(matrices[0])
+    torch.testing.assert_close(seen[0], seen[1])
+    assert seen[0][1, 2] == 0
+    assert seen[2][1, 2] > 0
+
+
+def test_walks_are_paths(path_graph: Graph) -> None:
+    """A walk of three steps from one node draws directions that hang together."""
+    torch.manual_seed(0)
+    model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, mask_ratio=0.2), CPU)
+    for _ in range(20):
+        steps = model.links[:, model.along_paths()].t().tolist()
+        assert 1 < len(steps) <= 3
+        for u, v in steps:
+            assert any([u, v] != other and ({u, v} & set(other)) for other in steps)
+
+
+def test_pairs_without_an_edge_have_none(small_mixed: Graph) -> None:
+    torch.manual_seed(0)
+    model = MaskGAE(small_mixed, MaskGAESettings(), CPU)
+    linked = set(zip(model.looped.rows.tolist(), model.looped.cols.tolist(), strict=True))
+    drawn = [(u, v) for u, v in model.unlinked(500).t().tolist()]
+    assert len(drawn) == 500
+    assert not linked & set(drawn)
+
+
+def test_area_under_the_curve_by_pairs() -> None:
+    high, low = [0.3, 0.5, 0.5, 0.9], [0.1, 0.5, 0.7]
+    wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a in high for b in low]
+    assert area_under_curve(torch.tensor(high), torch.tensor(low)) == pytest.approx(np.mean(wins))
+
+
+def test_held_out_edges_are_not_seen_and_choose_the_epoch(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of four looks is said to be the best: with two looks of patience, training rests there."""
+    areas = iter([0.6, 0.9, 0.8, 0.7])
+    monkeypatch.setattr("h3gnn.baselines.links.area_under_curve", lambda *_: next(areas))
+    weights: list[Any] = []
+
+    class Watched(MaskGAE):
+        def step(self, epoch: int) -> torch.Tensor:
+            loss = super().step(epoch)
+            weights.append(weight_of(self.encoder.convolutions[0]).copy())
+            return loss
+
+    settings = MaskGAESettings(width=8, epochs=60, look_every=5, look_patience=2)
+    model = train(Watched, small_mixed, 0, CPU, settings)
+    assert isinstance(model, LinkEmbedder)
+    np.testing.assert_array_equal(weight_of(model.encoder.convolutions[0]), weights[9])
+    np.testing.assert_array_equal(weights[19], weights[59])
+    assert not np.allclose(weights[18], weights[9])
+    held = {tuple(pair) for pair in model.held.t().tolist()}
+    assert len(held) == int(0.15 * (len(held) + model.links.shape[1] // 2))
+    assert not held & {tuple(pair) for pair in model.links.t().tolist()}
+
+
+@pytest.mark.parametrize("name", ["maskgae", "bandana"])
+def test_links_need_edges(name: str) -> None:
+    graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
+    with pytest.raises(InputError, match="learns from edges, and this graph has none"):
+        embed(systems()[name].kind, graph, 0, CPU, small(name))
+
+
+def test_bandana_loss_by_loops(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = Bandana(path_graph, BandanaSettings(width=4, drop=0.0, held_out=0.0), CPU)
+    model.eval()
+    bandwidths, others = [model.bandwidth(), model.bandwidth()], torch.tensor([[0, 1, 4], [2, 4, 0]])
+    hidden, errors = path_graph.features.numpy().astype(float), []
+    for convolution, bandwidth in zip(model.encoder.convolutions, bandwidths, strict=True):
+        carried = np.eye(5)
+        for (v, u), share in zip(model.links.t().tolist(), bandwidth.tolist(), strict=True):
+            carried[v, u] = share
+        np.testing.assert_allclose(carried.sum(axis=1), 2, atol=1e-6)
+        spread = carried / 2 @ hidden @ weight_of(convolution) / np.sqrt(1 + 1e-5)
+        hidden = np.where(spread > 0, spread, np.expm1(spread))
+
+        def chance(u: int, v: int, rows: Any = hidden) -> Any:
+            said = np.exp(said_of(model, rows[u] * rows[v]))
+            return said / said.sum()
+
+        pairs = zip(model.links.t().tolist(), bandwidth.tolist(), strict=True)
+        linked = np.mean([-share * np.log(chance(*pair)[0]) for pair, share in pairs])
+        unlinked = np.mean([-np.log(chance(*pair)[1]) for pair in others.t().tolist()])
+        errors.append(linked + unlinked)
+    assert float(model.errors(bandwidths, others).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
+
+
+def test_a_small_temperature_leaves_one_edge_open(small_mixed: Graph) -> None:
+    torch.manual_seed(0)
+    model = Bandana(small_mixed, BandanaSettings(width=4, temperature=1e-4), CPU)
+    assert float(model.bandwidth().minimum(1 - model.bandwidth()).min()) >= 0
+    share = model.bandwidth()
+    assert float((share.round() - share).abs().mean()) < 0.01
+
+
+def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: Graph) -> None:
+    settings = replace(QUIET, replace_ratio=0.0)
+    torch.manual_seed(0)
+    plain = GraphMAE(path_graph, settings, CPU)
+    second = GraphMAE2(
+        path_graph,
+        GraphMAE2Settings(
+            width=8, heads=2, feature_drop=0.0, attention_drop=0.0, decodings=0, latent_weight=0.0
+        ),
+        CPU,
+    )
+    with torch.no_grad():
+        second.token.zero_()
+    shared = {name: value for name, value in plain.state_dict().items() if name != "token"}
+    second.load_state_dict(shared, strict=False)
+    losses = []
+    for model in (plain, second):
+        torch.manual_seed(4)
+        losses.append(float(model.loss(0).detach()))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    settings = GraphMAE2Settings(width=8, heads=2, feature_drop=0.0, attention_drop=0.0, momentum=0.75)
+    model = GraphMAE2(path_graph, settings, CPU)
+    model.predictor = torch.nn.Sequential()
+    assert float(model.disagreement(model.embedding()).detach()) < 1e-5  # a prediction by itself
+    assert not any(parameter.requires_grad for parameter in model.slow_encoder.parameters())
+    before = [slow.clone() for slow in model.slow_encoder.parameters()]
+    with torch.no_grad():
+        for fast in model.encoder.parameters():
+            fast.add_(1)
+    model.follow()
+    for slow, start in zip(model.slow_encoder.parameters(), before, strict=True):
+        torch.testing.assert_close(slow, start + 0.25)
+
+
+def test_nodes_hidden_from_the_decoder_enter_as_the_second_token(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = GraphMAE2(path_graph, GraphMAE2Settings(width=8, heads=2, hidden_ratio=0.6), CPU)
+    shown = model.hide(torch.zeros(5, 8))
+    tokens = (shown == model.second_token).all(dim=1)
+    assert int(tokens.sum()) == 3
+    assert not shown[~tokens].any()

@@ -15,6 +15,9 @@ MODULES = (
     "dgi",
     "graphmae",
     "bgrl",
+    "maskgae",
+    "graphmae2",
+    "bandana",
 )
 """The modules of the systems, in the order in which lists show them."""
 
