@@ -96,7 +96,7 @@ def _split(graph: Graph, how: str, repeat: int) -> Graph:
     """Return the graph with its own splits, or with a random one of these shares in per cent."""
     if how == "own":
         return graph
-    shares = [int(share) / 100 for share in how.split()[1].split("/")]
+    shares = [float(share) / 100 for share in how.split()[1].split("/")]
     assert graph.labels is not None
     masks = random_splits(
         graph.labels,

@@ -1,0 +1,356 @@
+"""Systems that mask nodes or edges: their losses by plain loops, and what must not leak past a mask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn.baselines.attention import Attention, weighted_sum
+from h3gnn.baselines.bandana import Bandana, BandanaSettings
+from h3gnn.baselines.embedder import embed, train
+from h3gnn.baselines.graphmae import GraphMAE, GraphMAESettings
+from h3gnn.baselines.graphmae2 import GraphMAE2, GraphMAE2Settings
+from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.links import LinkEmbedder, area_under_curve
+from h3gnn.baselines.maskgae import MaskGAE, MaskGAESettings
+from h3gnn.baselines.registry import systems
+from h3gnn.errors import InputError
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+
+CPU = torch.device("cpu")
+NAMES = ("graphmae", "maskgae", "graphmae2", "bandana")
+QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
+
+
+def small(name: str, **changes: Any) -> Any:
+    settings = systems()[name].with_settings({"width": 8, "epochs": 12, **changes})
+    return replace(settings, heads=2) if hasattr(settings, "heads") else settings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_repeats_and_the_callers_generator_is_left_alone(name: str, small_mixed: Graph) -> None:
+    kind, settings = systems()[name].kind, small(name)
+    state = torch.get_rng_state()
+    one, again, other = (embed(kind, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(one) == 100
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_pair_and_a_node_without_neighbours(name: str) -> None:
+    graph = check_graph(torch.eye(3), torch.tensor([[0, 1], [1, 0]]))
+    assert np.isfinite(embed(systems()[name].kind, graph, 0, CPU, small(name))).all()
+
+
+def test_nodes_can_be_said_without_edges() -> None:
+    graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
+    assert embed(GraphMAE, graph, 0, CPU, QUIET).shape == (3, 8)
+
+
+def looped_attention(
+    layer: Attention, hidden: np.ndarray[Any, Any], edges: SparseMatrix
+) -> np.ndarray[Any, Any]:
+    """Graph attention, node by node and head by head."""
+    weight, bias = (part.detach().numpy().astype(float) for part in (layer.weight, layer.bias))
+    sender, hearer = (end.detach().numpy()[0].astype(float) for end in layer.ends)
+    heads, channels = sender.shape
+    product = (hidden @ weight).reshape(-1, heads, channels)
+    out = np.zeros_like(product)
+    for v in range(len(hidden)):
+        around = edges.cols[edges.rows == v].tolist()
+        for k in range(heads):
+            score = np.array([product[u, k] @ sender[k] + product[v, k] @ hearer[k] for u in around])
+            share = np.exp(np.where(score > 0, score, 0.2 * score))
+            out[v, k] = sum(s * product[u, k] for s, u in zip(share / share.sum(), around, strict=True))
+    rows: np.ndarray[Any, Any] = out.reshape(len(hidden), -1) + bias
+    return rows
+
+
+def test_attention_by_loops_and_both_ways_through_it(path_graph: Graph) -> None:
+    torch.manual_seed(1)
+    edges, hidden = adjacency(path_graph, self_loops=True), torch.randn(5, 4)
+    layer = Attention(4, 6, 2, 0.0)
+    expected = looped_attention(layer, hidden.numpy().astype(float), edges)
+    np.testing.assert_allclose(layer(hidden @ layer.weight, edges).detach().numpy(), expected, atol=1e-5)
+    single = Attention(4, 6, 1, 0.0)
+    wanted = torch.tensor([3, 0])
+    through, first = single(hidden @ single.weight, edges)[wanted], single.averaged(hidden, edges, wanted)
+    torch.testing.assert_close(first, through)
+    slopes = [torch.autograd.grad((rows**2).sum(), [*single.parameters()]) for rows in (first, through)]
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_gradient_of_attention_is_that_of_differences(path_graph: Graph) -> None:
+    entries = adjacency(path_graph, self_loops=True)
+    edges = entries.with_values(entries.values.double())
+    hidden = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    shares = torch.rand(13, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda h, s: weighted_sum(h, s, edges), (hidden, shares))
+
+
+def test_graphmae_error_by_loops(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = GraphMAE(path_graph, QUIET, CPU)
+    code, masked = torch.randn(5, 8), torch.tensor([4, 1])
+    said = looped_attention(model.decoder, code.numpy().astype(float), model.edges)
+    x = path_graph.features.numpy()
+    errors = [
+        (1 - said[v] @ x[v] / np.linalg.norm(said[v]) / np.linalg.norm(x[v])) ** 3 for v in masked.tolist()
+    ]
+    assert float(model.error(code, masked).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
+
+
+def test_what_is_masked_does_not_reach_the_code_or_the_decoder(path_graph: Graph) -> None:
+    """With the token alone, other features of a masked node change nothing but the target."""
+    masked = torch.tensor([1, 3])
+    changed = path_graph.features.clone()
+    changed[masked] = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0])
+    codes, left = [], []
+    for features in (path_graph.features, changed):
+        torch.manual_seed(0)
+        graph = check_graph(features, path_graph.edge_index)
+        model = GraphMAE(graph, replace(QUIET, replace_ratio=0.0, scale_features="none"), CPU)
+        codes.append(model.encode_masked(masked))
+        left.append(model.embedding())
+    torch.testing.assert_close(*codes)
+    assert not torch.allclose(left[0], left[1])
+
+
+def test_replaced_nodes_show_another_nodes_features(path_graph: Graph) -> None:
+    """All masked nodes are replaced: the token has no gradient, and what is shown are rows of the graph."""
+    torch.manual_seed(0)
+    model = GraphMAE(path_graph, replace(QUIET, replace_ratio=1.0), CPU)
+    model.loss(0).backward()  # type: ignore[no-untyped-call]
+    assert model.token.grad is not None
+    assert not model.token.grad.any()
+    model = GraphMAE(path_graph, replace(QUIET, replace_ratio=0.0), CPU)
+    model.loss(0).backward()  # type: ignore[no-untyped-call]
+    assert model.token.grad is not None
+    assert model.token.grad.any()
+
+
+def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph) -> None:
+    settings = replace(QUIET, epochs=40, learning_rate=0.01)
+    model = train(GraphMAE, small_mixed, 0, CPU, settings)
+    assert model.optimiser.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
+    torch.manual_seed(5)
+    trained = float(model.loss(0).detach())
+    torch.manual_seed(5)
+    start = float(GraphMAE(small_mixed, settings, CPU).loss(0).detach())
+    assert trained < 0.8 * start
+
+
+def test_heads_must_share_the_width(path_graph: Graph) -> None:
+    with pytest.raises(InputError, match="do not divide the width"):
+        GraphMAE(path_graph, replace(QUIET, heads=3), CPU)
+
+
+def softplus(score: float) -> float:
+    return float(np.log1p(np.exp(score)))
+
+
+def weight_of(convolution: torch.nn.Module) -> Any:
+    weight = convolution.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.detach().numpy()
+
+
+def said_of(model: LinkEmbedder, product: Any) -> Any:
+    """What the decoder says of a pair, by its two layers."""
+    layers = model.decoder.layers
+    first, second = ([part.detach().numpy() for part in layers[place].parameters()] for place in (1, 3))
+    return second[0] @ np.maximum(first[0] @ product + first[1], 0) + second[1]
+
+
+def test_maskgae_loss_by_loops(path_graph: Graph) -> None:
+    """Both directions of 1 – 2 and one of 3 – 4 are drawn: the first is hidden, and three are asked about."""
+    torch.manual_seed(0)
+    settings = MaskGAESettings(width=4, hidden=6, drop=0.0, decoder_drop=0.0, held_out=0.0, degree_weight=0.5)
+    model = MaskGAE(path_graph, settings, CPU)
+    model.eval()
+    asked = [(1, 2), (2, 1), (3, 4)]
+    drawn = torch.tensor([(u, v) in asked for u, v in model.links.t().tolist()])
+    adjacent = np.eye(5)
+    for u, v in ((0, 1), (2, 3), (3, 4)):
+        adjacent[u, v] = adjacent[v, u] = 1
+    degree = adjacent.sum(axis=1)
+    matrix = adjacent / np.sqrt(np.outer(degree, degree))
+    hidden = path_graph.features.numpy()
+    for convolution in model.encoder.convolutions:
+        spread = matrix @ hidden @ weight_of(convolution) / np.sqrt(1 + 1e-5)  # a fresh norm
+        hidden = np.where(spread > 0, spread, np.expm1(spread))
+
+    def score(u: int, v: int) -> float:
+        return float(said_of(model, hidden[u] * hidden[v])[0])
+
+    said = model.degree_decoder(torch.tensor(hidden, dtype=torch.float32)).detach().numpy()[:, 0]
+    torch.manual_seed(3)
+    others = model.unlinked(3).t().tolist()
+    expected = np.mean([softplus(-score(*pair)) for pair in asked])
+    expected += np.mean([softplus(score(*pair)) for pair in others])
+    expected += 0.5 * np.mean((said - np.array([0, 1, 1, 0, 1])) ** 2)
+    torch.manual_seed(3)
+    assert float(model.errors(drawn).detach()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_whole_edge_is_hidden_when_one_direction_is_drawn(path_graph: Graph) -> None:
+    """What the encoder sees of it is then the same as when both are."""
+    seen = []
+    for whole, directions in ((True, [(1, 2)]), (False, [(1, 2), (2, 1)]), (False, [(1, 2)])):
+        torch.manual_seed(0)
+        model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, drop=0.0, whole=whole), CPU)
+        matrices: list[torch.Tensor] = []
+        model.encoder.register_forward_pre_hook(
+            lambda _, given, kept=matrices: kept.append(given[0][0].csr().to_dense())
+        )
+        model.errors(torch.tensor([(u, v) in directions for u, v in model.links.t().tolist()]))
+        seen.append(matrices[0])
+    torch.testing.assert_close(seen[0], seen[1])
+    assert seen[0][1, 2] == 0
+    assert seen[2][1, 2] > 0
+
+
+def test_walks_are_paths(path_graph: Graph) -> None:
+    """A walk of three steps from one node draws directions that hang together."""
+    torch.manual_seed(0)
+    model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, mask_ratio=0.2), CPU)
+    for _ in range(20):
+        steps = model.links[:, model.along_paths()].t().tolist()
+        assert 1 < len(steps) <= 3
+        for u, v in steps:
+            assert any([u, v] != other and ({u, v} & set(other)) for other in steps)
+
+
+def test_pairs_without_an_edge_have_none(small_mixed: Graph) -> None:
+    torch.manual_seed(0)
+    model = MaskGAE(small_mixed, MaskGAESettings(), CPU)
+    linked = set(zip(model.looped.rows.tolist(), model.looped.cols.tolist(), strict=True))
+    drawn = [(u, v) for u, v in model.unlinked(500).t().tolist()]
+    assert len(drawn) == 500
+    assert not linked & set(drawn)
+
+
+def test_area_under_the_curve_by_pairs() -> None:
+    high, low = [0.3, 0.5, 0.5, 0.9], [0.1, 0.5, 0.7]
+    wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a in high for b in low]
+    assert area_under_curve(torch.tensor(high), torch.tensor(low)) == pytest.approx(np.mean(wins))
+
+
+def test_held_out_edges_are_not_seen_and_choose_the_epoch(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of four looks is said to be the best: with two looks of patience, training rests there."""
+    areas = iter([0.6, 0.9, 0.8, 0.7])
+    monkeypatch.setattr("h3gnn.baselines.links.area_under_curve", lambda *_: next(areas))
+    weights: list[Any] = []
+
+    class Watched(MaskGAE):
+        def step(self, epoch: int) -> torch.Tensor:
+            loss = super().step(epoch)
+            weights.append(weight_of(self.encoder.convolutions[0]).copy())
+            return loss
+
+    settings = MaskGAESettings(width=8, epochs=60, look_every=5, look_patience=2)
+    model = train(Watched, small_mixed, 0, CPU, settings)
+    assert isinstance(model, LinkEmbedder)
+    np.testing.assert_array_equal(weight_of(model.encoder.convolutions[0]), weights[9])
+    np.testing.assert_array_equal(weights[19], weights[59])
+    assert not np.allclose(weights[18], weights[9])
+    held = {tuple(pair) for pair in model.held.t().tolist()}
+    assert len(held) == int(0.15 * (len(held) + model.links.shape[1] // 2))
+    assert not held & {tuple(pair) for pair in model.links.t().tolist()}
+
+
+@pytest.mark.parametrize("name", ["maskgae", "bandana"])
+def test_links_need_edges(name: str) -> None:
+    graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
+    with pytest.raises(InputError, match="learns from edges, and this graph has none"):
+        embed(systems()[name].kind, graph, 0, CPU, small(name))
+
+
+def test_bandana_loss_by_loops(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = Bandana(path_graph, BandanaSettings(width=4, drop=0.0, held_out=0.0), CPU)
+    model.eval()
+    bandwidths, others = [model.bandwidth(), model.bandwidth()], torch.tensor([[0, 1, 4], [2, 4, 0]])
+    hidden, errors = path_graph.features.numpy().astype(float), []
+    for convolution, bandwidth in zip(model.encoder.convolutions, bandwidths, strict=True):
+        carried = np.eye(5)
+        for (v, u), share in zip(model.links.t().tolist(), bandwidth.tolist(), strict=True):
+            carried[v, u] = share
+        np.testing.assert_allclose(carried.sum(axis=1), 2, atol=1e-6)
+        spread = carried / 2 @ hidden @ weight_of(convolution) / np.sqrt(1 + 1e-5)
+        hidden = np.where(spread > 0, spread, np.expm1(spread))
+
+        def chance(u: int, v: int, rows: Any = hidden) -> Any:
+            said = np.exp(said_of(model, rows[u] * rows[v]))
+            return said / said.sum()
+
+        pairs = zip(model.links.t().tolist(), bandwidth.tolist(), strict=True)
+        linked = np.mean([-share * np.log(chance(*pair)[0]) for pair, share in pairs])
+        unlinked = np.mean([-np.log(chance(*pair)[1]) for pair in others.t().tolist()])
+        errors.append(linked + unlinked)
+    assert float(model.errors(bandwidths, others).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
+
+
+def test_a_small_temperature_leaves_one_edge_open(small_mixed: Graph) -> None:
+    torch.manual_seed(0)
+    model = Bandana(small_mixed, BandanaSettings(width=4, temperature=1e-4), CPU)
+    assert float(model.bandwidth().minimum(1 - model.bandwidth()).min()) >= 0
+    share = model.bandwidth()
+    assert float((share.round() - share).abs().mean()) < 0.01
+
+
+def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: Graph) -> None:
+    settings = replace(QUIET, replace_ratio=0.0)
+    torch.manual_seed(0)
+    plain = GraphMAE(path_graph, settings, CPU)
+    second = GraphMAE2(
+        path_graph,
+        GraphMAE2Settings(
+            width=8, heads=2, feature_drop=0.0, attention_drop=0.0, decodings=0, latent_weight=0.0
+        ),
+        CPU,
+    )
+    with torch.no_grad():
+        second.token.zero_()
+    shared = {name: value for name, value in plain.state_dict().items() if name != "token"}
+    second.load_state_dict(shared, strict=False)
+    losses = []
+    for model in (plain, second):
+        torch.manual_seed(4)
+        losses.append(float(model.loss(0).detach()))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    settings = GraphMAE2Settings(width=8, heads=2, feature_drop=0.0, attention_drop=0.0, momentum=0.75)
+    model = GraphMAE2(path_graph, settings, CPU)
+    model.predictor = torch.nn.Sequential()
+    assert float(model.disagreement(model.embedding()).detach()) < 1e-5  # a prediction by itself
+    assert not any(parameter.requires_grad for parameter in model.slow_encoder.parameters())
+    before = [slow.clone() for slow in model.slow_encoder.parameters()]
+    with torch.no_grad():
+        for fast in model.encoder.parameters():
+            fast.add_(1)
+    model.follow()
+    for slow, start in zip(model.slow_encoder.parameters(), before, strict=True):
+        torch.testing.assert_close(slow, start + 0.25)
+
+
+def test_nodes_hidden_from_the_decoder_enter_as_the_second_token(path_graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = GraphMAE2(path_graph, GraphMAE2Settings(width=8, heads=2, hidden_ratio=0.6), CPU)
+    shown = model.hide(torch.zeros(5, 8))
+    tokens = (shown == model.second_token).all(dim=1)
+    assert int(tokens.sum()) == 3
+    assert not shown[~tokens].any()
