@@ -14,6 +14,13 @@ MODULES = (
     "h2gcn",
     "dgi",
     "bgrl",
+    "ae",
+    "line",
+    "node2vec",
+    "gae",
+    "vgae",
+    "sageunsup",
+    "sdcn",
 )
 """The modules of the systems, in the order in which lists show them."""
 
