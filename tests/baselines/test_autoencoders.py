@@ -1,0 +1,137 @@
+"""Autoencoders of edges and of features: GAE, VGAE, AE, SDCN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn.baselines import gae
+from h3gnn.baselines.ae import AE, AESettings
+from h3gnn.baselines.embedder import Embedder, embed, embedding_of, own_chance, train
+from h3gnn.baselines.gae import GAE, AllPairs, GAESettings
+from h3gnn.baselines.sdcn import SDCN, SDCNSettings, student, target
+from h3gnn.baselines.vgae import VGAE
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+
+CPU = torch.device("cpu")
+SMALL = {
+    GAE: GAESettings(width=4, hidden=8, epochs=10),
+    VGAE: GAESettings(width=4, hidden=8, epochs=10, all_pairs=False),
+    AE: AESettings(width=4, hidden=(16, 8), epochs=4, batch=32),
+    SDCN: SDCNSettings(width=4, hidden=(16, 8), epochs=4, first_epochs=3, batch=32),
+}
+
+
+def test_all_pairs_are_told_apart(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against loops over all pairs, in blocks of two rows, with the gradient of plain torch."""
+    monkeypatch.setattr(gae, "PAIRS_AT_ONCE", 10)
+    model = GAE(path_graph, SMALL[GAE], CPU)
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    linked = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
+    chance = 1 / (1 + np.exp(-(rows @ rows.mT).detach().numpy()))
+    losses = -(17 / 8) * linked * np.log(chance) - (1 - linked) * np.log(1 - chance)
+    found = model.reconstruction(rows)
+    assert float(found.detach()) == pytest.approx(25 / (2 * 17) * losses.mean(), rel=1e-5)
+    (gradient,) = torch.autograd.grad(AllPairs.apply(rows), rows)  # type: ignore[no-untyped-call]
+    (plain,) = torch.autograd.grad(torch.nn.functional.softplus(rows @ rows.mT).sum(), rows)
+    torch.testing.assert_close(gradient, plain)
+
+
+def test_vgae_adds_a_divergence_and_embeds_the_mean(path_graph: Graph) -> None:
+    model = VGAE(path_graph, GAESettings(width=3, hidden=6), CPU)
+    with own_chance(0, CPU):
+        loss = float(model.loss(0).detach())
+    mean, log_spread = (part.detach() for part in model.coder.encoder(model.features, model.matrix))
+    with own_chance(0, CPU):
+        drawn = mean + torch.randn_like(log_spread) * log_spread.exp()
+    divergence = (0.5 * (mean**2 + (2 * log_spread).exp() - 1) - log_spread).sum() / 25
+    assert loss == pytest.approx(float(model.reconstruction(drawn) + divergence), rel=1e-5)
+    torch.testing.assert_close(embedding_of(model), mean)
+
+
+def test_gae_finds_the_edges(small_mixed: Graph) -> None:
+    model = train(GAE, small_mixed, 0, CPU, GAESettings())
+    rows = embedding_of(model)
+    linked = torch.zeros(100, 100, dtype=torch.bool)
+    linked[small_mixed.edge_index[0], small_mixed.edge_index[1]] = True
+    linked = linked | linked.mT
+    products = rows @ rows.mT
+    assert products[linked].mean() > products[~linked].mean() + 0.5
+
+
+def test_ae_tells_features_and_no_edges(small_mixed: Graph) -> None:
+    settings = AESettings(width=8, hidden=(32,), epochs=60, batch=25, learning_rate=0.003)
+    model = train(AE, small_mixed, 0, CPU, settings)
+    everyone = torch.arange(100)
+    start = AE(small_mixed, settings, CPU)
+    assert isinstance(model, AE)
+    assert model.batch_loss(everyone) < 0.9 * model.features.var(dim=0, unbiased=False).mean()
+    assert start.batch_loss(everyone) > model.batch_loss(everyone)
+    alone = check_graph(small_mixed.features, torch.empty(2, 0, dtype=torch.int64))
+    quick = SMALL[AE]
+    np.testing.assert_array_equal(embed(AE, small_mixed, 0, CPU, quick), embed(AE, alone, 0, CPU, quick))
+
+
+def test_targets_by_hand() -> None:
+    near = student(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [3.0]]))
+    expected = np.array([[1 / 2, 1 / 10], [1 / 5, 1]])
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(near.numpy(), expected, rtol=1e-6)
+    clear = expected**2 / expected.sum(axis=0)
+    np.testing.assert_allclose(target(near).numpy(), clear / clear.sum(axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_sdcn_by_hand(path_graph: Graph) -> None:
+    """One hidden layer: the GCN reads half of its own and half of the autoencoder's."""
+    settings = SDCNSettings(width=2, hidden=(3,), clusters=2, share=0.25, scale_features="none")
+    model = SDCN(path_graph, settings, CPU)
+    torch.nn.init.normal_(model.centres)
+    near = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
+    degree = near.sum(axis=1)
+    near /= np.sqrt(np.outer(degree, degree))
+    weights = [one.weight.detach().numpy() for one in [model.first, *model.others]]
+    encoder = [(one.weight.detach().numpy(), one.bias.detach().numpy()) for one in model.coder.encoder]
+    hidden = np.maximum(np.eye(5) @ encoder[0][0].T + encoder[0][1], 0)
+    code = hidden @ encoder[1][0].T + encoder[1][1]
+    said = np.maximum(near @ weights[0], 0)
+    said = np.maximum(near @ (0.75 * said + 0.25 * hidden) @ weights[1], 0)
+    read = 0.75 * said + 0.25 * code
+    np.testing.assert_allclose(embedding_of(model).numpy(), read, atol=1e-5)
+    scores = np.exp(near @ read @ weights[2])
+    shares = scores / scores.sum(axis=1, keepdims=True)
+    assert model.clusters().tolist() == shares.argmax(axis=1).tolist()
+    told = model.coder.decode(torch.tensor(code).float()).detach().numpy()
+    q = student(torch.tensor(code), model.centres.detach()).numpy()
+    p = target(torch.tensor(q)).numpy()
+    loss = ((np.eye(5) - told) ** 2).mean()
+    loss += 0.1 * (p * np.log(p / q)).sum() / 5 + 0.01 * (p * np.log(p / shares)).sum() / 5
+    assert float(model.loss(0).detach()) == pytest.approx(loss, rel=1e-4)
+
+
+def test_sdcn_has_as_many_clusters_as_asked(small_mixed: Graph) -> None:
+    model = train(
+        SDCN, small_mixed, 0, CPU, SDCNSettings(hidden=(16,), clusters=3, epochs=3, first_epochs=2, batch=50)
+    )
+    found = model.clusters()
+    assert found is not None
+    assert found.shape == (100,)
+    assert int(found.max()) < 3
+    assert SDCN(small_mixed, SMALL[SDCN], CPU).count == small_mixed.num_classes
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_seeds_repeat(kind: type[Embedder], small_mixed: Graph) -> None:
+    state = torch.get_rng_state()
+    one, again, other = (embed(kind, small_mixed, seed, CPU, SMALL[kind]) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_odd_graphs(kind: type[Embedder]) -> None:
+    for edges in (torch.tensor([[0], [1]]), torch.empty(2, 0, dtype=torch.int64)):
+        graph = check_graph(torch.eye(12), edges)
+        assert np.isfinite(embed(kind, graph, 0, CPU, SMALL[kind])).all()

@@ -1,0 +1,145 @@
+"""Walks and skip-gram, and the systems on top of them: node2vec, LINE, GraphSAGE without labels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn.baselines.embedder import Embedder, embed, own_chance
+from h3gnn.baselines.layers import adjacency
+from h3gnn.baselines.line import LINE, LINESettings
+from h3gnn.baselines.node2vec import NodeToVec, NodeToVecSettings
+from h3gnn.baselines.sageunsup import SageSettings, SageUnsupervised
+from h3gnn.baselines.skipgram import ENDED, SkipGram, Walker
+from h3gnn.errors import InputError
+from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.graph import Graph
+
+CPU = torch.device("cpu")
+SMALL = {
+    NodeToVec: NodeToVecSettings(width=8, epochs=2, walk_length=10, window=3, back=2.0, away=0.5),
+    LINE: LINESettings(width=8, epochs=3),
+    SageUnsupervised: SageSettings(width=8, epochs=4, samples=(3, 2)),
+}
+
+
+def two_cliques() -> Graph:
+    """Two times six nodes that all know each other, with one edge between, and features that say nothing."""
+    edges = [(i, j) for block in (0, 6) for i in range(block, block + 6) for j in range(i + 1, block + 6)]
+    return check_graph(torch.ones(12, 1), torch.tensor([*edges, (0, 6)]).t())
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def test_walks_follow_edges_by_weight() -> None:
+    """0 – 1 with weight 3, 0 – 2 with weight 1; node 3 has no edge."""
+    edges, weight = torch.tensor([[0, 0], [1, 2]]), torch.tensor([3.0, 1.0])
+    walker = Walker(adjacency(check_graph(torch.eye(4), edges, edge_weight=weight), self_loops=False))
+    with own_chance(0, CPU):
+        met = walker.step(torch.zeros(4000, dtype=torch.int64))
+        walks = walker.walks(torch.tensor([1, 2, 3]), 3)
+        drawn = walker.edges(4000)
+    assert abs(float((met == 1).float().mean()) - 0.75) < 0.03
+    assert set(met.tolist()) == {1, 2}
+    assert walks[:, 0].tolist() == [1, 2, 3]
+    assert walks[:, 1].tolist() == [0, 0, ENDED]
+    assert walks[2, 2] == ENDED
+    assert abs(float(((drawn == 1).any(dim=1)).float().mean()) - 0.75) < 0.03
+
+
+def test_walks_remember_where_they_came_from() -> None:
+    """From 0 at 1: back to 0 counts 1/p, to 2, which knows 0, counts 1, to 3 counts 1/q."""
+    graph = check_graph(torch.eye(4), torch.tensor([[0, 0, 1, 1], [1, 2, 2, 3]]))
+    walker = Walker(adjacency(graph, self_loops=False), back=4.0, away=0.5)
+    with own_chance(0, CPU):
+        walks = walker.walks(torch.zeros(30_000, dtype=torch.int64), 3)
+    third = walks[walks[:, 1] == 1, 2]
+    share = [float((third == node).float().mean()) for node in (0, 2, 3)]
+    np.testing.assert_allclose(share, np.array([0.25, 1, 2]) / 3.25, atol=0.015)
+
+
+def test_skipgram_against_loops() -> None:
+    with own_chance(1, CPU):
+        model = SkipGram(5, 3, window=2, negatives=4)
+        torch.nn.init.normal_(model.centres)
+        torch.nn.init.normal_(model.company)
+    walks, strangers = torch.tensor([[0, 1, 2, 3], [4, 1, ENDED, ENDED]]), torch.tensor([2, 4, 4])
+    total, weights = 0.0, 0.0
+    for walk in walks.tolist():
+        for place, node in enumerate(walk):
+            for other, met in enumerate(walk):
+                apart = abs(place - other)
+                if ENDED in (node, met) or not 1 <= apart <= 2:
+                    continue
+                u, v = model.centres[node].detach(), model.company.detach()
+                loss = -math.log(sigmoid(float(u @ v[met])))
+                loss -= 4 / 3 * sum(math.log(sigmoid(-float(u @ v[one]))) for one in strangers.tolist())
+                weight = {1: 1.0, 2: 0.5}[apart]
+                total, weights = total + weight * loss, weights + weight
+    assert float(model.loss(walks, strangers).detach()) == pytest.approx(total / weights, rel=1e-5)
+
+
+def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
+    model = LINE(path_graph, LINESettings(width=4), CPU)
+    assert model.first.company is model.first.centres
+    assert model.second.company is not model.second.centres
+    assert model.second.frequency.tolist() == [1, 2, 2, 2, 1]
+    torch.testing.assert_close(model.embedding().norm(dim=1), torch.full((5,), math.sqrt(2)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(NodeToVec, NodeToVecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
+)
+def test_those_who_meet_are_alike(kind: type[Embedder], settings: object) -> None:
+    rows = embed(kind, two_cliques(), 0, CPU, settings)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    alike = unit @ unit.T
+    within = (alike[:6, :6].mean() + alike[6:, 6:].mean()) / 2
+    assert within > alike[:6, 6:].mean() + 0.3
+
+
+def test_sage_by_hand(path_graph: Graph) -> None:
+    """A layer of all neighbours is a mean; the loss is that of starts, others and drawn nodes."""
+    model = SageUnsupervised(path_graph, SageSettings(width=2, negatives=2, scale_features="none"), CPU)
+    first, second = model.first.detach().numpy(), model.second.detach().numpy()
+    links = np.eye(5, k=1) + np.eye(5, k=-1)
+    mean = links / links.sum(axis=1, keepdims=True)
+    hidden = np.maximum(np.hstack([first[:, 0], mean @ first[:, 1]]), 0)
+    rows = np.hstack([hidden @ second[:, 0], mean @ hidden @ second[:, 1]])
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    np.testing.assert_allclose(model.encode((0, 0)).detach().numpy(), rows, atol=1e-5)
+    walks = torch.tensor([[0, 1, 0], [1, 2, 3], [2, 3, ENDED]])
+    losses = []
+    for start, other in [(0, 1), (1, 2), (1, 3), (2, 3)]:  # nobody meets themselves
+        loss = -math.log(sigmoid(rows[start] @ rows[other]))
+        losses.append(loss - sum(math.log(sigmoid(-rows[start] @ rows[one])) for one in (4, 0)))
+    found = model.meetings(torch.tensor(rows), walks, torch.tensor([4, 0]))
+    assert float(found) == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_seeds_repeat(kind: type[Embedder], small_mixed: Graph) -> None:
+    state = torch.get_rng_state()
+    one, again, other = (embed(kind, small_mixed, seed, CPU, SMALL[kind]) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_odd_graphs(kind: type[Embedder]) -> None:
+    pair = check_graph(torch.eye(3), torch.tensor([[0], [1]]))  # and a node without neighbours
+    assert np.isfinite(embed(kind, pair, 0, CPU, SMALL[kind])).all()
+    empty = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
+    if kind is SageUnsupervised:
+        assert np.isfinite(embed(kind, empty, 0, CPU, SMALL[kind])).all()
+        assert np.isfinite(embed(kind, empty, 0, CPU, SageSettings(width=8, epochs=2))).all()
+    else:
+        with pytest.raises(InputError, match="edges alone"):
+            embed(kind, empty, 0, CPU, SMALL[kind])
