@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--kept", type=Path, default=KEPT)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no check after so many")
+    parser.add_argument("--repeats", type=int, default=100, help="at most so many of each check")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     kept = json.loads(arguments.kept.read_text(encoding="utf-8")) if arguments.kept.exists() else {}
@@ -59,10 +60,11 @@ def main() -> None:
         print(table(kept))
         return
     asked = {key_of(check): check for check in checks_of(arguments.names)}
-    missing = [{**check, "device": arguments.device} for key, check in asked.items() if key not in kept]
+    few = {"device": arguments.device, "most": arguments.repeats}
+    missing = [{**check, **few} for key, check in asked.items() if key not in kept]
     started = time.perf_counter()
     for finished in in_processes(missing, run, arguments.jobs, threads=1):
-        check = {name: value for name, value in finished.task.items() if name != "device"}
+        check = {name: value for name, value in finished.task.items() if name not in few}
         words = f"{check['system']} on {check['graph']}: authors {check['figure']} ± {check['spread']}"
         if finished.record is None:
             print(f"{words}; FAILED {finished.fault}: {finished.failure}", flush=True)

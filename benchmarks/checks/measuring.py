@@ -59,14 +59,15 @@ def run(check: dict[str, Any], watch: Progress) -> dict[str, Any]:
     device = torch.device(check.pop("device", "cpu"))
     system = systems()[check["system"]]
     settings, point = _settings(system, check)
+    repeats = min(check.pop("most", 100), check.get("repeats", 5))
     found = []
-    for repeat in range(check.get("repeats", 5)):
+    for repeat in range(repeats):
         split = _split(graph, check.get("splits", "own"), repeat)
         if "labels" in system.sees:
             found.append(_classified(system, split, repeat, device, settings, point))
         else:
             found.append(_embedded(system, split, repeat, device, settings, check))
-        watch((repeat + 1) / check.get("repeats", 5))
+        watch((repeat + 1) / repeats)
     test, val = ([value for one in found for value in getattr(one, name)] for name in ("test", "val"))
     return {
         "check": check,

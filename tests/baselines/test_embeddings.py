@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-<<<<<<< HEAD
 
 from h3gnn.baselines.bgrl import BGRL, BGRLSettings, warm_cosine
 from h3gnn.baselines.dgi import DGI, DGISettings
 from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.features import raw_features, smoothed_features
 from h3gnn.baselines.views import Views
-=======
-from h3gnn.baselines.bootstrap import (
-    Bootstrap,
-    BootstrapSettings,
-    ViewMaker,
-    bootstrap_embedding,
-    warm_cosine,
-)
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-
-from h3gnn.baselines.features import raw_features, smoothed_features
-from h3gnn.baselines.layers import scaled_features
->>>>>>> sys-cluster
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.layers import SparseMatrix, adjacency, symmetric, two_hop_adjacency
 from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.systems import System
+from h3gnn.baselines.systems import ANY, System
 from h3gnn.graphs.graph import Graph
 
 
@@ -63,6 +63,14 @@ SYSTEM = System(
     kind=H2GCN,
     settings=ClassifierSettings(),
     cost="the two-hop neighbourhoods of all nodes",
-    published={},
-    source="",
+    published={
+        ANY: {
+            "width": 64,
+            "dropout": 0.5,
+            "learning_rate": 0.01,
+            "weight_decay": 5e-4,
+            "scale_features": "sums",
+        }
+    },
+    source="the defaults of the public code",
 )

@@ -111,7 +111,7 @@ class HGRL(Embedder):
     def encode(self, kept: Tensor | None = None) -> Tensor:
         """Return rows of features with dropout; columns that are not kept count as zero."""
         weight = self.first.weight.t() if kept is None else self.first.weight.t() * kept[:, None]
-        product = self.features.dropped_product(weight, self.settings.dropout)
+        product = self.features.dropped(self.settings.dropout) @ weight
         hidden = functional.dropout(torch.relu(product + self.first.bias), self.settings.dropout)
         rows: Tensor = self.second(hidden)
         return rows

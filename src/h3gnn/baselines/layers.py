@@ -235,18 +235,10 @@ class Features:
             dim=1,
         )
 
-<<<<<<< HEAD
-    def dropped_product(self, weight: Tensor, rate: float) -> Tensor:
-        """Return `X W` for weights `[in, out]`, with values of X dropped by torch's own generator."""
-        values = self._values()
-        coins = torch.rand(values.shape, device=values.device)
-        return self._times(self._dropped(coins, rate), weight)
-=======
     def dropped(self, rate: float) -> SparseMatrix | Tensor:
         """Return X after dropout that is drawn from torch's own generator, to multiply with."""
         values = nn.functional.dropout(self._values(), rate)
         return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
->>>>>>> sys-masked
 
     def _values(self) -> Tensor:
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values

@@ -43,6 +43,4 @@ SYSTEM = System(
     kind=MLP,
     settings=ClassifierSettings(),
     cost="one product with the features per epoch",
-    published={},
-    source="",
 )

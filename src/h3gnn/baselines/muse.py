@@ -121,7 +121,7 @@ class MUSE(Embedder):
     def product(self, kept: Tensor | None = None) -> Tensor:
         """Return `X W`, with values of X dropped; columns that are not kept count as zero."""
         weight = self.first.weight if kept is None else self.first.weight * kept[:, None]
-        return self.features.dropped_product(weight, self.settings.dropout)
+        return self.features.dropped(self.settings.dropout) @ weight
 
     def encode(self, product: Tensor, matrix: SparseMatrix | None = None) -> Tensor:
         """Encode `X W` over a matrix, or each node by itself."""

@@ -83,11 +83,7 @@ class SageUnsupervised(Embedder):
         return functional.normalize(self.heard(said, samples[1]), dim=1)
 
     def heard(self, said: Tensor, samples: int) -> Tensor:
-<<<<<<< HEAD
         """Join what each node says, `[nodes, 2, width]`, of itself with the mean over its neighbours."""
-=======
-        """Join what each node says of itself with its neighbours' mean; said is `[nodes, 2, width]`."""
->>>>>>> sys-cluster
         own, others = said[:, 0], said[:, 1]
         if not samples:
             return torch.cat([own, self.mean @ others], dim=1)

@@ -114,13 +114,8 @@ class SDCN(Embedder):
         told = functional.mse_loss(self.coder.decode(layers[-1]), self.features)
         of_centres = functional.kl_div(near.log(), goal, reduction="batchmean")
         of_graph = functional.kl_div(graph, goal, reduction="batchmean")
-<<<<<<< HEAD
         loss: Tensor = told + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
         return loss
-=======
-        apart: Tensor = self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
-        return told + apart
->>>>>>> sys-cluster
 
     def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return what the last convolution reads, and what it says."""
