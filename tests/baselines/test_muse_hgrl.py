@@ -62,12 +62,12 @@ def test_the_view_of_features_is_blind_to_edges_and_that_of_neighbours_to_onesel
 
 
 def test_the_controllers_loss_by_hand(path_graph: Graph) -> None:
-    model = muse(path_graph, target=0.4, target_weight=10.0, size_weight=2.0)
+    model = muse(path_graph, target=0.4, target_weight=2.0, size_weight=2.0)
     model.controller.forward = lambda *_: shares[:, None]  # type: ignore[method-assign]
     shares = torch.tensor([0.1, 0.9, 0.5, 0.5, 0.5])
     own, near = torch.eye(5), torch.eye(5)
     near[0] = -near[0]
-    expected = (-0.1 + 2.4) + 10 * abs(0.5 - 0.4) + 2 * float(np.sqrt(0.01 + 0.81 + 0.75))
+    expected = (-0.1 + 2.4) + 2 * 5 * abs(0.5 - 0.4) + 2 * float(np.sqrt(0.01 + 0.81 + 0.75))
     assert float(model.mixture_loss(own, near)) == pytest.approx(expected, rel=1e-5)
 
 
