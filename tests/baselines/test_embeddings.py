@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from h3gnn.baselines.bootstrap import (
     Bootstrap,
     BootstrapSettings,
@@ -11,9 +12,8 @@ from h3gnn.baselines.bootstrap import (
     bootstrap_embedding,
     warm_cosine,
 )
-from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
-
 from h3gnn.baselines.features import raw_features, smoothed_features
+from h3gnn.baselines.infomax import InfomaxSettings, infomax_embedding
 from h3gnn.baselines.layers import scaled_features
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
