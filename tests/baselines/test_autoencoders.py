@@ -75,8 +75,8 @@ def test_ae_tells_features_and_no_edges(small_mixed: Graph) -> None:
 
 
 def test_targets_by_hand() -> None:
-    near = student(torch.tensor([[0.0], [3.0]]), torch.tensor([[1.0], [3.0]]))
-    expected = np.array([[1 / 2, 1 / 10], [1 / 5, 1]])
+    near = student(torch.tensor([[0.0], [3.0], [3.0]]), torch.tensor([[1.0], [3.0]]))
+    expected = np.array([[1 / 2, 1 / 10], [1 / 5, 1], [1 / 5, 1]])
     expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(near.numpy(), expected, rtol=1e-6)
     clear = expected**2 / expected.sum(axis=0)
@@ -91,10 +91,10 @@ def test_sdcn_by_hand(path_graph: Graph) -> None:
     near = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
     degree = near.sum(axis=1)
     near /= np.sqrt(np.outer(degree, degree))
-    weights = [one.weight.detach().numpy() for one in [model.first, *model.others]]
-    encoder = [(one.weight.detach().numpy(), one.bias.detach().numpy()) for one in model.coder.encoder]
-    hidden = np.maximum(np.eye(5) @ encoder[0][0].T + encoder[0][1], 0)
-    code = hidden @ encoder[1][0].T + encoder[1][1]
+    held = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = [held[f"{name}.weight"] for name in ("first", "others.0", "others.1")]
+    hidden = np.maximum(held["coder.encoder.0.weight"].T + held["coder.encoder.0.bias"], 0)
+    code = hidden @ held["coder.encoder.1.weight"].T + held["coder.encoder.1.bias"]
     said = np.maximum(near @ weights[0], 0)
     said = np.maximum(near @ (0.75 * said + 0.25 * hidden) @ weights[1], 0)
     read = 0.75 * said + 0.25 * code
