@@ -134,7 +134,7 @@ SYSTEM = System(
     kind=WRGAT,
     settings=WRGATSettings(),
     cost="structural distances of each node to some twenty others, and messages on all relations' edges",
-    ranges={"layers": (1, 3, 5), "nearest": (5, 15, 0), "near_weight": (0.5, 1.0)},
+    ranges={"layers": (1, 3, 5), "nearest": (5, 15, 0), "near_weight": (0.5, 1.0, 4.0)},
     published={
         ANY: {
             "scale_features": "none",
