@@ -178,5 +178,5 @@ SYSTEM = System(
         "dropout": (0.5, 0.2),
         "learning_rate": (0.001, 0.0001),
     },
-    source="none are known: the authors' code is not public, and the paper gives only ranges",
+    source="none: no code of the authors was found, and the defaults follow a port of it in OpenHGNN",
 )

@@ -171,5 +171,5 @@ SYSTEM = System(
             **{"degree_weight": 0.01, "feature_weight": 0.01, "scale_features": "none"},
         },
     },
-    source="the public code's settings for Texas; it has none for the other graphs here",
+    source="the public code's settings for Texas, with the layers of its encoder; none found for others",
 )
