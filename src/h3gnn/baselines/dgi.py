@@ -44,6 +44,7 @@ class DGI(Embedder):
             summary=lambda z, *_: torch.sigmoid(z.mean(dim=0)),
             corruption=lambda order: order[torch.randperm(order.numel(), device=order.device)],
         )
+        nn.init.xavier_uniform_(self.infomax.get_parameter("weight"))
 
     def loss(self, epoch: int) -> Tensor:
         """Tell nodes from shuffled ones."""
@@ -63,7 +64,7 @@ class _Encoder(nn.Module):
         super().__init__()
         self.constant = (home.features, home.matrix)
         self.convolution = Convolution(features, width)
-        self.activation = nn.PReLU(width)
+        self.activation = nn.PReLU()
 
     def forward(self, order: Tensor) -> Tensor:
         features, matrix = self.constant

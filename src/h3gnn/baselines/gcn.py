@@ -44,7 +44,7 @@ SYSTEM = System(
         ANY: {
             "scale_features": "sums",
             "epochs": 200,
-            "patience": 10,
+            "patience": 200,
             "width": 16,
             "dropout": 0.5,
             "learning_rate": 0.01,

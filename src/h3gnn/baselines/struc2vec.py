@@ -129,4 +129,5 @@ SYSTEM = System(
     },
     published={ANY: {"epochs": 50, "layers": 10}},
     source="the public code's defaults, leoribeiro/struc2vec: 10 walks of 80 nodes from each, 5 times over",
+    most_nodes=50_000,
 )

@@ -46,12 +46,13 @@ class System:
         year: of the paper.
         sees: which of "features", "edges" and "labels" it learns from.
         kind: its class, an `Embedder` or a `Classifier`.
-        settings: a frozen dataclass, the defaults: the same for every graph, chosen without a look at labels.
+        settings: a frozen dataclass, the defaults: the same for every graph.
         cost: what takes its time and memory, in words.
         ranges: the values of each setting that a search chooses from.
         published: its authors' settings by graph, `ANY` for those that they use everywhere: what differs from
             the defaults. Of a classifier also `width`, `dropout`, `learning_rate` and `weight_decay`.
         source: where the published settings are from.
+        most_nodes: on a larger graph nobody would wait for it, whatever the memory; None where memory decides.
         on_test: where its authors' public code chooses on test nodes; "" where it does not.
     """
 
@@ -69,6 +70,7 @@ class System:
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
     on_test: str = ""
+    most_nodes: int | None = None
 
     def published_for(self, graph: str | None) -> dict[str, Any] | None:
         """Return what its authors change on a graph; None where they are not known to have run on it."""
@@ -85,11 +87,16 @@ class System:
         return replace(self.settings, **changes)
 
     def check_room(self, sizes: Sizes, settings: Any, free: int) -> None:
-        """Refuse a graph that needs more memory than is free, with the size that could be taken.
+        """Refuse a graph that needs more memory or time than there is, with the size that could be taken.
 
         Raises:
             TooLargeError: with the sentence.
         """
+        if self.most_nodes is not None and sizes.nodes > self.most_nodes:
+            raise TooLargeError(
+                f"{self.title} would take hours on {sizes.nodes:,} nodes ({self.cost}): it is run on up to "
+                f"{self.most_nodes:,}"
+            )
         needed = self.kind.bytes_for(sizes, settings)
         if needed <= free:
             return

@@ -149,4 +149,5 @@ SYSTEM = System(
         }
     },
     source="the public code's exp.py, susheels/gnns-and-local-assortativity, which has none by graph",
+    most_nodes=10_000,
 )

@@ -10,7 +10,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import PROTOCOLS
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import method_params
-from h3gnn.experiments.tables.specifications import CITATION, WEBKB, Entry, Table
+from h3gnn.experiments.tables.specifications import CITATION, Entry, Table
 from h3gnn.settings import BEFORE, kept_for, tuned_presets
 from h3gnn.storage.files import fingerprint
 
@@ -24,9 +24,7 @@ QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "ho
 """What a quick look changes; its numbers mean nothing."""
 
 DEVICES = ("cpu", "cuda")
-FULL_GRID = (*WEBKB, "cora", "citeseer")
-"""On these the supervised baselines choose from the full grid of settings, on others from the small."""
-BASELINE_SEEDS, BASELINE_SEEDS_OF_ONE_SPLIT = 2, 5
+BASELINE_SEEDS, BASELINE_SEEDS_OF_ONE_SPLIT = 1, 3
 """Training runs of a baseline on a graph with ten splits, and on one with a single split."""
 QUICK_BASELINE_EPOCHS = 5
 """Epochs of a baseline in a quick look."""
@@ -184,17 +182,16 @@ def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Lin
     Where its authors choose on test nodes, it is scored so, too.
     """
     usual = BASELINE_SEEDS_OF_ONE_SPLIT if graph in CITATION else BASELINE_SEEDS
-    seeds = scope.seeds_up_to(table.seeds or usual)
+    seeds = scope.seeds_up_to(BASELINE_SEEDS_OF_ONE_SPLIT if table.seeds else usual)
     if table.kind == "efficiency":
         return _system_efficiency(entry, graph, scope)
     chosen = baseline(entry.baseline, quick=scope.quick)
-    grid = "full" if graph in FULL_GRID and not scope.quick else "small"
-    params = method_params(chosen, grid=grid)
+    params = method_params(chosen)
     if chosen.takes_settings:
         params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
     params |= {"method": entry.baseline, "quick": scope.quick}
     if chosen.supervised:
-        params |= {"grid_name": grid, "grid": _axes(params["grid"])}
+        params |= {"grid": _axes(params["grid"])}
     if chosen.system and chosen.system.on_test and table.measure == "probe":
         params["protocols"] = list(PROTOCOLS)
     wants = ("clusters",) if table.measure != "probe" else ()

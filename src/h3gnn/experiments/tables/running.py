@@ -171,7 +171,6 @@ def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
             model=H3GNN(**settings) if method.takes_settings else None,
             protocol=PROTOCOLS[protocol],
             device=str(device),
-            grid=cell.params.get("grid_name", "small"),
             cluster="clusters" in cell.wants,
             name=cell.graph,
         )
