@@ -52,7 +52,7 @@ class System:
         published: its authors' settings by graph, `ANY` for those that they use everywhere: what differs from
             the defaults. Of a classifier also `width`, `dropout`, `learning_rate` and `weight_decay`.
         source: where the published settings are from.
-        most_nodes: on a larger graph nobody would wait for it, whatever the memory; None where memory decides.
+        most_nodes: on a larger graph nobody would wait for it; None where memory alone decides.
         on_test: where its authors' public code chooses on test nodes; "" where it does not.
     """
 
