@@ -3,7 +3,7 @@
 Each system has a `NAME.toml` beside this file: the figure that its authors report on a graph, and how they
 measured it. The system is trained with its authors' settings, and scored as they score: also where they
 choose on test nodes, which the row then says. A finished check is kept in `benchmarks/results/checks.json`
-with graph, hash, settings, seeds, versions and seconds; `--table` prints it as docs/baselines.md has it.
+with graph, hash, settings, seeds, versions and seconds; `--document` writes it into docs/baselines.md.
 """
 
 from __future__ import annotations
@@ -17,31 +17,61 @@ from typing import Any
 from benchmarks.checks.measuring import HERE, checks_of, key_of, run
 from h3gnn.baselines.registry import systems
 from h3gnn.experiments.workers import in_processes
-from h3gnn.storage.files import write_json
+from h3gnn.storage.files import write_atomically, write_json
 
 KEPT = HERE.parent / "results" / "checks.json"
+DOCUMENT = HERE.parent.parent / "docs" / "baselines.md"
+BEGIN, END = "<!-- checks -->", "<!-- /checks -->"
 
 
 def table(kept: dict[str, Any]) -> str:
-    """Return what is kept as Markdown."""
+    """Return what is kept as Markdown, in the order of the systems."""
     lines = [
-        "| system | graph | authors | here | difference | within one deviation | how it is scored |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| system | graph | reported | here | runs | within | how it is scored | to know |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     order = list(systems())
-    for one in sorted(kept.values(), key=lambda one: order.index(one["check"]["system"])):
+    place = {key: (order.index(one["check"]["system"]), one["check"]["graph"]) for key, one in kept.items()}
+    for one in (kept[key] for key in sorted(kept, key=lambda key: place[key])):
         check = one["check"]
-        apart = one["test"] - check["figure"]
-        within = abs(apart) <= max(check["spread"], one["spread"])
-        words = [check.get("splits", "own") + " splits", f"epoch: {check.get('epoch', 'last')}"]
-        words.append(f"probe: {check['probe']['kind']}")
         lines.append(
             f"| {systems()[check['system']].title} | {check['graph']} "
-            f"| {check['figure']} ± {check['spread']} "
-            f"| {one['test']:.1f} ± {one['spread']:.1f} | {apart:+.1f} | {'yes' if within else 'no'} "
-            f"| {', '.join(words)} |"
+            f"| {check['figure']} ± {check['spread']} ({check['source']}) "
+            f"| {one['test']:.1f} ± {one['spread']:.1f} | {one['runs']} | {_within(one)} "
+            f"| {_how(check)} | {check.get('note', '')} |"
         )
     return "\n".join(lines)
+
+
+def _within(one: dict[str, Any]) -> str:
+    """Say how far the figure here is from the reported one."""
+    check = one["check"]
+    apart = one["test"] - check["figure"]
+    if abs(apart) <= max(check["spread"], one["spread"]):
+        return "yes"
+    return f"{abs(apart):.1f} {'above' if apart > 0 else 'below'}"
+
+
+def _how(check: dict[str, Any]) -> str:
+    """Say how a figure is measured, in few words."""
+    told, splits = check["probe"], check.get("splits", "own")
+    probes = {
+        "adam": f"linear layer, {told.get('steps')} steps, step by {told.get('choose', 'validation')}",
+        "mlp": f"MLP of {told.get('layers')} layers, step by {told.get('choose', 'validation')}",
+        "logistic": "logistic regression, strength by cross-validation",
+        "own": "its own classes",
+        "clusters": f"{'its own clusters' if told.get('own') else 'k-means'}, {told.get('measure', 'acc')}",
+    }
+    epoch = check.get("epoch", "last")
+    words = ["public splits" if splits == "own" else f"{splits} %", probes[told["kind"]]]
+    return "; ".join([*words, "last epoch" if epoch == "last" else f"epoch by {epoch} nodes"])
+
+
+def document(kept: dict[str, Any]) -> str:
+    """Return docs/baselines.md with the table of what is kept."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    return f"{text[:begin]}\n\n{table(kept)}\n\n{text[end:]}"
 
 
 def main() -> None:
@@ -53,11 +83,18 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, default=KEPT)
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no check after so many")
     parser.add_argument("--repeats", type=int, default=100, help="at most so many of each check")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print what is kept")
+    parser.add_argument("--document", action="store_true", help="write it into docs/baselines.md")
     arguments = parser.parse_args()
     kept = json.loads(arguments.kept.read_text(encoding="utf-8")) if arguments.kept.exists() else {}
-    if arguments.table:
+    for check in checks_of([]):  # words may have changed since
+        if (key := key_of(check)) in kept:
+            kept[key]["check"] = check
+    if arguments.table or arguments.document:
         print(table(kept))
+        if arguments.document:
+            write_atomically(DOCUMENT, document(kept).encode())
+            write_json(arguments.kept, kept)
         return
     asked = {key_of(check): check for check in checks_of(arguments.names)}
     few = {"device": arguments.device, "most": arguments.repeats}

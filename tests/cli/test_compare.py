@@ -92,3 +92,36 @@ def emb(folder: Path) -> Path:
     path = folder / "emb.csv"
     path.write_text("node,e0\n" + "\n".join(f"{node},{node % 7}" for node in range(100)) + "\n")
     return path
+
+
+def test_all_methods_are_listed_and_one_is_shown_in_full() -> None:
+    listed = CliRunner().invoke(app, ["methods"])
+    assert listed.exit_code == 0, listed.output
+    for word in ("self-supervised", "greet", "2023", "features, edges", "clustering"):
+        assert word in listed.stdout
+    one = CliRunner().invoke(app, ["methods", "greet"])
+    for word in ("GREET", "paper:", "settings:", "ranges:", "published:", "cora:", "h3gnn.baselines.GREET"):
+        assert word in one.stdout
+    rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
+    assert {"name", "paper", "year", "sees", "settings", "ranges", "published", "cost"} <= set(rows[0])
+    wrong = CliRunner().invoke(app, ["methods", "greeet"])
+    assert isinstance(wrong.exception, InputError)
+
+
+def test_a_quick_look_says_that_it_is_one(files: Path) -> None:
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    result = run(*own, "--methods", "raw,dgi", "--quick", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "3 split(s)" in result.stdout
+    assert "a quick look" in result.stderr
+    for options in (("--quick", "--published"), ("--quick", "--trials", "2")):
+        assert isinstance(run(*own, *options).exception, InputError)
+
+
+def test_methods_are_tuned_alike(files: Path) -> None:
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    result = run(*own, "--methods", "raw,s2gc", "--trials", "3", "--json", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
+    assert (rows["raw"]["protocol"], rows["s2gc"]["protocol"]) == ("validation", "nested")
+    assert len(rows["s2gc"]["params"]["tried"]) == 3

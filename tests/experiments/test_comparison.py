@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from h3gnn.baselines.registry import systems
+from h3gnn.baselines.systems import GROUPS
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import compare as comparing
+from h3gnn.experiments import methods as methods_module
 from h3gnn.experiments.compare import Comparison, compare, read_kept
-from h3gnn.experiments.methods import METHODS, find_methods
+from h3gnn.experiments.methods import METHODS, find_methods, variant
 from h3gnn.experiments.run import run_method
 from h3gnn.graphs.graph import Graph
 
@@ -128,9 +132,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
             read_kept(tmp_path / "x.json")
 
 
-def test_the_guide_lists_every_method_and_whether_it_sees_labels() -> None:
-    from h3gnn.cli.compare import DEFAULT
-
+def test_the_guide_lists_our_own_methods_and_the_systems_page_the_others() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
     rows = [
         line.split(" | ")
@@ -138,8 +140,63 @@ def test_the_guide_lists_every_method_and_whether_it_sees_labels() -> None:
         if line.startswith("| `") and "`--methods`" not in line
     ]
     listed = {row[0].strip("| `"): row[-1].strip(" |") == "training nodes" for row in rows}
-    assert listed == {name: method.supervised for name, method in METHODS.items()}
-    assert {method.name for method in find_methods(DEFAULT)} == set(METHODS) - {"smoothed2"}
+    own = {name: method.supervised for name, method in METHODS.items() if method.system is None}
+    assert listed == own
+
+
+def test_groups_stand_for_their_systems() -> None:
+    from h3gnn.cli.compare import DEFAULT
+
+    everything = {method.name for method in find_methods("all")}
+    assert everything == set(METHODS)
+    named = {group: {method.name for method in find_methods(group)} for group in GROUPS}
+    assert "greet" in named["self-supervised"]
+    assert "gprgnn" in named["supervised"]
+    assert "line" in named["clustering"]
+    assert all("h3gnn" in names for names in named.values())
+    assert set.union(*named.values()) == set(systems()) | {"h3gnn"}
+    assert len(find_methods(DEFAULT)) < 16
+    with pytest.raises(InputError, match="for many at once"):
+        find_methods("self-supervise")
+
+
+def test_what_is_too_large_is_said_with_a_size_and_the_others_run(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods_module, "free_bytes", lambda device: 3_000_000)
+    found = compare(find_methods("raw, mvgrl"), small_mixed, seeds=[0], model=MODEL)
+    assert list(found.results) == ["raw"]
+    assert found.left_out["mvgrl"].word == "too large"
+    assert re.search(r"MVGRL would take .* on 100 nodes .* about \d+ nodes", found.left_out["mvgrl"].why)
+    assert found.as_dict()["left_out"]["mvgrl"]["word"] == "too large"
+    with pytest.raises(InputError, match="MVGRL would take"):
+        compare(find_methods("mvgrl"), small_mixed, seeds=[0], model=MODEL)
+
+
+def test_several_processes_find_what_one_finds(small_mixed: Graph) -> None:
+    chosen, told = find_methods("raw, smoothed, s2gc"), set()
+    one = compare(chosen, small_mixed, seeds=[0], model=MODEL)
+    two = compare(
+        chosen, small_mixed, seeds=[0], model=MODEL, jobs=2, watch=lambda method, share: told.add(method.name)
+    )
+    assert {name: two.results[name].probe for name in two.results} == {
+        name: one.results[name].probe for name in one.results
+    }
+    assert list(two.results) == list(one.results)
+    assert told == {"raw", "smoothed", "s2gc"}
+
+
+def test_published_settings_are_the_authors_and_quick_ones_few_epochs() -> None:
+    greet = METHODS["greet"]
+    assert variant(greet, "published", "cora").settings["neighbours"] == 20
+    assert variant(greet, "published", "cora") != variant(greet, "published", "texas")
+    assert variant(METHODS["dssl"], "published", "cora") == METHODS["dssl"]  # none are known
+    gcn = variant(METHODS["gcn"], "published", "cora")
+    assert gcn.settings["grid"] == [
+        {"width": 16, "dropout": 0.5, "learning_rate": 0.01, "weight_decay": 5e-4}
+    ]
+    assert variant(greet, "quick").settings["epochs"] == 20
+    assert len(variant(METHODS["gcn"], "quick").settings["grid"]) == 1
 
 
 def test_settings_that_are_changed_are_those_that_run(small_mixed: Graph) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison
     from h3gnn.experiments.methods import Method
 
-DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gat,h2gcn,dgi,bgrl,decoder,masked-features,h3gnn"
+DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
 QUICK_SPLITS = 3
 PANEL = "The comparison"
 MethodsOption = Annotated[
