@@ -72,7 +72,7 @@ def reproduce(
 
 def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
     from h3gnn.experiments.tables.cells import Scope
-    from h3gnn.experiments.tables.reproduce import find_tables, shown_rows
+    from h3gnn.experiments.tables.reproduce import find_tables
     from h3gnn.experiments.tables.reproduce import reproduce as run
     from h3gnn.storage.files import read_json
     from h3gnn.training.resources import pick_device
@@ -87,7 +87,7 @@ def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, dev
         if table.picture and stored in outcome.written:
             from h3gnn.report.figures import write_figure
 
-            outcome.written += write_figure(table.name, shown_rows(table, read_json(stored)["rows"]), folder)
+            outcome.written += write_figure(table.name, read_json(stored)["rows"], folder)
     return outcome
 
 

@@ -163,7 +163,7 @@ def draw_maps_before_and_after(rows: Rows) -> Any:
 
 
 def draw_radar(rows: Rows) -> Any:
-    """Draw one axis for each graph and one polygon for each method; the paper's are dashed."""
+    """Draw one axis for each graph and one polygon for each method; H3GNN's are solid."""
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     values = {(row["method"], row["graph"]): row["percent"] for row in rows}
     methods = [
@@ -178,7 +178,7 @@ def draw_radar(rows: Rows) -> Any:
     low = low - 5
     for place, method in enumerate(methods):
         own = (np.array([values[method, graph] for graph in graphs]) - low) / (high - low)
-        style = "--" if method.endswith("(paper)") else "-"
+        style = "-" if method.startswith("H3GNN") else "--"
         closed = [*range(len(graphs)), 0]
         axis.plot(
             angles[closed], own[closed], style, color=COLOURS[place % len(COLOURS)], lw=1.8, label=method

@@ -15,7 +15,7 @@ from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
 from h3gnn.experiments.tables.running import graph_of, pack, run_cells
-from h3gnn.experiments.tables.specifications import TABLES, Table, printed
+from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
 from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
 
@@ -120,17 +120,6 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
 
 def _is_here(cell: Cell, scope: Scope) -> bool:
     return bool(cell.params.get("device", scope.device) == scope.device)
-
-
-def shown_rows(table: Table, rows: Sequence[Row]) -> list[Row]:
-    """Return what a table's picture shows: its rows, and some of the paper's beside them."""
-    paper = printed("classification")
-    return list(rows) + [
-        {"method": f"{method} (paper)", "graph": graph, "protocol": "paper", "percent": value[0]}
-        for method in table.beside
-        for graph, value in paper[method].items()
-        if value is not None
-    ]
 
 
 def scored_rows(line: Line, records: Sequence[Record]) -> list[Row]:

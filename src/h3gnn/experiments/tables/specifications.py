@@ -47,7 +47,6 @@ class Table:
         seeds: training runs of a row; None for as many as its graph and preset have usually.
         purpose: which of a graph's presets.
         picture: whether a picture is drawn from the rows.
-        beside: rows of the paper's table 1 that the picture shows too.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Table:
     seeds: int | None = None
     purpose: str | None = None
     picture: bool = False
-    beside: tuple[str, ...] = ()
 
 
 def _stored(name: str) -> str:
@@ -88,7 +86,6 @@ def _table(name: str, told: dict[str, Any]) -> Table:
         "graphs": _graphs(told["graphs"]),
         "entries": tuple(_entry(given, changes) for given in told["entries"]),
         "words": _READ["words"].get(told["words"], told["words"]),
-        "beside": tuple(told.get("beside", ())),
     }
     return Table(name, **told)
 
