@@ -119,6 +119,7 @@ def embedding(system: System) -> Method:
         _each_seed(train),
         asdict(system.settings),
         has_chance=system.kind.has_chance,
+        probe="logistic" if system.kind.has_chance else "features",
         system=system,
     )
 

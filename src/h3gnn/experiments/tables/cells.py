@@ -181,6 +181,8 @@ def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Lin
 
     Where its authors choose on test nodes, it is scored so, too.
     """
+    if entry.too_large(graph):
+        return []
     usual = BASELINE_SEEDS_OF_ONE_SPLIT if graph in CITATION else BASELINE_SEEDS
     seeds = scope.seeds_up_to(BASELINE_SEEDS_OF_ONE_SPLIT if table.seeds else usual)
     if table.kind == "efficiency":

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from h3gnn.evaluation.results import RepeatedScore, paired_test
-from h3gnn.experiments.tables.specifications import TABLES, MeanStd, Table, paper_tables, printed
+from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed
 
 Row = dict[str, Any]
 """A stored row of a table."""
 Figures = dict[tuple[str, str, str], MeanStd]
 """Mean and standard deviation by method, graph and protocol, in percent."""
 
-NOTHING = "–"
+NOTHING, TOO_LARGE = "–", "too large"
 TITLES = {"citeseer": "CiteSeer", "pubmed": "PubMed"}
 """Graphs that the paper writes otherwise than with a first capital."""
 PROTOCOL_NAMES = {"published": "ours, `published`", "validation": "ours, `validation`"}
@@ -78,14 +78,18 @@ def side_by_side(table: Table, rows: Sequence[Row]) -> str:
     entries = [entry for entry in table.entries if entry.title in there]
     lines: list[list[str]] = []
 
-    def add(method: str, whose: str, values: dict[str, MeanStd | None]) -> None:
+    def add(method: str, whose: str, values: dict[str, MeanStd | None], entry: Entry | None = None) -> None:
         if any(values.get(graph) for graph in table.graphs):
-            lines.append([method, whose, *(percent(values.get(graph)) for graph in table.graphs)])
+            shown = [
+                TOO_LARGE if entry and entry.too_large(graph) else percent(values.get(graph))
+                for graph in table.graphs
+            ]
+            lines.append([method, whose, *shown])
 
     for entry in entries:
         add(entry.title, "paper", paper.get(entry.printed, {}))
         for protocol, words in PROTOCOL_NAMES.items():
-            add(entry.title, words, {g: figures.get((entry.title, g, protocol)) for g in table.graphs})
+            add(entry.title, words, {g: figures.get((entry.title, g, protocol)) for g in table.graphs}, entry)
     for name, values in paper.items():
         if name not in [entry.printed for entry in entries]:
             add(name, "paper", values)

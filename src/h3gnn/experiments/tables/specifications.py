@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from h3gnn.experiments.methods import METHODS
+from h3gnn.graphs.catalogue import benchmarks
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,12 @@ class Entry:
     changes: dict[str, Any] = field(default_factory=dict)
     baseline: str = ""
     mapped: tuple[str, ...] = ()
+
+    def too_large(self, graph: str) -> bool:
+        """Tell whether a benchmark graph is one that this system is not run on for its size."""
+        method = METHODS.get(self.baseline)
+        most = method.system.most_nodes if method is not None and method.system is not None else None
+        return most is not None and benchmarks()[graph].nodes > most
 
 
 @dataclass(frozen=True)
