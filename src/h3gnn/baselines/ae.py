@@ -1,4 +1,4 @@
-"""AE: a plain autoencoder, that tells the features of a node from a few numbers; no edges."""
+"""AE (Hinton and Salakhutdinov, 2006): tell the features of a node from a few numbers; no edges."""
 
 from __future__ import annotations
 

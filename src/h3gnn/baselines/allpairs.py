@@ -26,7 +26,7 @@ SMALLEST = 1e-30
 def bytes_for_pairs(nodes: int, matrices: int = 1) -> int:
     """Return what `mean_log_sums` takes beside its rows; `matrices` is 3 where views look within, too."""
     pairs = nodes * nodes
-    return 4 * (3 * min(pairs, BLOCK + nodes) + (matrices * pairs if matrices * pairs <= KEPT else 0))
+    return 4 * (3 * min(pairs, BLOCK + nodes) + min(matrices * pairs, KEPT))
 
 
 def mean_log_sums(

@@ -1,4 +1,4 @@
-"""MLP: two layers on a node's own features."""
+"""MLP (Rumelhart et al., 1986): two layers on a node's own features."""
 
 from __future__ import annotations
 
