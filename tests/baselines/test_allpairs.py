@@ -9,7 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines import allpairs
-from h3gnn.baselines.allpairs import LeftOut, mean_log_sums, nearest_others, two_view_loss
+from h3gnn.baselines.allpairs import (
+    LeftOut,
+    log_sums,
+    mean_log_sums,
+    nearest_others,
+    sum_of_softplus,
+    two_view_loss,
+)
 from h3gnn.baselines.layers import SparseMatrix
 
 
@@ -64,6 +71,23 @@ def test_the_loss_of_two_views_by_loops() -> None:
     value = two_view_loss(first, second, 0.5)
     assert float(value.detach()) == pytest.approx(np.mean(losses), rel=1e-6)
     assert torch.autograd.gradcheck(lambda x, y: two_view_loss(x, y, 0.5), (first, second))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_log_sums_of_rows_by_loops() -> None:
+    rows = functional.normalize(two_views()[0].detach()).requires_grad_()
+    unit = rows.detach().numpy()
+    expected = [np.log(sum(np.exp(unit[i] @ unit[k] / 0.3) for k in range(7))) for i in range(7)]
+    np.testing.assert_allclose(log_sums(rows, 0.3).detach().numpy(), expected, rtol=1e-9)
+    assert torch.autograd.gradcheck(lambda x: log_sums(x, 0.3), (rows,))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_the_softplus_of_all_pairs_is_that_of_a_matrix() -> None:
+    rows, _ = two_views()
+    plain = functional.softplus(rows @ rows.t()).sum()
+    torch.testing.assert_close(sum_of_softplus(rows), plain)
+    assert torch.autograd.gradcheck(sum_of_softplus, (rows,))
 
 
 @pytest.mark.usefixtures("blocks")

@@ -15,7 +15,6 @@ from h3gnn.baselines.gat import GAT
 from h3gnn.baselines.gcn import GCN
 from h3gnn.baselines.h2gcn import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, two_hop_adjacency
-from h3gnn.baselines.mlp import MLP
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
@@ -69,15 +68,6 @@ def test_gat_is_pygs_gat(small_mixed: Graph) -> None:
         hidden = functional.elu(first(small_mixed.dense_features(), small_mixed.edge_index))
         expected = second(hidden, small_mixed.edge_index)
         torch.testing.assert_close(stack.logits(None)[:, model], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_reach_every_weight(small_mixed: Graph) -> None:
-    for kind in (MLP, GCN, GAT, H2GCN):
-        stack = stack_on(kind, small_mixed)
-        stack.logits(Noise(MEMBERS, CPU)).square().sum().backward()  # type: ignore[no-untyped-call]
-        for name, tensor in stack.weights.tensors.items():
-            assert tensor.grad is not None, (kind, name)
-            assert bool((tensor.grad.abs().sum(dim=(0, 2)) > 0).all()), (kind, name)
 
 
 def test_h2gcn_by_hand(path_graph: Graph) -> None:
@@ -149,7 +139,7 @@ def test_wide_adam_is_torchs_adam() -> None:
 def quick(graph: Graph, seeds: list[int], memory: int = 2**28) -> tuple[Tensor, list[Any]]:
     grid = [replace(POINT, weight_decay=decay, dropout=drop) for decay, drop in ((0.001, 0.5), (0.5, 0.2))]
     found = predict(
-        GCN, graph, seeds, device=CPU, memory=memory, grid=grid, settings=ClassifierSettings(30, 30)
+        GCN, graph, seeds, device=CPU, memory=memory, grid=grid, settings=ClassifierSettings(10, 10)
     )
     return torch.stack([one.scores for one in found]), [one.chosen for one in found]
 

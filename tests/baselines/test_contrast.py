@@ -6,21 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.baselines import ccassg, contrast, gmi, grace, mvgrl, s2gc
+from h3gnn.baselines import allpairs, ccassg, gmi, grace, mvgrl, s2gc
 from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.layers import gcn_adjacency
 from h3gnn.baselines.systems import System
-from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
 LEARNING = [grace.SYSTEM, ccassg.SYSTEM, mvgrl.SYSTEM, gmi.SYSTEM]
-ALL = [*LEARNING, s2gc.SYSTEM]
 
 
 def rows_of(seed: int, nodes: int = 5, width: int = 3) -> Tensor:
@@ -34,22 +31,6 @@ def quick(system: System, **changes: Any) -> Any:
 
 def softplus(value: Any) -> Any:
     return np.log1p(np.exp(value))
-
-
-@pytest.mark.parametrize("pairs", [2**24, 20])
-def test_info_nce_is_its_formula_whole_and_in_parts(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contrast, "PAIRS", pairs)
-    first, second = rows_of(0).requires_grad_(), rows_of(1)
-    loss = contrast.info_nce(first, second, 0.4)
-    u, v = ((x / np.linalg.norm(x, axis=1, keepdims=True)) for x in (first.detach().numpy(), second.numpy()))
-    total = 0.0
-    for own, other in ((u, v), (v, u)):
-        for i in range(5):
-            right = np.exp(own[i] @ other[i] / 0.4)
-            wrong = sum(np.exp(own[i] @ x[k] / 0.4) for x in (own, other) for k in range(5) if k != i)
-            total -= np.log(right / (right + wrong)) / 10
-    assert float(loss.detach()) == pytest.approx(total)
-    assert torch.autograd.gradcheck(lambda x: contrast.info_nce(x, second, 0.4), [first], fast_mode=True)
 
 
 def test_views_that_agree_without_telling_anything_twice_have_the_least_loss() -> None:
@@ -101,15 +82,10 @@ def test_mvgrl_by_hand(path_graph: Graph) -> None:
     assert loss == pytest.approx(np.mean(right + wrong), rel=1e-5)
 
 
-def test_a_step_of_mvgrl_sees_a_part_of_the_graph(small_mixed: Graph) -> None:
-    settings = quick(mvgrl.SYSTEM, sample=40, samples=3, thin=True)
-    assert embed(mvgrl.MVGRL, small_mixed, 0, CPU, settings).shape == (100, 8)
-
-
 @pytest.mark.parametrize("pairs", [2**24, 7])
 def test_edges_are_told_from_all_other_pairs(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linked: 0–1 both ways and the five nodes with themselves, so that e is 3.5."""
-    monkeypatch.setattr(contrast, "PAIRS", pairs)
+    monkeypatch.setattr(allpairs, "BLOCK", pairs)
     rows = rows_of(5).requires_grad_()
     sources, targets = torch.tensor([0, 1, 0, 1, 2, 3, 4]), torch.tensor([1, 0, 0, 1, 2, 3, 4])
     linked = np.eye(5)
@@ -145,40 +121,11 @@ def test_smoothed_features_by_hand(path_graph: Graph) -> None:
     np.testing.assert_allclose(embed(s2gc.S2GC, path_graph, 0, CPU, settings), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("system", ALL, ids=lambda one: one.name)
-def test_seeds_repeat_and_the_callers_chance_is_left(system: System, small_mixed: Graph) -> None:
-    state = torch.get_rng_state()
-    found = [embed(system.kind, small_mixed, seed, CPU, quick(system)) for seed in (0, 0, 1)]
-    assert torch.equal(torch.get_rng_state(), state)
-    np.testing.assert_array_equal(found[0], found[1])
-    assert np.allclose(found[0], found[2]) == (not system.kind.has_chance)
-
-
 @pytest.mark.parametrize("system", LEARNING, ids=lambda one: one.name)
-def test_the_loss_falls_and_labels_are_not_looked_at(system: System, small_mixed: Graph) -> None:
-    assert small_mixed.labels is not None
+def test_the_loss_falls(system: System, small_mixed: Graph) -> None:
     settings = quick(system, epochs=30, patience=0, learning_rate=0.01)
     torch.manual_seed(0)
     model = system.kind(small_mixed, settings, CPU)
     model.begin()
     losses = [float(model.step(epoch)) for epoch in range(30)]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-    turned = replace(small_mixed, labels=small_mixed.labels.flip(0))
-    one, other = (embed(system.kind, graph, 0, CPU, quick(system)) for graph in (small_mixed, turned))
-    np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("system", ALL, ids=lambda one: one.name)
-@pytest.mark.parametrize("edges", [[], [[0, 1]]], ids=["no edge", "one edge"])
-def test_graphs_with_hardly_any_edges(system: System, edges: list[list[int]]) -> None:
-    edge_index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t()
-    graph = check_graph(torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0]]), edge_index)
-    rows: npt.NDArray[np.float32] = embed(system.kind, graph, 0, CPU, quick(system))
-    assert np.isfinite(rows).all()
-
-
-@pytest.mark.parametrize("system", ALL, ids=lambda one: one.name)
-def test_every_published_setting_and_range_is_a_setting(system: System) -> None:
-    for changes in (*system.published.values(), *({name: value[0]} for name, value in system.ranges.items())):
-        system.with_settings(changes)
-    assert all(getattr(system.settings, name) in values for name, values in system.ranges.items())

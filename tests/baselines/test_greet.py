@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import LeftOut
-from h3gnn.baselines.embedder import embed, own_chance
+from h3gnn.baselines.embedder import own_chance
 from h3gnn.baselines.greet import (
     GREET,
     GREETSettings,
@@ -106,20 +106,3 @@ def test_the_discriminator_learns_which_edges_join_alike_nodes() -> None:
     weights = torch.sigmoid(model.scores().detach()[model.edges])
     alike = group[model.ends[0]] == group[model.ends[1]]
     assert weights[alike].mean() > weights[~alike].mean() + 0.2
-
-
-@pytest.mark.parametrize("batch", [0, 32])
-def test_greet_repeats_by_seed_and_leaves_the_callers_generator(small_mixed: Graph, batch: int) -> None:
-    settings = GREETSettings(width=8, epochs=4, neighbours=3, batch=batch)
-    state = torch.get_rng_state()
-    one, again, other = (embed(GREET, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert one.shape == (100, 16)
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.parametrize("edges", [[[], []], [[0], [1]]])
-def test_few_nodes_and_no_edges_are_no_hurdle(edges: list[list[int]]) -> None:
-    graph = check_graph(torch.eye(3), torch.tensor(edges, dtype=torch.int64))
-    assert np.isfinite(embed(GREET, graph, 0, CPU, SMALL)).all()

@@ -11,47 +11,18 @@ import torch
 
 from h3gnn.baselines.attention import Attention, weighted_sum
 from h3gnn.baselines.bandana import Bandana, BandanaSettings
-from h3gnn.baselines.embedder import embed, train
+from h3gnn.baselines.embedder import train
 from h3gnn.baselines.graphmae import GraphMAE, GraphMAESettings
 from h3gnn.baselines.graphmae2 import GraphMAE2, GraphMAE2Settings
 from h3gnn.baselines.layers import SparseMatrix, adjacency
 from h3gnn.baselines.links import LinkEmbedder, area_under_curve
 from h3gnn.baselines.maskgae import MaskGAE, MaskGAESettings
-from h3gnn.baselines.registry import systems
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-NAMES = ("graphmae", "maskgae", "graphmae2", "bandana")
 QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
-
-
-def small(name: str, **changes: Any) -> Any:
-    settings = systems()[name].with_settings({"width": 8, "epochs": 12, **changes})
-    return replace(settings, heads=2) if hasattr(settings, "heads") else settings
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_seed_repeats_and_the_callers_generator_is_left_alone(name: str, small_mixed: Graph) -> None:
-    kind, settings = systems()[name].kind, small(name)
-    state = torch.get_rng_state()
-    one, again, other = (embed(kind, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert len(one) == 100
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_pair_and_a_node_without_neighbours(name: str) -> None:
-    graph = check_graph(torch.eye(3), torch.tensor([[0, 1], [1, 0]]))
-    assert np.isfinite(embed(systems()[name].kind, graph, 0, CPU, small(name))).all()
-
-
-def test_nodes_can_be_said_without_edges() -> None:
-    graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
-    assert embed(GraphMAE, graph, 0, CPU, QUIET).shape == (3, 8)
 
 
 def looped_attention(
@@ -269,13 +240,6 @@ def test_held_out_edges_are_not_seen_and_choose_the_epoch(
     assert not held & {tuple(pair) for pair in model.links.t().tolist()}
 
 
-@pytest.mark.parametrize("name", ["maskgae", "bandana"])
-def test_links_need_edges(name: str) -> None:
-    graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
-    with pytest.raises(InputError, match="learns from edges, and this graph has none"):
-        embed(systems()[name].kind, graph, 0, CPU, small(name))
-
-
 def test_bandana_loss_by_loops(path_graph: Graph) -> None:
     torch.manual_seed(0)
     model = Bandana(path_graph, BandanaSettings(width=4, drop=0.0, held_out=0.0), CPU)
@@ -342,7 +306,8 @@ def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
     with torch.no_grad():
         for fast in model.encoder.parameters():
             fast.add_(1)
-    model.follow()
+    model.begin()
+    model.after(0)
     for slow, start in zip(model.slow_encoder.parameters(), before, strict=True):
         torch.testing.assert_close(slow, start + 0.25)
 

@@ -1,4 +1,4 @@
-"""MUSE and HGRL: their losses by plain formulas, what moves with what, and that seeds repeat."""
+"""MUSE and HGRL: their losses by plain formulas, and what moves with what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings, embed, embedding_of, own_chance
+from h3gnn.baselines.embedder import embed, embedding_of, own_chance
 from h3gnn.baselines.hgrl import HGRL, HGRLSettings, apart
 from h3gnn.baselines.muse import MUSE, MUSESettings
 from h3gnn.errors import InputError
@@ -16,32 +16,6 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-SYSTEMS = [
-    (MUSE, MUSESettings(width=8, epochs=4)),
-    (HGRL, HGRLSettings(width=8, epochs=4)),
-    (HGRL, HGRLSettings(width=8, epochs=4, graph="learned", neighbours=3)),
-]
-
-
-@pytest.mark.parametrize(("kind", "settings"), SYSTEMS)
-def test_seeds_repeat_and_the_callers_generator_is_untouched(
-    small_mixed: Graph, kind: type[Embedder], settings: EmbedderSettings
-) -> None:
-    state = torch.get_rng_state()
-    one, again, other = (embed(kind, small_mixed, seed, CPU, settings) for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert one.shape == (100, 8)
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.parametrize(("kind", "settings"), SYSTEMS)
-@pytest.mark.parametrize("edges", [[[], []], [[0], [1]]])
-def test_few_nodes_and_no_edges_are_no_hurdle(
-    kind: type[Embedder], settings: EmbedderSettings, edges: list[list[int]]
-) -> None:
-    graph = check_graph(torch.eye(3), torch.tensor(edges, dtype=torch.int64))
-    assert np.isfinite(embed(kind, graph, 0, CPU, settings)).all()
 
 
 def muse(graph: Graph, **changes: float) -> MUSE:
@@ -83,11 +57,11 @@ def test_the_embedding_mixes_both_views_by_the_controllers_shares(path_graph: Gr
 @pytest.mark.parametrize("target", [0.3, 0.7])
 def test_shares_of_neighbours_come_to_their_target(small_mixed: Graph, target: float) -> None:
     """Between views that stay, and more of neighbours that differ than of those that are alike."""
-    model = muse(small_mixed, target=target, gate_dropout=0.0, learning_rate=0.003)
+    model = muse(small_mixed, target=target, gate_dropout=0.0, learning_rate=0.01)
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(100, 6, generator=generator)
     near = torch.where(torch.arange(100)[:, None] < 50, own, torch.randn(100, 6, generator=generator))
-    for _ in range(400):
+    for _ in range(150):
         model.mixing.zero_grad()
         model.mixture_loss(own, near).backward()  # type: ignore[no-untyped-call]
         model.mixing.step()

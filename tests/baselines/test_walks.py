@@ -14,16 +14,10 @@ from h3gnn.baselines.line import LINE, LINESettings
 from h3gnn.baselines.node2vec import NodeToVec, NodeToVecSettings
 from h3gnn.baselines.sageunsup import SageSettings, SageUnsupervised
 from h3gnn.baselines.skipgram import ENDED, SkipGram, Walker
-from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-SMALL = {
-    NodeToVec: NodeToVecSettings(width=8, epochs=2, walk_length=10, window=3, back=2.0, away=0.5),
-    LINE: LINESettings(width=8, epochs=3),
-    SageUnsupervised: SageSettings(width=8, epochs=4, samples=(3, 2)),
-}
 
 
 def two_cliques() -> Graph:
@@ -121,25 +115,3 @@ def test_sage_by_hand(path_graph: Graph) -> None:
         losses.append(loss - sum(math.log(sigmoid(-rows[start] @ rows[one])) for one in (4, 0)))
     found = model.meetings(torch.tensor(rows), walks, torch.tensor([4, 0]))
     assert float(found) == pytest.approx(np.mean(losses), rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_seeds_repeat(kind: type[Embedder], small_mixed: Graph) -> None:
-    state = torch.get_rng_state()
-    one, again, other = (embed(kind, small_mixed, seed, CPU, SMALL[kind]) for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    np.testing.assert_array_equal(one, again)
-    assert not np.allclose(one, other)
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_odd_graphs(kind: type[Embedder]) -> None:
-    pair = check_graph(torch.eye(3), torch.tensor([[0], [1]]))  # and a node without neighbours
-    assert np.isfinite(embed(kind, pair, 0, CPU, SMALL[kind])).all()
-    empty = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
-    if kind is SageUnsupervised:
-        assert np.isfinite(embed(kind, empty, 0, CPU, SMALL[kind])).all()
-        assert np.isfinite(embed(kind, empty, 0, CPU, SageSettings(width=8, epochs=2))).all()
-    else:
-        with pytest.raises(InputError, match="edges alone"):
-            embed(kind, empty, 0, CPU, SMALL[kind])

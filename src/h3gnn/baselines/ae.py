@@ -1,4 +1,4 @@
-"""AE: a plain autoencoder, that tells the features of a node from a few numbers; no edges."""
+"""AE (Hinton and Salakhutdinov, 2006): tell the features of a node from a few numbers; no edges."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings
-from h3gnn.baselines.layers import Features, scaled_features
+from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings, shuffled_batches
+from h3gnn.baselines.layers import scaled_features
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.graphs.graph import Graph
 
@@ -46,17 +46,16 @@ class AE(BatchEmbedder):
 
     def build(self, graph: Graph) -> None:
         """Make the layers."""
-        self.features = dense(scaled_features(graph, self.device, self.settings.scale_features))
+        self.features = scaled_features(graph, self.device, self.settings.scale_features).dense()
         self.coder = Autoencoder(graph.num_features, self.settings.hidden, self.settings.width)
 
     def batches(self) -> Iterator[Tensor]:
         """Give the nodes in a new order, some at a time."""
-        yield from torch.split(torch.randperm(len(self.features), device=self.device), self.settings.batch)
+        yield from shuffled_batches(len(self.features), self.settings.batch, self.device)
 
     def batch_loss(self, batch: Tensor) -> Tensor:
         """Return how far the features are from what they were."""
-        rows = self.features[batch]
-        return functional.mse_loss(self.coder.decode(self.coder.encode(rows)[-1]), rows)
+        return self.coder.error(self.features[batch])
 
     def embedding(self) -> Tensor:
         """Return the narrowest layer."""
@@ -81,6 +80,10 @@ class Autoencoder(nn.Module):
         """Return features from embeddings."""
         return _layers(self.decoder, rows)[-1]
 
+    def error(self, rows: Tensor) -> Tensor:
+        """Return how far features are from what is told of them."""
+        return functional.mse_loss(self.decode(self.encode(rows)[-1]), rows)
+
 
 def _layers(layers: nn.ModuleList, rows: Tensor) -> list[Tensor]:
     """Return what each layer says, with ReLU after all but the last."""
@@ -89,11 +92,6 @@ def _layers(layers: nn.ModuleList, rows: Tensor) -> list[Tensor]:
         rows = layer(rows) if place == len(layers) else torch.relu(layer(rows))
         said.append(rows)
     return said
-
-
-def dense(features: Features) -> Tensor:
-    """Return constant features as a dense matrix."""
-    return features.matrix if isinstance(features.matrix, Tensor) else features.matrix.csr().to_dense()
 
 
 def autoencoder_bytes(sizes: Sizes, settings: Any) -> int:

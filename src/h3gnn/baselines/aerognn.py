@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
-from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends, pairs_of
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -61,16 +61,15 @@ class AEROGNN(Classifier):
         """Return what adds up the two ends of each pair, and what reads and sums both ways of the edges."""
         edges = adjacency(graph, self_loops=True)
         count, nodes = edges.cols.numel(), graph.num_nodes
-        low, high = torch.minimum(edges.rows, edges.cols), torch.maximum(edges.rows, edges.cols)
-        keys, pair = torch.unique(low * nodes + high, return_inverse=True)
-        place, ones = torch.arange(count), torch.ones(count)
+        pairs, pair = pairs_of(edges)
+        ends = edge_ends(edges)
         order = torch.argsort(pair * nodes + edges.rows)
         twice = torch.where(edges.rows == edges.cols, 2.0, 1.0)  # both ends of a self-loop are one node
         return {
-            "ends": SparseMatrix(pair[order], edges.rows[order], twice[order], (keys.numel(), nodes)),
-            "pair": SparseMatrix(place, pair, ones, (count, keys.numel())),
-            "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
-            "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+            "ends": SparseMatrix(pair[order], edges.rows[order], twice[order], (pairs, nodes)),
+            "pair": SparseMatrix(torch.arange(count), pair, torch.ones(count), (count, pairs)),
+            "source": ends["source"],
+            "sum": ends["sum"],
         }
 
     @classmethod
@@ -105,7 +104,7 @@ class AEROGNN(Classifier):
         hidden = self.ground.features.product(self.weights["map 0"], noise) + self.weights["map 0 bias"]
         for layer in range(1, self.settings.layers):
             hidden = functional.elu(hidden)
-            hidden = hidden if noise is None else noise.drop(hidden)
+            hidden = self.dropped(hidden, noise)
             hidden = self.dense(hidden, f"map {layer}") + self.weights[f"map {layer} bias"]
         found = functional.elu(self.gather(hidden))
         found = found if noise is None or not self.settings.last_dropout else noise.drop(found)

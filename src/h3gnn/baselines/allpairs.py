@@ -1,4 +1,4 @@
-"""What is asked of all pairs of nodes, a block of rows at a time: nearest others, and sums of exponentials.
+"""What is asked of all pairs of nodes, a block of rows at a time: nearest others, and sums over pairs.
 
 A contrastive loss needs a sum over all nodes for each node. Its gradient is known as soon as the sums are, so
 both are made in one go: no matrix of all pairs outlives the call, and on large graphs none is ever whole.
@@ -24,9 +24,14 @@ SMALLEST = 1e-30
 
 
 def bytes_for_pairs(nodes: int, matrices: int = 1) -> int:
-    """Return what `mean_log_sums` takes beside its rows; `matrices` is 3 where views look within, too."""
+    """Return what sums over pairs take beside their rows.
+
+    Args:
+        nodes: how many there are.
+        matrices: how many `mean_log_sums` may keep, 3 where views look within, too; 0 for other sums.
+    """
     pairs = nodes * nodes
-    return 4 * (3 * min(pairs, BLOCK + nodes) + (matrices * pairs if matrices * pairs <= KEPT else 0))
+    return 4 * (3 * min(pairs, BLOCK + nodes) + min(matrices * pairs, KEPT))
 
 
 def mean_log_sums(
@@ -64,6 +69,18 @@ def two_view_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """
     alike = functional.cosine_similarity(first, second, dim=1).mean() / temperature
     return mean_log_sums(first, second, temperature, within=True) - alike
+
+
+def log_sums(rows: Tensor, temperature: float) -> Tensor:
+    r"""Return :math:`\log \sum_k e^{z_i^\top z_k / \tau}` of every row, which has unit length; `[nodes]`."""
+    sums: Tensor = _LogSums.apply(rows, temperature)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def sum_of_softplus(rows: Tensor) -> Tensor:
+    r"""Return :math:`\sum_{ij} \log(1 + e^{z_i^\top z_j})` over all pairs of rows `[nodes, channels]`."""
+    total: Tensor = _SumOfSoftplus.apply(rows)  # type: ignore[no-untyped-call]
+    return total
 
 
 class LeftOut:
@@ -130,6 +147,47 @@ class _MeanLogSums(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         to_first, to_second = ctx.saved_tensors
         return to_first * gradients[0], to_second * gradients[0], None, None, None
+
+
+class _LogSums(torch.autograd.Function):
+    """See `log_sums`; blocks are made again for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, temperature: float) -> Tensor:
+        ctx.temperature = temperature
+        sums = _LogSums.block(rows, temperature).sums()[0]
+        ctx.save_for_backward(rows, sums)
+        return sums.log() + 1 / temperature
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rows, sums = ctx.saved_tensors
+        share = gradients[0] / sums / ctx.temperature
+        return _LogSums.block(rows, ctx.temperature).inner_gradient(share), None
+
+    @staticmethod
+    def block(rows: Tensor, temperature: float) -> _Block:
+        return _Block(rows, rows, temperature, LeftOut.nothing(rows), keep=KEPT + 1)
+
+
+class _SumOfSoftplus(torch.autograd.Function):
+    r"""See `sum_of_softplus`; the gradient, :math:`2 \sigma(Z Z^\top) Z`, is made with the value."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        total, gradient = rows.new_zeros(()), torch.empty_like(rows)
+        for block in blocks_of(len(rows)):
+            products = rows[block] @ rows.t()
+            total += functional.softplus(products).sum()
+            if ctx.needs_input_grad[0]:
+                gradient[block] = products.sigmoid_() @ rows
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        saved: Tensor = ctx.saved_tensors[0]
+        return 2 * gradients[0] * saved
 
 
 class _Block:

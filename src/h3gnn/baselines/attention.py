@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,38 +52,14 @@ class Attention(nn.Module):
 def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
     """Return, for each node and head, the sum over its edges of share times the other end's values.
 
+    One sparse product for each head, so that no message is kept for backward.
+
     Args:
         hidden: `[nodes, heads, channels]`.
         shares: `[edges, heads]`.
         edges: the places; their own values do not count.
     """
-    result: Tensor = _WeightedSum.apply(hidden, shares, edges)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _WeightedSum(torch.autograd.Function):
-    """One sparse product for each head, so that no message is kept for backward."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
-        ctx.save_for_backward(hidden, shares)
-        ctx.edges = edges
-        heads = range(shares.shape[1])
-        return torch.stack(
-            [_matrix(edges, shares, head).csr() @ hidden[:, head].contiguous() for head in heads], dim=1
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        (hidden, shares), edges, back, towards = ctx.saved_tensors, ctx.edges, [], []
-        for head in range(shares.shape[1]):
-            reached, sent = gradients[0][:, head].contiguous(), hidden[:, head]
-            back.append(_matrix(edges, shares, head).transposed_csr() @ reached)
-            towards.append(
-                (reached.index_select(0, edges.rows) * sent.index_select(0, edges.cols)).sum(dim=1)
-            )
-        return torch.stack(back, dim=1), torch.stack(towards, dim=1), None
-
-
-def _matrix(edges: SparseMatrix, shares: Tensor, head: int) -> SparseMatrix:
-    return edges.with_values(shares[:, head].contiguous())
+    heads = [
+        edges.with_values(shares[:, head].contiguous()) @ hidden[:, head] for head in range(shares.shape[1])
+    ]
+    return torch.stack(heads, dim=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import Convolution, Features, scaled_features
+from h3gnn.baselines.encoders import GraphEncoder, linear_layers
+from h3gnn.baselines.layers import Features, scaled_features
+from h3gnn.baselines.moving import follow, half_cosine, set_rate, warm_cosine
 from h3gnn.baselines.systems import ANY, System
 from h3gnn.baselines.views import View, Views
 from h3gnn.graphs.graph import Graph
@@ -42,87 +43,51 @@ class BGRL(Embedder):
         \cos(p(z^1_v), \bar z^2_v) + \cos(p(z^2_v), \bar z^1_v)
     """
 
+    adam = torch.optim.AdamW
+
     def build(self, graph: Graph) -> None:
         """Make both encoders and the predictor."""
         width = self.settings.width
         features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
-        self.online, self.target = Encoder(features, width), Encoder(features, width).requires_grad_(False)
-        layers = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.predictor = nn.Sequential(layers[0], nn.PReLU(), layers[1])
-        for layer in layers:
+        self.online, self.target = _encoder(features, width), _encoder(features, width).requires_grad_(False)
+        self.predictor = linear_layers(width, 2 * width, width, activation=nn.PReLU)
+        for layer in (self.predictor[0], self.predictor[2]):
+            assert isinstance(layer, nn.Linear)
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW over the online part."""
-        trained = [*self.online.parameters(), *self.predictor.parameters()]
-        return torch.optim.AdamW(
-            trained, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
-        )
-
     def loss(self, epoch: int) -> Tensor:
         """Predict each view's target from the other."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.settings.learning_rate * warm_cosine(epoch, self.settings.epochs)
+        set_rate(self.optimiser, self.settings.learning_rate * warm_cosine(epoch, self.settings.epochs))
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
         return self.disagreement(*(self.views.draw(*one) for one in shares))
 
     def disagreement(self, first: View, second: View) -> Tensor:
         """Return the loss of two views."""
         with torch.no_grad():
-            targets = self.target(second), self.target(first)
-        predicted = self.predictor(self.online(first)), self.predictor(self.online(second))
+            targets = [self.target(view.matrix, view.kept_columns) for view in (second, first)]
+        encoded = [self.online(view.matrix, view.kept_columns) for view in (first, second)]
+        predicted = [self.predictor(rows) for rows in encoded]
         alike = [functional.cosine_similarity(p, t, dim=1) for p, t in zip(predicted, targets, strict=True)]
         return 2 - (alike[0] + alike[1]).mean()
 
     def after(self, epoch: int) -> None:
         """Move the target towards the online encoder."""
-        self.follow(1 - (1 - self.settings.momentum) * _cosine(epoch / self.settings.epochs))
-
-    @torch.no_grad()
-    def follow(self, momentum: float) -> None:
-        """Move the target by a share of 1 - momentum."""
-        for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
-            slow.lerp_(fast, 1 - momentum)
+        moved = (1 - self.settings.momentum) * half_cosine(epoch / self.settings.epochs)
+        follow(self.target, self.online, 1 - moved)
 
     def embedding(self) -> Tensor:
         """Encode the whole graph with the online encoder."""
-        rows: Tensor = self.online(self.views.full())
+        rows: Tensor = self.online(self.views.full().matrix)
         return rows
 
 
-class Encoder(nn.Module):
-    """Two graph convolutions, each with batch norm and a PReLU."""
-
-    def __init__(self, features: Features, width: int) -> None:
-        super().__init__()
-        self.features = features
-        self.first = Convolution(features.shape[1], 2 * width)
-        self.second = Convolution(2 * width, width)
-        self.norms = nn.ModuleList(
-            [nn.BatchNorm1d(2 * width, momentum=0.01), nn.BatchNorm1d(width, momentum=0.01)]
-        )
-        self.activations = nn.ModuleList([nn.PReLU(), nn.PReLU()])
-
-    def forward(self, view: View) -> Tensor:
-        """Return the embedding of a view."""
-        hidden = self.first.of_features(self.features, view.matrix, view.kept_columns)
-        hidden = self.activations[0](self.norms[0](hidden))
-        embedding: Tensor = self.activations[1](self.norms[1](self.second(hidden, view.matrix)))
-        return embedding
-
-
-def warm_cosine(epoch: int, epochs: int) -> float:
-    """Return the share of the learning rate: a line up over the first tenth, then half a cosine down."""
-    warm = max(1, epochs // 10)
-    if epoch < warm:
-        return (epoch + 1) / warm
-    return _cosine((epoch - warm) / max(1, epochs - warm))
-
-
-def _cosine(share: float) -> float:
-    return (1 + math.cos(math.pi * share)) / 2
+def _encoder(features: Features, width: int) -> GraphEncoder:
+    """Return two graph convolutions, each with batch norm and a PReLU."""
+    widths = 2 * width, width
+    after = [nn.Sequential(nn.BatchNorm1d(one, momentum=0.01), nn.PReLU()) for one in widths]
+    return GraphEncoder(features, widths, after)
 
 
 SYSTEM = System(

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from h3gnn.baselines.contrast import GraphEncoder
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import scaled_features
+from h3gnn.baselines.encoders import GraphEncoder
+from h3gnn.baselines.layers import scaled_features, standard_columns
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.baselines.views import Views
 from h3gnn.graphs.graph import Graph
@@ -55,7 +55,7 @@ class CCASSG(Embedder):
         features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
         widths = [self.settings.width] * self.settings.layers
-        self.encoder = GraphEncoder(features, widths, nn.ReLU, at_the_end=False)
+        self.encoder = GraphEncoder(features, widths, [*(nn.ReLU() for _ in widths[1:]), nn.Identity()])
 
     def loss(self, epoch: int) -> Tensor:
         """Compare two views that are drawn alike."""
@@ -71,16 +71,10 @@ class CCASSG(Embedder):
 
 def correlation_loss(first: Tensor, second: Tensor, decorrelation: float) -> Tensor:
     """Return the loss of two views' rows `[nodes, D]`."""
-    first, second = _columns(first), _columns(second)
+    first, second = standard_columns(first), standard_columns(second)
     one = torch.eye(first.shape[1], device=first.device)
     spread = sum((view.t() @ view - one).square().sum() for view in (first, second))
     return decorrelation * spread - (first * second).sum()
-
-
-def _columns(rows: Tensor) -> Tensor:
-    """Return columns of mean 0 and length 1."""
-    centred = rows - rows.mean(dim=0)
-    return centred / centred.square().sum(dim=0).clamp_min(1e-12).sqrt()
 
 
 SYSTEM = System(

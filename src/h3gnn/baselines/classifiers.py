@@ -104,6 +104,11 @@ class Classifier:
         """Return the scores before the softmax, `[nodes, models, classes]`; with noise, in training."""
         raise NotImplementedError
 
+    @staticmethod
+    def dropped(x: Tensor, noise: Noise | None) -> Tensor:
+        """Return values after dropout; without noise, as they are."""
+        return x if noise is None else noise.drop(x)
+
     def dense(self, x: Tensor, name: str) -> Tensor:
         """Return `x W` for each model's own rows `[nodes, models, in]`."""
         return torch.einsum("nmc,cmk->nmk", x, self.weights[name])

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import Convolution, gcn_adjacency, scaled_features
+from h3gnn.baselines.encoders import GraphEncoder
+from h3gnn.baselines.layers import SparseMatrix, gcn_adjacency, scaled_features
 from h3gnn.baselines.systems import ANY, System
 from h3gnn.graphs.graph import Graph
 
@@ -34,13 +35,13 @@ class DGI(Embedder):
         """Make one convolution, and PyG's class around it."""
         from torch_geometric.nn import DeepGraphInfomax
 
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
-        self.matrix = gcn_adjacency(graph, self.device)
+        width = self.settings.width
+        features = scaled_features(graph, self.device, self.settings.scale_features)
+        encoder = GraphEncoder(features, [width], [nn.PReLU()])
         self.order = torch.arange(graph.num_nodes, device=self.device)
-        encoder = _Encoder(self, graph.num_features, self.settings.width)
         self.infomax = DeepGraphInfomax(
-            self.settings.width,
-            encoder,
+            width,
+            _InOrder(encoder, gcn_adjacency(graph, self.device)),
             summary=lambda z, *_: torch.sigmoid(z.mean(dim=0)),
             corruption=lambda order: order[torch.randperm(order.numel(), device=order.device)],
         )
@@ -57,20 +58,15 @@ class DGI(Embedder):
         return rows
 
 
-class _Encoder(nn.Module):
-    """One graph convolution and a PReLU, over the nodes' features in a given order."""
+class _InOrder(nn.Module):
+    """An encoder over the nodes' features in a given order."""
 
-    def __init__(self, home: DGI, features: int, width: int) -> None:
+    def __init__(self, encoder: GraphEncoder, matrix: SparseMatrix) -> None:
         super().__init__()
-        self.constant = (home.features, home.matrix)
-        self.convolution = Convolution(features, width)
-        self.activation = nn.PReLU()
+        self.encoder, self.matrix = encoder, matrix
 
     def forward(self, order: Tensor) -> Tensor:
-        features, matrix = self.constant
-        product = features.product(self.convolution.weight.unsqueeze(1)).squeeze(1)
-        rows: Tensor = self.activation(matrix @ product.index_select(0, order) + self.convolution.bias)
-        return rows
+        return self.encoder.along(self.matrix, self.encoder.product().index_select(0, order))
 
 
 SYSTEM = System(

@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import (
-    Convolution,
-    Features,
-    SparseMatrix,
-    adjacency,
-    gcn_adjacency,
-    scaled_features,
-    to_device,
-)
+from h3gnn.baselines.encoders import GraphEncoder, linear_layers
+from h3gnn.baselines.layers import Features, adjacency, gcn_adjacency, scaled_features, to_device
+from h3gnn.baselines.moving import follow
 from h3gnn.baselines.neighbours import Neighbours
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -71,6 +65,7 @@ class DSSL(Embedder):
     the direction of the mean of the nodes whose likeliest cluster it is, by :math:`q(k \mid v)`.
     """
 
+    adam = torch.optim.AdamW
     prototypes: Tensor
 
     @classmethod
@@ -83,28 +78,28 @@ class DSSL(Embedder):
         """Make both encoders and the three networks; draw the neighbours and where prototypes begin."""
         width, clusters = self.settings.width, self.settings.prototypes
         features = scaled_features(graph, self.device, self.settings.scale_features)
-        matrix = gcn_adjacency(graph, self.device)
-        self.online = _Encoder(features, matrix, width, self.settings.dropout)
-        self.target = _Encoder(features, matrix, width, self.settings.dropout).requires_grad_(False)
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.online = self.encoder(features)
+        self.target = self.encoder(features).requires_grad_(False)
         self.target.load_state_dict(self.online.state_dict())
-        self.inference, self.predictor = _two_layers(width, clusters), _two_layers(width, width)
-        self.shift = nn.Sequential(nn.Linear(clusters, width), nn.ReLU(), nn.Linear(width, width))
+        self.inference = linear_layers(width, width, clusters)
+        self.predictor = linear_layers(width, width, width)
+        self.shift = linear_layers(clusters, width, width)
         loops = to_device(adjacency(graph, self_loops=True), self.device)
-        self.near = Neighbours(loops).draw(self.settings.samples).nodes
+        self.near = Neighbours(loops).draw(self.settings.samples)
         self.register_buffer("prototypes", functional.normalize(torch.randn(clusters, width), dim=1))
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW over all but the target."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return torch.optim.AdamW(
-            trained, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
-        )
+    def encoder(self, features: Features) -> GraphEncoder:
+        """Return two graph convolutions, with batch norm, ReLU and dropout between them."""
+        width = self.settings.width
+        between = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(self.settings.dropout))
+        return GraphEncoder(features, [width, width], [between, nn.Identity()])
 
     def loss(self, epoch: int) -> Tensor:
         """Predict neighbours by clusters, and keep the clusters near the prior."""
-        here = functional.normalize(self.online(), dim=1)
+        here = functional.normalize(self.online(self.matrix), dim=1)
         with torch.no_grad():
-            there = functional.normalize(self.target(), dim=1)[self.near]
+            there = functional.normalize(self.target(self.matrix), dim=1)[self.near]
         scores = self.inference(here[:, None] * there)  # [nodes, samples, clusters]
         self.seen = here.detach(), scores.detach()
         drawn = functional.gumbel_softmax(scores, dim=2)
@@ -122,8 +117,7 @@ class DSSL(Embedder):
     @torch.no_grad()
     def after(self, epoch: int) -> None:
         """Move the target towards the encoder, and the prototypes to their nodes."""
-        for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
-            slow.lerp_(fast, 1 - self.settings.momentum)
+        follow(self.target, self.online, self.settings.momentum)
         embedding, scores = self.seen
         self.gather(embedding, scores.softmax(dim=2).mean(dim=1).argmax(dim=1))
 
@@ -135,28 +129,8 @@ class DSSL(Embedder):
 
     def embedding(self) -> Tensor:
         """Encode the graph."""
-        rows: Tensor = self.online()
+        rows: Tensor = self.online(self.matrix)
         return rows
-
-
-class _Encoder(nn.Module):
-    """Two graph convolutions, with batch norm, ReLU and dropout between them."""
-
-    def __init__(self, features: Features, matrix: SparseMatrix, width: int, dropout: float) -> None:
-        super().__init__()
-        self.features, self.matrix = features, matrix
-        self.first, self.second = Convolution(features.shape[1], width), Convolution(width, width)
-        self.between = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout))
-
-    def forward(self) -> Tensor:
-        """Return the embedding of the graph."""
-        hidden = self.between(self.first.of_features(self.features, self.matrix))
-        rows: Tensor = self.second(hidden, self.matrix)
-        return rows
-
-
-def _two_layers(width: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
 
 
 SYSTEM = System(

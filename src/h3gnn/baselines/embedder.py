@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.moving import set_rate
 from h3gnn.baselines.systems import Sizes
 from h3gnn.errors import LossError
 from h3gnn.graphs.graph import Graph
@@ -57,6 +58,8 @@ class Embedder(nn.Module):
 
     has_chance = True
     """Whether seeds matter; a system without chance sets this to False."""
+    adam: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
+    """What moves the parameters."""
 
     def __init__(self, graph: Graph, settings: Any, device: torch.device) -> None:
         super().__init__()
@@ -90,10 +93,11 @@ class Embedder(nn.Module):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Return what moves the parameters; by default Adam with one rate for all that have a gradient."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return torch.optim.Adam(
-            trained, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
-        )
+        return self.adam_of(parameter for parameter in self.parameters() if parameter.requires_grad)
+
+    def adam_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return Adam with the rate and the decay of the settings."""
+        return self.adam(parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay)
 
     def begin(self) -> None:
         """Get ready to train: called once, on the device, before the first `step`."""
@@ -129,8 +133,7 @@ class BatchEmbedder(Embedder):
     def step(self, epoch: int) -> Tensor:
         """Take one step for each batch, and return the mean of their losses."""
         if self.falling:
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.settings.learning_rate * (1 - epoch / self.settings.epochs)
+            set_rate(self.optimiser, self.settings.learning_rate * (1 - epoch / self.settings.epochs))
         losses = []
         for batch in self.batches():
             self.optimiser.zero_grad()
@@ -140,6 +143,11 @@ class BatchEmbedder(Embedder):
             losses.append(loss.detach())
         self.after(epoch)
         return torch.stack(losses).mean()
+
+
+def shuffled_batches(nodes: int, size: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Return all nodes in a new order, so many at a time."""
+    return torch.split(torch.randperm(nodes, device=device), size)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ class FAGCN(Classifier):
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         """Return the ends of each edge, and what sums edges into their targets by both ends' degrees."""
         scaled = symmetric(adjacency(graph, self_loops=False))
-        ends = edge_ends(scaled)
-        return {**ends, "sum": ends["sum"].with_values(scaled.values)}
+        return edge_ends(scaled, scaled.values)
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -79,7 +78,7 @@ class FAGCN(Classifier):
         """Map, look at neighbours through the gates, map."""
         first = self.ground.features.product(self.weights["first"], noise)
         start = functional.relu(first + self.weights["first bias"])
-        start = start if noise is None else noise.drop(start)
+        start = self.dropped(start, noise)
         hidden = start
         for layer in range(self.settings.layers):
             hidden = self.settings.keep * start + self.gathered(hidden, layer, noise)
@@ -94,7 +93,7 @@ class FAGCN(Classifier):
         }
         score = ends["target"] @ seen["to"] + ends["source"] @ seen["from"]
         gate = torch.tanh(score + self.weights[f"gate {layer} bias"])
-        gate = gate if noise is None else noise.drop(gate)
+        gate = self.dropped(gate, noise)
         return ends["sum"] @ (gate * (ends["source"] @ hidden))
 
 

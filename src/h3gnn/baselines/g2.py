@@ -60,11 +60,10 @@ class G2(Classifier):
         if settings.exponent < 1:
             raise InputError(f"G²'s exponent is {settings.exponent:g}; it must be at least 1")
         near = adjacency(graph, self_loops=False)
-        ends = edge_ends(near)
         mean = neighbour_mean(near)
         each = neighbour_mean(near.with_values(torch.ones_like(near.values)))
         inner = mean if settings.inner == "sage" else symmetric(adjacency(graph, self_loops=True))
-        return {**ends, "sum": ends["sum"].with_values(each.values), "inner": inner}
+        return {**edge_ends(near, each.values), "inner": inner}
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
 from h3gnn.baselines.layers import Convolution, Features, SparseMatrix, gcn_adjacency, scaled_features
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.graphs.graph import Graph
-
-PAIRS_AT_ONCE = 2**24
-"""Pairs of nodes whose inner products are in memory at the same time."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class GAE(Embedder):
         """Return layers, what is kept for each node and edge, and a block of pairs."""
         layers = sizes.features * (settings.hidden * 4 + sizes.nodes)
         rows = sizes.nodes * (settings.hidden * 6 + settings.width * 12)
-        pairs = 3 * min(PAIRS_AT_ONCE, sizes.nodes**2) if settings.all_pairs else 0
-        return 4 * int(layers + rows + pairs + sizes.edges * (12 + 6 * settings.width))
+        pairs = bytes_for_pairs(sizes.nodes, 0) if settings.all_pairs else 0
+        return 4 * int(layers + rows + sizes.edges * (12 + 6 * settings.width)) + pairs
 
     def build(self, graph: Graph) -> None:
         """Make the convolutions, and PyG's class around them."""
@@ -83,34 +81,12 @@ class GAE(Embedder):
         linked = min(max(1, self.edges.shape[1] - self.nodes), count - 1)
         weight = (count - linked) / linked
         of_edges = (weight * functional.softplus(-products) - functional.softplus(products)).sum()
-        everything: Tensor = AllPairs.apply(rows)  # type: ignore[no-untyped-call]
-        return (everything + of_edges) / (2 * (count - linked))
+        return (sum_of_softplus(rows) + of_edges) / (2 * (count - linked))
 
     def embedding(self) -> Tensor:
         """Encode the graph; of VGAE, the mean."""
         rows: Tensor = self.coder.encode(self.features, self.matrix)
         return rows
-
-
-class AllPairs(torch.autograd.Function):
-    r""":math:`\sum_{ij} \log(1 + e^{z_i^\top z_j})`; its gradient is :math:`2 \sigma(Z Z^\top) Z`."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        """Add up block by block; the gradient comes with it."""
-        total, gradients = rows.new_zeros(()), []
-        for block in torch.split(rows, max(1, PAIRS_AT_ONCE // len(rows))):
-            products = block @ rows.mT
-            total += functional.softplus(products).sum()
-            gradients.append(products.sigmoid_() @ rows)
-        ctx.save_for_backward(2 * torch.cat(gradients))
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Return the gradient that was made on the way."""
-        saved: Tensor = ctx.saved_tensors[0]
-        return gradients[0] * saved
 
 
 class ConvolutionalEncoder(nn.Module):
@@ -130,30 +106,23 @@ class ConvolutionalEncoder(nn.Module):
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-RANGES = {
-    "width": (16, 64, 128),
-    "hidden": (32, 128, 256),
-    "learning_rate": (0.01, 0.001, 0.003),
-    "epochs": (200, 50, 500),
-}
-"""What a search chooses from, for GAE and VGAE."""
-PUBLISHED = {ANY: {"scale_features": "none"}}
-PAPER = "Kipf and Welling: Variational Graph Auto-Encoders. NeurIPS workshop on Bayesian Deep Learning"
-COST = "inner products of all pairs of nodes per epoch, in blocks; fewer with all_pairs=False"
-SOURCE = "the paper's section 2 and its public code: 32 and 16 wide, 200 epochs of Adam with 0.01, no dropout"
-
 SYSTEM = System(
     name="gae",
     title="GAE",
     estimator="GAE",
     group="clustering",
-    paper=PAPER,
+    paper="Kipf and Welling: Variational Graph Auto-Encoders. NeurIPS workshop on Bayesian Deep Learning",
     year=2016,
     sees=("features", "edges"),
     kind=GAE,
     settings=GAESettings(),
-    cost=COST,
-    ranges=RANGES,
-    published=PUBLISHED,
-    source=SOURCE,
+    cost="inner products of all pairs of nodes per epoch, in blocks; fewer with all_pairs=False",
+    ranges={
+        "width": (16, 64, 128),
+        "hidden": (32, 128, 256),
+        "learning_rate": (0.01, 0.001, 0.003),
+        "epochs": (200, 50, 500),
+    },
+    published={ANY: {"scale_features": "none"}},
+    source="the paper's section 2 and its public code: 32 and 16 wide, 200 epochs of Adam, 0.01, no dropout",
 )

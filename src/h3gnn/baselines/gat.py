@@ -57,7 +57,7 @@ class GAT(Classifier):
         """Attend twice."""
         first = self.ground.features.product(self.weights["first"], noise)
         hidden = functional.elu(self.attend(first, "first", noise))
-        hidden = hidden if noise is None else noise.drop(hidden)
+        hidden = self.dropped(hidden, noise)
         return self.attend(self.dense(hidden, "second"), "second", noise)
 
     def attend(self, x: Tensor, layer: str, noise: Noise | None) -> Tensor:
@@ -74,7 +74,7 @@ class GAT(Classifier):
 
         score = functional.leaky_relu(source @ seen("from") + target @ seen("to"), 0.2)
         share = softmax(score.flatten(1), target.cols, num_nodes=nodes).view_as(score)
-        share = share if noise is None else noise.drop(share)
+        share = self.dropped(share, noise)
         messages = (source @ x).view(-1, models, heads, width // heads) * share[..., None]
         return self.ground.matrices["sum"] @ messages.flatten(2) + self.weights[f"{layer} bias"]
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.contrast import PAIRS, GraphEncoder, sum_by_rows
+from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.encoders import GraphEncoder
 from h3gnn.baselines.layers import (
     adjacency,
     gcn_adjacency,
@@ -58,8 +59,8 @@ class GMI(Embedder):
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Count negatives, both ends of edges, and the pairs that are in memory at once."""
         rows = 4 * settings.negatives * sizes.nodes + 4 * (sizes.edges + sizes.nodes)
-        pairs = 4 * min(sizes.nodes**2, PAIRS + sizes.nodes)
-        return super().bytes_for(sizes, settings) + int(4 * (rows * settings.width + pairs))
+        pairs = bytes_for_pairs(sizes.nodes, 0)
+        return super().bytes_for(sizes, settings) + int(4 * rows * settings.width) + pairs
 
     def build(self, graph: Graph) -> None:
         """Make the encoder and what tells nodes apart."""
@@ -67,7 +68,8 @@ class GMI(Embedder):
         self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = gcn_adjacency(graph, self.device)
         self.neighbours = to_device(neighbour_mean(adjacency(graph, self_loops=False)), self.device)
-        self.encoder = GraphEncoder(self.features, [width] * layers, nn.PReLU, at_the_end=True)
+        after = [nn.PReLU() for _ in range(layers)]
+        self.encoder = GraphEncoder(self.features, [width] * layers, after)
         self.activation = nn.PReLU()
         self.own, self.near = Discriminator(graph.num_features, width), Discriminator(width, width)
 
@@ -77,7 +79,7 @@ class GMI(Embedder):
         rows = self.encoder.along(self.matrix, product)
         near = self.activation(self.neighbours @ product)
         settings = self.settings
-        own_keys = self.features.product(self.own.weight.unsqueeze(1)).squeeze(1)
+        own_keys = self.features @ self.own.weight
         own = self.own.divergence(rows, own_keys, self._others())
         neighbour = self.near.divergence(near, rows @ self.near.weight, self._others())
         edges = edge_loss(rows, self.matrix.rows, self.matrix.cols)
@@ -126,16 +128,11 @@ def edge_loss(rows: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
     With e half the number of linked pairs, as the authors count, linked pairs weigh :math:`(n^2 - e) / e`,
     and the mean over all pairs is multiplied with :math:`n^2 / (n^2 - e)`.
     """
-    nodes, half = rows.shape[0], sources.numel() / 2
-
-    def as_if_apart(start: int, stop: int) -> Tensor:
-        return functional.softplus(rows[start:stop] @ rows.t()).sum()
-
-    apart = sum_by_rows(as_if_apart, nodes, nodes)
+    half = sources.numel() / 2
     linked = (rows[sources] * rows[targets]).sum(dim=1)
-    rest = nodes**2 - half
-    total = apart - functional.softplus(linked).sum() + rest / half * functional.softplus(-linked).sum()
-    return total / rest
+    rest = rows.shape[0] ** 2 - half
+    of_links = rest / half * functional.softplus(-linked) - functional.softplus(linked)
+    return (sum_of_softplus(rows) + of_links.sum()) / rest
 
 
 SYSTEM = System(

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from h3gnn.baselines.contrast import PAIRS, GraphEncoder, info_nce
+from h3gnn.baselines.allpairs import bytes_for_pairs, two_view_loss
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.encoders import GraphEncoder, linear_layers
 from h3gnn.baselines.layers import scaled_features
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.baselines.views import View, Views
@@ -44,13 +45,13 @@ class GRACE(Embedder):
     .. math:: H = \sigma(\tilde A\, \sigma(\tilde A X W_1) W_2), \quad z = W_4\, \mathrm{ELU}(W_3 h), \quad
         \mathcal L = \mathrm{InfoNCE}_\tau(Z^1, Z^2)
 
-    A node's negatives are all other nodes, of its own view and of the other, see `info_nce`.
+    A node's negatives are all other nodes, of its own view and of the other, see `two_view_loss`.
     """
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Count the pairs of nodes that are in memory at once, beside the rest."""
-        return super().bytes_for(sizes, settings) + 24 * min(2 * sizes.nodes**2, PAIRS + 2 * sizes.nodes)
+        return super().bytes_for(sizes, settings) + bytes_for_pairs(sizes.nodes, 3)
 
     def build(self, graph: Graph) -> None:
         """Make the encoder and the projection."""
@@ -58,14 +59,14 @@ class GRACE(Embedder):
         features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
         activation = ACTIVATIONS[self.settings.activation]
-        self.encoder = GraphEncoder(features, (2 * width, width), activation, at_the_end=True)
-        self.projection = nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
+        self.encoder = GraphEncoder(features, (2 * width, width), [activation(), activation()])
+        self.projection = linear_layers(width, width, width, activation=nn.ELU)
 
     def loss(self, epoch: int) -> Tensor:
         """Find each node of a view in the other."""
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
         first, second = (self.project(self.views.draw(*one)) for one in shares)
-        return info_nce(first, second, self.settings.temperature)
+        return two_view_loss(first, second, self.settings.temperature)
 
     def project(self, view: View) -> Tensor:
         """Return the projected rows of a view."""
@@ -88,7 +89,7 @@ SYSTEM = System(
     sees=("features", "edges"),
     kind=GRACE,
     settings=GRACESettings(),
-    cost="all pairs of nodes are compared four times per epoch, in parts",
+    cost="all pairs of nodes are compared three times per epoch, in parts",
     ranges={
         "width": (128, 256),
         "learning_rate": (0.0005, 0.001, 0.005),

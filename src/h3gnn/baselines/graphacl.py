@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
+from h3gnn.baselines.allpairs import bytes_for_pairs, log_sums
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import (
-    Convolution,
-    Features,
-    SparseMatrix,
-    adjacency,
-    scaled_features,
-    symmetric,
-    to_device,
-)
+from h3gnn.baselines.encoders import GraphEncoder, linear_layers
+from h3gnn.baselines.layers import adjacency, scaled_features, symmetric, to_device
+from h3gnn.baselines.moving import follow, slow_copy
 from h3gnn.baselines.neighbours import Neighbours
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-
-CHUNK = 2**26
-"""So many inner products of all pairs are in memory at once, 256 MiB; more are made twice instead of kept."""
 
 
 @dataclass(frozen=True)
@@ -77,31 +66,31 @@ class GraphACL(Embedder):
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Count messages along edges, or drawn pairs, and all pairs of nodes up to a chunk."""
         pairs = 2 * sizes.nodes * settings.samples or sizes.edges + sizes.nodes
-        crowd = 0 if settings.samples else min(sizes.nodes**2, CHUNK)
+        crowd = 0 if settings.samples else bytes_for_pairs(sizes.nodes, 0)
         weights = settings.width**2 * (2 * settings.layers + settings.predictor_layers)
-        numbers: int = 6 * pairs * settings.width + 4 * crowd + 4 * weights
-        return super().bytes_for(sizes, settings) + 4 * numbers
+        numbers: int = 6 * pairs * settings.width + 4 * weights
+        return super().bytes_for(sizes, settings) + 4 * numbers + crowd
 
     def build(self, graph: Graph) -> None:
         """Make the encoder, its slow copy, and the predictor."""
-        width, depth = self.settings.width, self.settings.predictor_layers
+        width, settings = self.settings.width, self.settings
         links = to_device(adjacency(graph, self_loops=self.settings.self_loops), self.device)
         if not links.cols.numel():
             raise InputError("GraphACL predicts neighbours, and there is no edge; set self_loops=True")
         features = scaled_features(graph, self.device, self.settings.scale_features)
         self.neighbours = Neighbours(links)
-        self.online = _Encoder(features, symmetric(links), self.settings)
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
-        steps: list[nn.Module] = [nn.Linear(width, width)]
-        for _ in range(depth - 1):
-            steps += [nn.ReLU(), nn.Linear(width, width)]
-        self.predictor = nn.Sequential(*steps)
+        self.matrix = symmetric(links)
+        between = nn.Identity() if settings.linear else nn.ReLU()
+        after = [*[between] * (settings.layers - 1), nn.Identity()]
+        self.online = GraphEncoder(features, [width] * settings.layers, after)
+        self.target = slow_copy(self.online)
+        self.predictor = linear_layers(*[width] * (settings.predictor_layers + 1))
 
     def loss(self, epoch: int) -> Tensor:
         """Predict neighbours, apart from others."""
-        embedding = self.online()
+        embedding = self.online(self.matrix)
         with torch.no_grad():
-            target = functional.normalize(self.target(), dim=1)
+            target = functional.normalize(self.target(self.matrix), dim=1)
         predicted = functional.normalize(self.predictor(embedding), dim=1)
         return self.asymmetric(predicted, target, functional.normalize(embedding, dim=1))
 
@@ -114,7 +103,7 @@ class GraphACL(Embedder):
             others = torch.randint(len(embedding), (len(embedding), samples), device=embedding.device)
             crowd = torch.einsum("nd,nsd->ns", embedding, embedding[others]).div(temperature).logsumexp(dim=1)
         else:
-            crowd = log_crowd(embedding, temperature)
+            crowd = log_sums(embedding, temperature)
         each = torch.logaddexp(alike, crowd[here]) - alike
         count = torch.bincount(here, minlength=len(embedding))
         mean: Tensor = (each / count[here]).sum() / (count > 0).sum()
@@ -126,55 +115,17 @@ class GraphACL(Embedder):
         if not self.settings.samples:
             return near.rows, near.cols
         linked = (near.degree > 0).nonzero().squeeze(1)
-        there = near.draw(self.settings.samples).nodes[linked]
+        there = near.draw(self.settings.samples)[linked]
         return linked.repeat_interleave(self.settings.samples), there.flatten()
 
-    @torch.no_grad()
     def after(self, epoch: int) -> None:
         """Move the target towards the encoder."""
-        for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
-            slow.lerp_(fast, 1 - self.settings.momentum)
+        follow(self.target, self.online, self.settings.momentum)
 
     def embedding(self) -> Tensor:
         """Encode the graph."""
-        rows: Tensor = self.online()
+        rows: Tensor = self.online(self.matrix)
         return rows
-
-
-class _Encoder(nn.Module):
-    """Graph convolutions, with ReLU between them or nothing."""
-
-    def __init__(self, features: Features, matrix: SparseMatrix, settings: GraphACLSettings) -> None:
-        super().__init__()
-        self.features, self.matrix, self.linear = features, matrix, settings.linear
-        sizes = [features.shape[1]] + [settings.width] * settings.layers
-        self.layers = nn.ModuleList(Convolution(*pair) for pair in pairwise(sizes))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Encoder:
-        """Copy the layers; what is constant is shared."""
-        other = copy.copy(self)
-        other._modules = {"layers": copy.deepcopy(self.layers, memo)}
-        return other
-
-    def forward(self) -> Tensor:
-        """Return the embedding of the graph."""
-        hidden: Tensor = self.layers[0].of_features(self.features, self.matrix)  # type: ignore[operator]
-        for layer in list(self.layers)[1:]:
-            hidden = layer(hidden if self.linear else hidden.relu(), self.matrix)
-        return hidden
-
-
-def log_crowd(rows: Tensor, temperature: float) -> Tensor:
-    r"""Return :math:`\log \sum_w e^{z_v^\top z_w / \tau}` of every row, in chunks of rows."""
-    step = max(1, CHUNK // len(rows))
-    if step >= len(rows):
-        return _log_sums(rows, rows, temperature)
-    parts = [rows[first : first + step] for first in range(0, len(rows), step)]
-    return torch.cat([checkpoint(_log_sums, part, rows, temperature, use_reentrant=False) for part in parts])
-
-
-def _log_sums(some: Tensor, rows: Tensor, temperature: float) -> Tensor:
-    return (some @ rows.t() / temperature).logsumexp(dim=1)
 
 
 _HOMOPHILOUS = {"linear": False, "self_loops": True, "samples": 0}

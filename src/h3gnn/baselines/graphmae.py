@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from h3gnn.baselines.attention import Attention
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
 from h3gnn.baselines.layers import SparseMatrix, adjacency, scaled_features, to_device
+from h3gnn.baselines.moving import half_cosine, set_rate
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -61,9 +61,7 @@ class GraphMAE(Embedder):
         if settings.width % settings.heads:
             raise InputError(f"heads: {settings.heads} do not divide the width, {settings.width}, evenly")
         self.features = scaled_features(graph, self.device, settings.scale_features)
-        matrix = self.features.matrix
-        rows = matrix if isinstance(matrix, Tensor) else matrix.csr().to_dense()
-        self.targets = functional.normalize(rows, dim=1)
+        self.targets = functional.normalize(self.features.dense(), dim=1)
         self.edges = to_device(adjacency(graph, self_loops=True), self.device)
         self.encoder = Encoder(features, settings)
         self.token = nn.Parameter(torch.zeros(features))
@@ -77,14 +75,10 @@ class GraphMAE(Embedder):
         said = 6 * sizes.nodes * sizes.features
         return super().bytes_for(sizes, settings) + int(4 * (edges + said))
 
-    def begin(self) -> None:
-        """Let the rate fall."""
-        super().begin()
-        self.schedule = CosineAnnealingLR(self.optimiser, max(1, self.settings.epochs))
-
     def after(self, epoch: int) -> None:
         """Lower the rate."""
-        self.schedule.step()
+        share = half_cosine((epoch + 1) / self.settings.epochs)
+        set_rate(self.optimiser, self.settings.learning_rate * share)
 
     def loss(self, epoch: int) -> Tensor:
         """Hide some nodes' features, and say them."""
@@ -115,7 +109,7 @@ class GraphMAE(Embedder):
 
     def embedding(self) -> Tensor:
         """Encode the graph as it is."""
-        rows: Tensor = self.encoder(self.features.matrix @ self.encoder.first.weight, self.edges)
+        rows: Tensor = self.encoder(self.features @ self.encoder.first.weight, self.edges)
         return rows
 
 

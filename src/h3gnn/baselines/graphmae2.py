@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from h3gnn.baselines.encoders import linear_layers
 from h3gnn.baselines.graphmae import GraphMAE, GraphMAESettings, share_of
+from h3gnn.baselines.moving import follow, slow_copy
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.graphs.graph import Graph
 
@@ -56,10 +57,9 @@ class GraphMAE2(GraphMAE):
         for token in (self.token, self.second_token):
             nn.init.xavier_normal_(token)
         nn.init.xavier_normal_(self.bridge.weight, gain=2**0.5)
-        self.projector = nn.Sequential(nn.Linear(width, NARROW), nn.PReLU(), nn.Linear(NARROW, width))
+        self.projector = linear_layers(width, NARROW, width, activation=nn.PReLU)
         self.predictor = nn.Sequential(nn.PReLU(), nn.Linear(width, width))
-        self.slow_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
-        self.slow_projector = copy.deepcopy(self.projector).requires_grad_(False)
+        self.slow_encoder, self.slow_projector = slow_copy(self.encoder), slow_copy(self.projector)
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -98,14 +98,8 @@ class GraphMAE2(GraphMAE):
     def after(self, epoch: int) -> None:
         """Lower the rate, and move the slow copies."""
         super().after(epoch)
-        self.follow()
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Move the slow copies by a share of 1 - momentum."""
-        for slow, fast in ((self.slow_encoder, self.encoder), (self.slow_projector, self.projector)):
-            for old, new in zip(slow.parameters(), fast.parameters(), strict=True):
-                old.lerp_(new, 1 - self.settings.momentum)
+        follow(self.slow_encoder, self.encoder, self.settings.momentum)
+        follow(self.slow_projector, self.projector, self.settings.momentum)
 
 
 SYSTEM = System(

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import LeftOut, blocks_of, bytes_for_pairs, mean_log_sums, nearest_others
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, shuffled_batches
+from h3gnn.baselines.encoders import linear_layers
 from h3gnn.baselines.layers import (
     Features,
     SparseMatrix,
@@ -108,14 +109,14 @@ class GREET(Embedder):
         self.negatives = LeftOut.of(self.positives)
         self.discriminator = Discriminator(features, settings.width)
         self.low, self.high = nn.Linear(features, settings.width), nn.Linear(features, settings.width)
-        self.heads = nn.ModuleList([_head(settings.width, settings.head_layers) for _ in range(2)])
+        widths = [settings.width] * (settings.head_layers + 1)
+        self.heads = nn.ModuleList([linear_layers(*widths) for _ in range(2)])
 
     def begin(self) -> None:
         """Give the discriminator and the encoders an optimiser each."""
-        rate, decay = self.settings.learning_rate, self.settings.weight_decay
-        encoders = [*self.low.parameters(), *self.high.parameters(), *self.heads.parameters()]
-        self.optimiser = torch.optim.Adam(encoders, lr=rate, weight_decay=decay)
-        self.telling = torch.optim.Adam(self.discriminator.parameters(), lr=rate, weight_decay=decay)
+        encoders = (self.low, self.high, self.heads)
+        self.optimiser = self.adam_of(one for part in encoders for one in part.parameters())
+        self.telling = self.adam_of(self.discriminator.parameters())
 
     def step(self, epoch: int) -> Tensor:
         """Train the encoders for some rounds, then the discriminator once; return what both lose."""
@@ -180,7 +181,7 @@ class GREET(Embedder):
         if not 0 < size < nodes:
             return contrast(first, second, self.positives, self.negatives, self.settings.temperature)
         loss = first.new_zeros(())
-        for batch in torch.split(torch.randperm(nodes, device=self.device), size):
+        for batch in shuffled_batches(nodes, size, self.device):
             chosen = batch.sort().values
             positives = among(self.positives, chosen)
             part = contrast(
@@ -221,8 +222,7 @@ class Discriminator(nn.Module):
     def forward(self, features: Features, places: Tensor) -> Tensor:
         """Return scores `[nodes]` for the features and places `[nodes, STEPS]`."""
         of_features, of_places = torch.split(self.described.weight.t(), [features.shape[1], STEPS])
-        product = features.product(of_features.unsqueeze(1)).squeeze(1)
-        hidden = torch.relu(product + places @ of_places + self.described.bias)
+        hidden = torch.relu(features @ of_features + places @ of_places + self.described.bias)
         both_ends = self.scored.weight.view(2, -1).mean(dim=0)
         return hidden @ both_ends + self.scored.bias / 2
 
@@ -294,13 +294,6 @@ def among(pairs: SparseMatrix, chosen: Tensor) -> SparseMatrix:
     kept = (rows >= 0) & (cols >= 0)
     size = (len(chosen), len(chosen))
     return neighbour_mean(SparseMatrix(rows[kept], cols[kept], pairs.values[kept], size))
-
-
-def _head(width: int, layers: int) -> nn.Sequential:
-    parts: list[nn.Module] = [nn.Linear(width, width)]
-    for _ in range(layers - 1):
-        parts += [nn.ReLU(), nn.Linear(width, width)]
-    return nn.Sequential(*parts)
 
 
 SYSTEM = System(

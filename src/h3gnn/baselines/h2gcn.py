@@ -48,7 +48,7 @@ class H2GCN(Classifier):
         for _ in range(2):
             rounds.append(torch.cat([near @ rounds[-1], far @ rounds[-1]], dim=2))
         joined = torch.cat(rounds, dim=2)
-        joined = joined if noise is None else noise.drop(joined)
+        joined = self.dropped(joined, noise)
         return self.dense(joined, "classify") + self.weights["bias"]
 
 

@@ -10,7 +10,14 @@ from torch.nn import functional
 
 from h3gnn.baselines.allpairs import bytes_for_pairs, mean_log_sums, nearest_others
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import SparseMatrix, gcn_adjacency, scaled_features, symmetric
+from h3gnn.baselines.layers import (
+    SparseMatrix,
+    gcn_adjacency,
+    only,
+    scaled_features,
+    standard_columns,
+    symmetric,
+)
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -110,8 +117,7 @@ class HGRL(Embedder):
 
     def encode(self, kept: Tensor | None = None) -> Tensor:
         """Return rows of features with dropout; columns that are not kept count as zero."""
-        weight = self.first.weight.t() if kept is None else self.first.weight.t() * kept[:, None]
-        product = self.features.dropped(self.settings.dropout) @ weight
+        product = self.features.dropped(self.settings.dropout) @ only(self.first.weight.t(), kept)
         hidden = functional.dropout(torch.relu(product + self.first.bias), self.settings.dropout)
         rows: Tensor = self.second(hidden)
         return rows
@@ -145,15 +151,14 @@ class HGRL(Embedder):
 
     def embedding(self) -> Tensor:
         """Encode the features."""
-        product = self.features.product(self.first.weight.t().unsqueeze(1)).squeeze(1)
+        product = self.features @ self.first.weight.t()
         rows: Tensor = self.second(torch.relu(product + self.first.bias))
         return rows
 
 
 def apart(first: Tensor, second: Tensor) -> Tensor:
     """Return the squared distance of two copies whose columns have mean 0 and squares that add up to 1."""
-    columns = [functional.normalize(rows - rows.mean(dim=0), dim=0) for rows in (first, second)]
-    return (columns[0] - columns[1]).square().sum()
+    return (standard_columns(first) - standard_columns(second)).square().sum()
 
 
 SYSTEM = System(

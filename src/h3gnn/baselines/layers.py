@@ -54,6 +54,11 @@ class SparseMatrix:
         size = (self.shape[1], self.shape[0])
         return csr_tensor(self.transposed_crow, self.transposed_cols, self.values[self.order], size)
 
+    def transposed(self) -> SparseMatrix:
+        """Return its transpose."""
+        size = (self.shape[1], self.shape[0])
+        return SparseMatrix(self.cols[self.order], self.transposed_cols, self.values[self.order], size)
+
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Multiply with `[columns, …]`; all further axes are carried along."""
         if self.values.numel() == 0:
@@ -130,9 +135,9 @@ def row_sums(matrix: SparseMatrix) -> Tensor:
     return sums.index_add_(0, matrix.rows, matrix.values)
 
 
-def symmetric(matrix: SparseMatrix) -> SparseMatrix:
-    r"""Return :math:`D^{-1/2} A D^{-1/2}`; a node without neighbours keeps an empty row."""
-    scale = row_sums(matrix).clamp_min(1e-12).rsqrt()
+def symmetric(matrix: SparseMatrix, power: float = 0.5) -> SparseMatrix:
+    r"""Return :math:`D^{-c} A D^{-c}` for a power c; a node without neighbours keeps an empty row."""
+    scale = row_sums(matrix).clamp_min(1e-12) ** -power
     return matrix.with_values(matrix.values * scale[matrix.rows] * scale[matrix.cols])
 
 
@@ -141,18 +146,25 @@ def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
     return to_device(symmetric(adjacency(graph, self_loops=True)), device)
 
 
-def edge_ends(edges: SparseMatrix) -> dict[str, SparseMatrix]:
-    """Return what reads the two ends of each edge, and what sums edges into their targets.
+def pairs_of(matrix: SparseMatrix) -> tuple[int, Tensor]:
+    """Return how many pairs of nodes, or nodes with themselves, are linked, and that of each entry."""
+    low, high = torch.minimum(matrix.rows, matrix.cols), torch.maximum(matrix.rows, matrix.cols)
+    pairs, pair_of = torch.unique(low * matrix.shape[0] + high, return_inverse=True)
+    return pairs.numel(), pair_of
+
+
+def edge_ends(edges: SparseMatrix, weights: Tensor | None = None) -> dict[str, SparseMatrix]:
+    """Return what reads the two ends of each edge, and what sums edges into their targets, by their weights.
 
     Values on edges lie as `[edges, models, channels]`; reading them from nodes and summing them into nodes
-    are sparse products, whose sums are the same on every run.
+    are sparse products, whose sums are the same on every run. An entry is an edge to its row.
     """
     count, nodes = edges.cols.numel(), edges.shape[0]
     place, ones = torch.arange(count), torch.ones(count)
     return {
         "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
         "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
-        "sum": SparseMatrix(edges.rows, place, ones, (nodes, count)),
+        "sum": SparseMatrix(edges.rows, place, ones if weights is None else weights, (nodes, count)),
     }
 
 
@@ -198,7 +210,10 @@ def to_device(matrix: SparseMatrix, device: torch.device) -> SparseMatrix:
 
 
 class Features:
-    """The constant node features `[nodes, features]`, sparse or dense as their density asks."""
+    """The constant node features `[nodes, features]`, sparse or dense as their density asks.
+
+    They are shared, not copied, by a copy of what holds them.
+    """
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         features = features.to(device)
@@ -207,6 +222,14 @@ class Features:
         filled = int(torch.count_nonzero(stored)) / max(1, features.numel())
         self.matrix: SparseMatrix | Tensor
         self.matrix = sparse_matrix(features) if filled < SPARSE_BELOW else features.to_dense()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Features:
+        return self
+
+    def __matmul__(self, weight: Tensor) -> Tensor:
+        """Return `X W` for weights `[features, out]`."""
+        product: Tensor = self.matrix @ weight
+        return product
 
     @property
     def device(self) -> torch.device:
@@ -270,12 +293,22 @@ class Convolution(nn.Module):
 
     def of_features(self, features: Features, matrix: SparseMatrix, kept: Tensor | None = None) -> Tensor:
         """Convolve the features; columns that are not kept `[features]` count as zero."""
-        weight = self.weight if kept is None else self.weight * kept[:, None]
-        return matrix @ features.product(weight.unsqueeze(1)).squeeze(1) + self.bias
+        return matrix @ (features @ only(self.weight, kept)) + self.bias
 
     def forward(self, hidden: Tensor, matrix: SparseMatrix) -> Tensor:
         """Convolve hidden values `[nodes, in]`."""
         return matrix @ (hidden @ self.weight) + self.bias
+
+
+def only(weight: Tensor, kept: Tensor | None) -> Tensor:
+    """Return weights `[features, out]` for which columns of the features that are not kept count as zero."""
+    return weight if kept is None else weight * kept[:, None]
+
+
+def standard_columns(rows: Tensor) -> Tensor:
+    """Return columns of mean 0 and length 1; one that is constant is left at 0."""
+    centred = rows - rows.mean(dim=0)
+    return centred / centred.square().sum(dim=0).clamp_min(1e-12).sqrt()
 
 
 def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Features:
@@ -293,12 +326,3 @@ def _shares(features: Tensor) -> Tensor:
     matrix = sparse_matrix(features)
     total = row_sums(matrix)[matrix.rows]
     return matrix.with_values(torch.where(total != 0, matrix.values / total, matrix.values)).csr()
-
-
-def both_ways(graph: Graph, *, self_loops: bool) -> Tensor:
-    """Return the edges as PyG takes them, `[2, edges]`: both ways, each once, without the data's loops.
-
-    The first row is where an edge comes from, the second where it goes.
-    """
-    entries = adjacency(graph, self_loops=self_loops)
-    return torch.stack([entries.cols, entries.rows])

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings
-from h3gnn.baselines.layers import adjacency, row_sums, to_device
-from h3gnn.baselines.skipgram import SHARED, SkipGram, Walker
+from h3gnn.baselines.layers import row_sums
+from h3gnn.baselines.skipgram import SHARED, SkipGram, Walker, edges_to_walk
 from h3gnn.baselines.systems import ANY, Sizes, System
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 
@@ -57,12 +56,7 @@ class LINE(BatchEmbedder):
 
     def build(self, graph: Graph) -> None:
         """Make the vectors, and the edges to draw from."""
-        matrix = to_device(adjacency(graph, self_loops=False), self.device)
-        if not matrix.values.numel():
-            raise InputError(
-                "LINE learns from edges alone, and this graph has none; use a system that sees features, "
-                "such as ae"
-            )
+        matrix = edges_to_walk(graph, self.device, "LINE")
         self.walker = Walker(matrix)
         sizes = {"nodes": graph.num_nodes, "width": self.settings.width}
         self.first = SkipGram(**sizes, window=1, negatives=self.settings.negatives, tied=True)

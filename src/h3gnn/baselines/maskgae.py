@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.layers import symmetric
+from h3gnn.baselines.layers import SparseMatrix, symmetric
 from h3gnn.baselines.links import LinkEmbedder, LinkSettings, mean
+from h3gnn.baselines.neighbours import Neighbours
 from h3gnn.baselines.systems import ANY, System
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -59,11 +60,9 @@ class MaskGAE(LinkEmbedder):
         self.degree_decoder = nn.Sequential(
             nn.Linear(width, hidden), nn.Dropout(drop), nn.ReLU(), nn.Linear(hidden, 1), nn.ReLU()
         )
-        nodes = graph.num_nodes
-        keys = self.links[0] * nodes + self.links[1]
-        self.reverse = torch.searchsorted(keys, self.links[1] * nodes + self.links[0])
-        self.degree = torch.bincount(self.links[0], minlength=nodes)
-        self.start = torch.cumsum(self.degree, 0) - self.degree
+        there = torch.ones(self.links.shape[1], device=self.device)
+        matrix = SparseMatrix(self.links[0], self.links[1], there, self.looped.shape)
+        self.neighbours, self.reverse = Neighbours(matrix), matrix.order  # edges are there both ways
 
     def loss(self, epoch: int) -> Tensor:
         """Hide edges, and tell them from other pairs."""
@@ -77,13 +76,12 @@ class MaskGAE(LinkEmbedder):
 
     def along_paths(self) -> Tensor:
         """Draw the directions that random walks take; bool `[links]`."""
-        nodes = self.degree.numel()
+        degree, nodes = self.neighbours.degree, self.neighbours.degree.numel()
         order = torch.randperm(nodes, device=self.device)[: max(1, round(self.settings.mask_ratio * nodes))]
-        at = order[self.degree[order] > 0]
+        at = order[degree[order] > 0]
         drawn = torch.zeros(self.links.shape[1], dtype=torch.bool, device=self.device)
         for _ in range(self.settings.layers + 1):
-            steps = (torch.rand(at.shape, device=self.device) * self.degree[at]).long()
-            taken = self.start[at] + torch.minimum(steps, self.degree[at] - 1)
+            taken = self.neighbours.edge(at)
             drawn[taken] = True
             at = self.links[1][taken]
         return drawn

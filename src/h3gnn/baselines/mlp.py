@@ -1,4 +1,4 @@
-"""MLP: two layers on a node's own features."""
+"""MLP (Rumelhart et al., 1986): two layers on a node's own features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MLP(Classifier):
         """Return `P relu(P X W₁ + b₁) W₂ + b₂` with P = 1."""
         first = self.ground.features.product(self.weights["first"], noise)
         hidden = functional.relu(self.spread(first) + self.weights["first bias"])
-        hidden = hidden if noise is None else noise.drop(hidden)
+        hidden = self.dropped(hidden, noise)
         return self.spread(self.dense(hidden, "second")) + self.weights["second bias"]
 
 

@@ -14,11 +14,13 @@ from h3gnn.baselines.layers import (
     Convolution,
     SparseMatrix,
     adjacency,
+    only,
     row_sums,
     scaled_features,
     to_device,
 )
 from h3gnn.baselines.systems import ANY, Sizes, System
+from h3gnn.baselines.views import EdgePairs
 from h3gnn.graphs.graph import Graph
 
 NODES = {
@@ -98,10 +100,7 @@ class MUSE(Embedder):
         self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = to_device(adjacency(graph, self_loops=False), self.device)
         self.degrees = row_sums(self.matrix)[:, None]
-        low = torch.minimum(self.matrix.rows, self.matrix.cols)
-        keys = low * graph.num_nodes + torch.maximum(self.matrix.rows, self.matrix.cols)
-        pairs, self.pair_of = torch.unique(keys, return_inverse=True)
-        self.pairs = pairs.numel()
+        self.pairs = EdgePairs(self.matrix)
         self.first, self.second = Convolution(graph.num_features, 2 * width), Convolution(2 * width, width)
         self.activation = nn.PReLU()
         self.head = nn.Sequential(
@@ -111,12 +110,9 @@ class MUSE(Embedder):
 
     def begin(self) -> None:
         """Give the encoder and the controller an optimiser each."""
-        rate, decay = self.settings.learning_rate, self.settings.weight_decay
-        controls = list(self.controller.parameters())
-        of_controller = {id(parameter) for parameter in controls}
-        encoder = [parameter for parameter in self.parameters() if id(parameter) not in of_controller]
-        self.optimiser = torch.optim.Adam(encoder, lr=rate, weight_decay=decay)
-        self.mixing = torch.optim.Adam(controls, lr=rate, weight_decay=decay)
+        encoder = (self.first, self.second, self.activation, self.head)
+        self.optimiser = self.adam_of(one for part in encoder for one in part.parameters())
+        self.mixing = self.adam_of(self.controller.parameters())
 
     def step(self, epoch: int) -> Tensor:
         """Train the encoder, then the controller; return what the encoder loses."""
@@ -134,8 +130,7 @@ class MUSE(Embedder):
 
     def product(self, kept: Tensor | None = None) -> Tensor:
         """Return `X W`, with values of X dropped; columns that are not kept count as zero."""
-        weight = self.first.weight if kept is None else self.first.weight * kept[:, None]
-        return self.features.dropped(self.settings.dropout) @ weight
+        return self.features.dropped(self.settings.dropout) @ only(self.first.weight, kept)
 
     def encode(self, product: Tensor, matrix: SparseMatrix | None = None) -> Tensor:
         """Encode `X W` over a matrix, or each node by itself."""
@@ -148,8 +143,7 @@ class MUSE(Embedder):
         """Return the encoder's loss, with the controller as it is."""
         settings = self.settings
         kept = torch.rand(self.features.shape[1], device=self.device) >= settings.feature_drop
-        coins = torch.rand(self.pairs, device=self.device) >= settings.edge_drop
-        fewer = self.matrix.with_values(self.matrix.values * coins[self.pair_of])
+        fewer = self.matrix.with_values(self.matrix.values * self.pairs.kept(settings.edge_drop))
         whole, part = self.product(), self.product(kept)
         own, own_copy = self.encode(whole), self.encode(part)
         near, near_copy = self.encode(whole, self.matrix), self.encode(whole, fewer)
@@ -176,7 +170,7 @@ class MUSE(Embedder):
 
     def embedding(self) -> Tensor:
         """Mix both views of the whole graph."""
-        product = self.features.product(self.first.weight.unsqueeze(1)).squeeze(1)
+        product = self.features @ self.first.weight
         own, near = self.encode(product), self.encode(product, self.matrix)
         rows: Tensor = own + self.controller(own, near, self.degrees) * near
         return rows

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.contrast import GraphEncoder
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.encoders import GraphEncoder
 from h3gnn.baselines.layers import SparseMatrix, gcn_adjacency, scaled_features
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -66,7 +66,7 @@ class MVGRL(Embedder):
         if settings.thin:
             edges = int((self.matrix.rows != self.matrix.cols).sum())
             self.diffusion = thinned(self.diffusion, edges / max(1, graph.num_nodes))
-        self.near, self.far = (GraphEncoder(features, [width], nn.PReLU, at_the_end=True) for _ in range(2))
+        self.near, self.far = (GraphEncoder(features, [width], [nn.PReLU()]) for _ in range(2))
         self.bilinear, self.bias = nn.Parameter(torch.empty(width, width)), nn.Parameter(torch.zeros(()))
         nn.init.xavier_uniform_(self.bilinear)
 

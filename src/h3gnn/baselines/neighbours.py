@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from h3gnn.baselines.layers import SparseMatrix
-
-
-class Drawn(NamedTuple):
-    """Some neighbours of every node.
-
-    Attributes:
-        nodes: int64 `[nodes, count]`; of a node without neighbours, the node itself.
-        fresh: bool `[nodes, count]`; False where a neighbour is drawn again because there are too few.
-    """
-
-    nodes: Tensor
-    fresh: Tensor
 
 
 class Neighbours:
@@ -30,17 +16,30 @@ class Neighbours:
         self.first = matrix.crow[:-1]
         self.degree = matrix.crow.diff()
 
-    def draw(self, count: int) -> Drawn:
-        """Draw neighbours: without repeating as long as there are others, then any of them again."""
+    def draw(self, count: int) -> Tensor:
+        """Draw neighbours `[nodes, count]`: others as long as there are any, then any of them again.
+
+        Of a node without neighbours, the node itself.
+        """
         nodes, edges = self.degree.numel(), self.cols.numel()
         device = self.degree.device
         place, degree = torch.arange(count, device=device), self.degree[:, None]
-        fresh = place < degree
+        itself = torch.arange(nodes, device=device)[:, None]
         if not edges:
-            return Drawn(torch.arange(nodes, device=device)[:, None].expand(-1, count), fresh)
+            return itself.expand(-1, count)
         order = torch.rand(edges, device=device).argsort()
         order = order[self.rows[order].argsort(stable=True)]  # each node's neighbours among themselves
-        again = (torch.rand(nodes, count, device=device) * degree).long().clamp(max=(degree - 1).clamp_min(0))
-        where = self.first[:, None] + torch.where(fresh, place, again)
+        again = self._any(degree.expand(-1, count))
+        where = self.first[:, None] + torch.where(place < degree, place, again)
         drawn = self.cols[order[where.clamp_max(edges - 1)]]
-        return Drawn(torch.where(degree > 0, drawn, torch.arange(nodes, device=device)[:, None]), fresh)
+        return torch.where(degree > 0, drawn, itself)
+
+    def edge(self, nodes: Tensor) -> Tensor:
+        """Draw one of the edges of each of these nodes, as its place among all; each must have one."""
+        return self.first[nodes] + self._any(self.degree[nodes])
+
+    @staticmethod
+    def _any(degree: Tensor) -> Tensor:
+        """Draw a number below each degree; 0 below 0."""
+        drawn = (torch.rand(degree.shape, device=degree.device) * degree).long()
+        return torch.minimum(drawn, (degree - 1).clamp_min(0))

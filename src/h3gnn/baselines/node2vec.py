@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from h3gnn.baselines.layers import adjacency, to_device
-from h3gnn.baselines.skipgram import WalkEmbedder, Walker, WalkSettings
+from h3gnn.baselines.skipgram import WalkEmbedder, Walker, WalkSettings, edges_to_walk
 from h3gnn.baselines.systems import ANY, System
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 
@@ -38,12 +36,7 @@ class NodeToVec(WalkEmbedder):
 
     def prepare(self, graph: Graph) -> None:
         """Make the edges to walk on."""
-        matrix = to_device(adjacency(graph, self_loops=False), self.device)
-        if not matrix.values.numel():
-            raise InputError(
-                "node2vec learns from edges alone, and this graph has none; use a system that sees features, "
-                "such as ae"
-            )
+        matrix = edges_to_walk(graph, self.device, "node2vec")
         self.walker = Walker(matrix, self.settings.back, self.settings.away)
 
     def walks(self, starts: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.encoders import linear_layers
 from h3gnn.baselines.layers import Convolution, adjacency, gcn_adjacency, scaled_features, to_device
 from h3gnn.baselines.neighbours import Neighbours
 from h3gnn.baselines.systems import Sizes, System
@@ -71,8 +72,7 @@ class NWRGAE(Embedder):
 
         width, layers = self.settings.width, range(self.settings.layers)
         self.features = scaled_features(graph, self.device, self.settings.scale_features)
-        matrix = self.features.matrix
-        self.goal = matrix if isinstance(matrix, Tensor) else matrix.csr().to_dense()
+        self.goal = self.features.dense()
         self.matrix = gcn_adjacency(graph, self.device)
         self.neighbours = Neighbours(to_device(adjacency(graph, self_loops=False), self.device))
         self.linked = (self.neighbours.degree > 0).nonzero().squeeze(1)
@@ -80,13 +80,13 @@ class NWRGAE(Embedder):
         self.norm = PairNorm(self.settings.norm_scale, scale_individually=True)
         self.convolutions = nn.ModuleList(Convolution(width, width) for _ in layers)
         self.mean, self.spread = nn.Linear(width, width), nn.Linear(width, width)
-        self.points = nn.ModuleList(_decoder(width, width) for _ in layers)
-        self.degree, self.content = _decoder(width, 1), _decoder(width, graph.num_features)
+        self.points = nn.ModuleList(linear_layers(width, width, width) for _ in layers)
+        self.degree = linear_layers(width, width, 1)
+        self.content = linear_layers(width, width, graph.num_features)
 
     def encode(self) -> list[Tensor]:
         """Return what every layer says of the nodes, the projected features first."""
-        flat = self.features.product(self.start.weight.t().unsqueeze(1)).squeeze(1) + self.start.bias
-        found = [self.norm(flat)]
+        found = [self.norm(self.features @ self.start.weight.t() + self.start.bias)]
         for layer in self.convolutions:
             hidden = layer(found[-1] if len(found) == 1 else found[-1].relu(), self.matrix)
             found.append(self.norm(hidden))
@@ -102,7 +102,7 @@ class NWRGAE(Embedder):
         if not self.linked.numel():
             return loss
         for lower, upper, decoder in zip(layers, layers[1:], self.points, strict=False):
-            near = self.neighbours.draw(settings.samples).nodes[self.linked]
+            near = self.neighbours.draw(settings.samples)[self.linked]
             loss = loss + settings.neighbour_weight * wasserstein(
                 self.imagine(upper[self.linked], decoder), lower.detach()[near]
             )
@@ -140,10 +140,6 @@ def match(cost: Tensor) -> Tensor:
     for row in range(1, count):
         totals = totals + cost[:, row].index_select(1, orders[:, row])
     return orders[totals.argmin(dim=1)]
-
-
-def _decoder(width: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
 
 
 SYSTEM = System(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
-from h3gnn.baselines.layers import SparseMatrix, adjacency, row_sums
+from h3gnn.baselines.layers import SparseMatrix, adjacency, symmetric
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.systems import Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -64,9 +64,7 @@ class PCNet(Classifier):
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         """Return b I - L."""
-        loops = adjacency(graph, self_loops=True)
-        scale = row_sums(loops).clamp_min(1e-12) ** -settings.power
-        return {"near": loops.with_values(loops.values * scale[loops.rows] * scale[loops.cols])}
+        return {"near": symmetric(adjacency(graph, self_loops=True), settings.power)}
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -102,7 +100,7 @@ class PCNet(Classifier):
         settings = self.settings
         early = None if noise is None else noise.at(settings.input_dropout)
         hidden = self.ground.features.product(self.weights["first"], early) + self.weights["first bias"]
-        hidden = hidden if noise is None else noise.drop(hidden)
+        hidden = self.dropped(hidden, noise)
         scores = self.dense(hidden, "second") + self.weights["second bias"]
         return self.filter(scores if noise is None else noise.at(settings.filter_dropout).drop(scores))
 

@@ -43,8 +43,7 @@ class S2GC(Embedder):
 
     def build(self, graph: Graph) -> None:
         """Smooth the features."""
-        stored = scaled_features(graph, self.device, self.settings.scale_features).matrix
-        own = stored if isinstance(stored, Tensor) else stored.csr().to_dense()
+        own = scaled_features(graph, self.device, self.settings.scale_features).dense()
         matrix, smoothed, total = gcn_adjacency(graph, self.device), own, torch.zeros_like(own)
         for _ in range(self.settings.steps):
             smoothed = matrix @ smoothed

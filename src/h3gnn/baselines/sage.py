@@ -99,7 +99,7 @@ class SAGE(Classifier):
             else:
                 mapped = self.dense(hidden, f"{layer}")
             hidden = self.joined(mapped, layer, training=noise is not None)
-            hidden = hidden if noise is None else noise.drop(hidden)
+            hidden = self.dropped(hidden, noise)
         assert hidden is not None
         return self.dense(hidden, "classify") + self.weights["classify bias"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.ae import Autoencoder, autoencoder_bytes, dense
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.ae import Autoencoder, autoencoder_bytes
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, shuffled_batches
 from h3gnn.baselines.layers import Convolution, gcn_adjacency, scaled_features
 from h3gnn.baselines.systems import ANY, Sizes, System
 from h3gnn.graphs.graph import Graph
@@ -74,7 +74,7 @@ class SDCN(Embedder):
         """Make the autoencoder, the convolutions and the centres."""
         settings = self.settings
         self.constant = scaled_features(graph, self.device, settings.scale_features)
-        self.features = dense(self.constant)
+        self.features = self.constant.dense()
         self.matrix = gcn_adjacency(graph, self.device)
         self.count = min(settings.clusters or graph.num_classes or CLUSTERS, graph.num_nodes)
         self.coder = Autoencoder(graph.num_features, settings.hidden, settings.width)
@@ -91,12 +91,9 @@ class SDCN(Embedder):
 
         first = torch.optim.Adam(self.coder.parameters(), lr=self.settings.first_rate)
         for _ in range(self.settings.first_epochs):
-            order = torch.randperm(len(self.features), device=self.device)
-            for nodes in torch.split(order, self.settings.batch):
+            for nodes in shuffled_batches(len(self.features), self.settings.batch, self.device):
                 first.zero_grad()
-                rows = self.features[nodes]
-                loss = functional.mse_loss(self.coder.decode(self.coder.encode(rows)[-1]), rows)
-                loss.backward()  # type: ignore[no-untyped-call]
+                self.coder.error(self.features[nodes]).backward()  # type: ignore[no-untyped-call]
                 first.step()
         with torch.no_grad():
             rows = self.coder.encode(self.features)[-1]

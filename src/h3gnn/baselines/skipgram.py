@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings
-from h3gnn.baselines.layers import SparseMatrix
+from h3gnn.baselines.layers import SparseMatrix, adjacency, to_device
 from h3gnn.baselines.systems import Sizes
+from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 AT_ONCE = 2**22
@@ -89,6 +90,21 @@ class Walker:
 
     def _coins(self, count: int) -> Tensor:
         return torch.rand(count, dtype=torch.float64, device=self.ends.device)
+
+
+def edges_to_walk(graph: Graph, device: torch.device, title: str) -> SparseMatrix:
+    """Return the edges of a graph for a system that sees nothing else.
+
+    Raises:
+        InputError: where there are none.
+    """
+    matrix = to_device(adjacency(graph, self_loops=False), device)
+    if not matrix.values.numel():
+        raise InputError(
+            f"{title} learns from edges alone, and this graph has none; use a system that sees features, "
+            "such as ae"
+        )
+    return matrix
 
 
 class SkipGram(nn.Module):

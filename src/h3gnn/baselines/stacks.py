@@ -182,7 +182,8 @@ class WideAdam:
         for tensor, factors, first, second, scratch in zip(
             self.tensors, self.factors, self.first, self.second, self.scratch, strict=True
         ):
-            assert tensor.grad is not None
+            if tensor.grad is None:  # unused on this graph, as a gate on edges that it has not
+                continue
             gradient = tensor.grad.addcmul_(tensor, self.weight_decay, value=factors.decay)
             first.lerp_(gradient, 1 - betas[0])
             second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])

@@ -125,7 +125,7 @@ SYSTEM = System(
         "epochs": (10, 20),
         "walk_length": (40, 80),
         "window": (5, 10),
-        "learning_rate": (0.01, 0.003),
+        "learning_rate": (0.005, 0.01, 0.003),
     },
     published={ANY: {"epochs": 50, "layers": 10}},
     source="the public code's defaults, leoribeiro/struc2vec: 10 walks of 80 nodes from each, 5 times over",

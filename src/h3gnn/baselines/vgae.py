@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from h3gnn.baselines.gae import (
-    COST,
-    GAE,
-    PAPER,
-    PUBLISHED,
-    RANGES,
-    SOURCE,
-    ConvolutionalEncoder,
-    GAESettings,
-)
-from h3gnn.baselines.systems import System
+from h3gnn.baselines import gae
+from h3gnn.baselines.gae import GAE, ConvolutionalEncoder
 
 
 class VGAE(GAE):
@@ -42,18 +34,4 @@ class VGAE(GAE):
         return loss
 
 
-SYSTEM = System(
-    name="vgae",
-    title="VGAE",
-    estimator="VGAE",
-    group="clustering",
-    paper=PAPER,
-    year=2016,
-    sees=("features", "edges"),
-    kind=VGAE,
-    settings=GAESettings(),
-    cost=COST,
-    ranges=RANGES,
-    published=PUBLISHED,
-    source=SOURCE,
-)
+SYSTEM = replace(gae.SYSTEM, name="vgae", title="VGAE", estimator="VGAE", kind=VGAE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.layers import SparseMatrix, adjacency, symmetric, to_device
+from h3gnn.baselines.layers import SparseMatrix, adjacency, pairs_of, symmetric, to_device
 from h3gnn.graphs.graph import Graph
 
 
@@ -24,14 +24,24 @@ class View:
     matrix: SparseMatrix
 
 
+class EdgePairs:
+    """Draws which edges of a symmetric matrix are left: both directions of an edge, or none."""
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.count, self.pair_of = pairs_of(matrix)
+
+    def kept(self, drop: float) -> Tensor:
+        """Draw bool `[edges]`, False for about a share of `drop`."""
+        coins = torch.rand(self.count, device=self.pair_of.device) >= drop
+        return coins[self.pair_of]
+
+
 class Views:
     """Draws views: columns are dropped for all nodes, an edge in both directions, degrees counted anew."""
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
         loops = to_device(adjacency(graph, self_loops=True), device)
-        low, high = torch.minimum(loops.rows, loops.cols), torch.maximum(loops.rows, loops.cols)
-        pairs, pair_of = torch.unique(low * graph.num_nodes + high, return_inverse=True)
-        self.loops, self.pairs, self.pair_of = loops, pairs.numel(), pair_of
+        self.loops, self.pairs = loops, EdgePairs(loops)
         self.is_loop = loops.rows == loops.cols
         self.columns, self.device = graph.num_features, device
 
@@ -42,6 +52,5 @@ class Views:
     def draw(self, feature_drop: float, edge_drop: float) -> View:
         """Return a view with these shares dropped."""
         columns = torch.rand(self.columns, device=self.device) >= feature_drop
-        coins = torch.rand(self.pairs, device=self.device) >= edge_drop
-        kept = coins[self.pair_of] | self.is_loop
+        kept = self.pairs.kept(edge_drop) | self.is_loop
         return View(columns, symmetric(self.loops.with_values(self.loops.values * kept)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
-from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.structure import structural_distances
 from h3gnn.baselines.systems import ANY, Sizes, System
@@ -53,16 +53,10 @@ class WRGAT(Classifier):
         relations += [found.layer(index, settings.nearest) for index in range(settings.layers)]
         made: dict[str, SparseMatrix] = {}
         for number, relation in enumerate(one for one in relations if one.values.numel()):
-            count, nodes = relation.values.numel(), graph.num_nodes
-            place = torch.arange(count)
             # A row says whom its node takes for alike; messages go that way, so its columns are who hears.
-            source, target = relation.rows, relation.cols
-            heard = torch.bincount(target, minlength=nodes)
-            order = torch.argsort(target * count + place)
-            weight = relation.values / heard[target]
-            made[f"source {number}"] = SparseMatrix(place, source, torch.ones(count), (count, nodes))
-            made[f"target {number}"] = SparseMatrix(place, target, torch.ones(count), (count, nodes))
-            made[f"sum {number}"] = SparseMatrix(target[order], place[order], weight[order], (nodes, count))
+            heard = relation.transposed()
+            ends = edge_ends(heard, heard.values / heard.crow.diff()[heard.rows])
+            made |= {f"{end} {number}": matrix for end, matrix in ends.items()}
         return made
 
     @classmethod
@@ -95,7 +89,7 @@ class WRGAT(Classifier):
     def logits(self, noise: Noise | None) -> Tensor:
         """Attend twice."""
         hidden = functional.relu(self.attend(self.ground.features.product(self.weights["first"]), "first"))
-        hidden = hidden if noise is None else noise.drop(hidden)
+        hidden = self.dropped(hidden, noise)
         return self.attend(self.dense(hidden, "second"), "second")
 
     def attend(self, mapped: Tensor, layer: str) -> Tensor:
