@@ -331,6 +331,16 @@ def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: 
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
+def test_masked_nodes_start_out_as_nothing(small_mixed: Graph) -> None:
+    """A first token far longer than features would drown out what is shown beside it."""
+    for kind, settings in ((GraphMAE, QUIET), (GraphMAE2, GraphMAE2Settings(width=8, heads=2))):
+        torch.manual_seed(0)
+        model = kind(small_mixed, settings, CPU)
+        assert not model.token.any()
+    assert isinstance(model, GraphMAE2)
+    assert not model.second_token.any()
+
+
 def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
     torch.manual_seed(0)
     settings = GraphMAE2Settings(width=8, heads=2, feature_drop=0.0, attention_drop=0.0, momentum=0.75)
@@ -350,6 +360,7 @@ def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
 def test_nodes_hidden_from_the_decoder_enter_as_the_second_token(path_graph: Graph) -> None:
     torch.manual_seed(0)
     model = GraphMAE2(path_graph, GraphMAE2Settings(width=8, heads=2, hidden_ratio=0.6), CPU)
+    torch.nn.init.ones_(model.second_token)
     shown = model.hide(torch.zeros(5, 8))
     tokens = (shown == model.second_token).all(dim=1)
     assert int(tokens.sum()) == 3
