@@ -276,9 +276,11 @@ def test_links_need_edges(name: str) -> None:
         embed(systems()[name].kind, graph, 0, CPU, small(name))
 
 
-def test_bandana_loss_by_loops(path_graph: Graph) -> None:
+@pytest.mark.parametrize("own_weights", [True, False])
+def test_bandana_loss_by_loops(path_graph: Graph, own_weights: bool) -> None:
     torch.manual_seed(0)
-    model = Bandana(path_graph, BandanaSettings(width=4, drop=0.0, held_out=0.0), CPU)
+    settings = BandanaSettings(width=4, drop=0.0, held_out=0.0, own_weights=own_weights)
+    model = Bandana(path_graph, settings, CPU)
     model.eval()
     bandwidths, others = [model.bandwidth(), model.bandwidth()], torch.tensor([[0, 1, 4], [2, 4, 0]])
     hidden, errors = path_graph.features.numpy().astype(float), []
@@ -294,11 +296,23 @@ def test_bandana_loss_by_loops(path_graph: Graph) -> None:
             said = np.exp(said_of(model, rows[u] * rows[v]))
             return said / said.sum()
 
-        pairs = zip(model.links.t().tolist(), bandwidth.tolist(), strict=True)
+        weights = bandwidth.tolist() if own_weights else bandwidth[model.weighed_by].tolist()
+        pairs = zip(model.links.t().tolist(), weights, strict=True)
         linked = np.mean([-share * np.log(chance(*pair)[0]) for pair, share in pairs])
         unlinked = np.mean([-np.log(chance(*pair)[1]) for pair in others.t().tolist()])
         errors.append(linked + unlinked)
     assert float(model.errors(bandwidths, others).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
+
+
+def test_bandana_weighs_edges_by_each_others_bandwidths(small_mixed: Graph) -> None:
+    """Each edge lends its bandwidth to one edge, and few to themselves, unless told so."""
+    for own_weights in (True, False):
+        torch.manual_seed(0)
+        order = Bandana(small_mixed, BandanaSettings(width=4, own_weights=own_weights), CPU).weighed_by
+        places = torch.arange(len(order))
+        assert torch.equal(order.sort().values, places)
+        share = float((order == places).float().mean())
+        assert share == 1 if own_weights else share < 0.1
 
 
 def test_a_small_temperature_leaves_one_edge_open(small_mixed: Graph) -> None:
