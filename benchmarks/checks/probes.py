@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -79,11 +80,21 @@ def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> 
                 hit = (net(rows).argmax(dim=1) == nodes.labels).float()
                 right.append(torch.stack([hit[seen].mean(), hit[asked].mean()]))
         table = torch.stack(right).cpu().numpy()
-        choose = told.get("choose", "validation")
-        step = -1 if choose == "last" else int(table[:, 0 if choose == "validation" else 1].argmax())
+        step = _chosen(table, told)
         val.append(float(table[step, 0]))
         test.append(float(table[step, 1]))
     return Found(val, test)
+
+
+def _chosen(table: npt.NDArray[np.float32], told: Mapping[str, Any]) -> int:
+    """Return the step that counts, given both accuracies of each; of equal ones the first, or the last."""
+    choose = told.get("choose", "validation")
+    if choose == "last":
+        return len(table) - 1
+    right = table[:, 0 if choose == "validation" else 1]
+    if told.get("ties", "first") == "last":
+        return len(right) - 1 - int(right[::-1].argmax())
+    return int(right.argmax())
 
 
 def _net(width: int, classes: int, told: Mapping[str, Any]) -> nn.Module:

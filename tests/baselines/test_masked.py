@@ -240,9 +240,11 @@ def test_held_out_edges_are_not_seen_and_choose_the_epoch(
     assert not held & {tuple(pair) for pair in model.links.t().tolist()}
 
 
-def test_bandana_loss_by_loops(path_graph: Graph) -> None:
+@pytest.mark.parametrize("own_weights", [True, False])
+def test_bandana_loss_by_loops(path_graph: Graph, own_weights: bool) -> None:
     torch.manual_seed(0)
-    model = Bandana(path_graph, BandanaSettings(width=4, drop=0.0, held_out=0.0), CPU)
+    settings = BandanaSettings(width=4, drop=0.0, held_out=0.0, own_weights=own_weights)
+    model = Bandana(path_graph, settings, CPU)
     model.eval()
     bandwidths, others = [model.bandwidth(), model.bandwidth()], torch.tensor([[0, 1, 4], [2, 4, 0]])
     hidden, errors = path_graph.features.numpy().astype(float), []
@@ -258,11 +260,23 @@ def test_bandana_loss_by_loops(path_graph: Graph) -> None:
             said = np.exp(said_of(model, rows[u] * rows[v]))
             return said / said.sum()
 
-        pairs = zip(model.links.t().tolist(), bandwidth.tolist(), strict=True)
+        weights = bandwidth.tolist() if own_weights else bandwidth[model.weighed_by].tolist()
+        pairs = zip(model.links.t().tolist(), weights, strict=True)
         linked = np.mean([-share * np.log(chance(*pair)[0]) for pair, share in pairs])
         unlinked = np.mean([-np.log(chance(*pair)[1]) for pair in others.t().tolist()])
         errors.append(linked + unlinked)
     assert float(model.errors(bandwidths, others).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
+
+
+def test_bandana_weighs_edges_by_each_others_bandwidths(small_mixed: Graph) -> None:
+    """Each edge lends its bandwidth to one edge, and few to themselves, unless told so."""
+    for own_weights in (True, False):
+        torch.manual_seed(0)
+        order = Bandana(small_mixed, BandanaSettings(width=4, own_weights=own_weights), CPU).weighed_by
+        places = torch.arange(len(order))
+        assert torch.equal(order.sort().values, places)
+        share = float((order == places).float().mean())
+        assert share == 1 if own_weights else share < 0.1
 
 
 def test_a_small_temperature_leaves_one_edge_open(small_mixed: Graph) -> None:
@@ -295,6 +309,16 @@ def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: 
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
+def test_masked_nodes_start_out_as_nothing(small_mixed: Graph) -> None:
+    """A first token far longer than features would drown out what is shown beside it."""
+    for kind, settings in ((GraphMAE, QUIET), (GraphMAE2, GraphMAE2Settings(width=8, heads=2))):
+        torch.manual_seed(0)
+        model = kind(small_mixed, settings, CPU)
+        assert not model.token.any()
+    assert isinstance(model, GraphMAE2)
+    assert not model.second_token.any()
+
+
 def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
     torch.manual_seed(0)
     settings = GraphMAE2Settings(width=8, heads=2, feature_drop=0.0, attention_drop=0.0, momentum=0.75)
@@ -315,6 +339,7 @@ def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
 def test_nodes_hidden_from_the_decoder_enter_as_the_second_token(path_graph: Graph) -> None:
     torch.manual_seed(0)
     model = GraphMAE2(path_graph, GraphMAE2Settings(width=8, heads=2, hidden_ratio=0.6), CPU)
+    torch.nn.init.ones_(model.second_token)
     shown = model.hide(torch.zeros(5, 8))
     tokens = (shown == model.second_token).all(dim=1)
     assert int(tokens.sum()) == 3

@@ -11,6 +11,7 @@ from torch.nn import functional
 from h3gnn.baselines.layers import SparseMatrix, symmetric
 from h3gnn.baselines.links import LinkEmbedder, LinkSettings, mean
 from h3gnn.baselines.systems import ANY, System
+from h3gnn.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,15 @@ class BandanaSettings(LinkSettings):
     Attributes:
         width: of every layer of the encoder.
         temperature: of the bandwidths: with a small one, one edge of a node carries nearly everything.
+        own_weights: whether an edge counts in the loss as much as it carries, as the paper says; else as much
+            as some other edge does, always the same one, as in its authors' code, where two orders of the
+            edges meet. Edges that carry little then count as well.
     """
 
     width: int = 256
     decoder_drop: float = 0.0
     temperature: float = 0.2
+    own_weights: bool = False
 
 
 class Bandana(LinkEmbedder):
@@ -36,10 +41,18 @@ class Bandana(LinkEmbedder):
         + \tfrac1{|E^-|} \sum_{E^-} \log d_0(h_v \odot h_u)
 
     :math:`\hat B` has a loop of 1 at each node and is scaled by its row sums as a GCN's adjacency is, the
-    two outputs of d add up to 1, and one decoder serves all layers. Embeddings see plain edges.
+    two outputs of d add up to 1, and one decoder serves all layers. Embeddings see plain edges. Unless
+    `own_weights`, the b of the loss are those of :math:`\hat B` in another order, drawn once.
     """
 
     outputs = 2
+
+    def build(self, graph: Graph) -> None:
+        """Add whose bandwidth each edge counts with."""
+        super().build(graph)
+        count = self.links.shape[1]
+        order = torch.arange(count) if self.settings.own_weights else torch.randperm(count)
+        self.weighed_by = order.to(self.device)
 
     def loss(self, epoch: int) -> Tensor:
         """Draw bandwidths for each layer, and say them."""
@@ -66,7 +79,8 @@ class Bandana(LinkEmbedder):
         for hidden, bandwidth in zip(layers, bandwidths, strict=True):
             linked = functional.log_softmax(self.decoder(hidden, self.links), dim=1)[:, 0]
             unlinked = functional.log_softmax(self.decoder(hidden, others), dim=1)[:, 1]
-            errors.append(-mean(bandwidth * linked) - mean(unlinked))
+            weight = bandwidth.index_select(0, self.weighed_by)
+            errors.append(-mean(weight * linked) - mean(unlinked))
         return torch.stack(errors).mean()
 
 
@@ -86,6 +100,7 @@ SYSTEM = System(
         "layers": (2, 3, 5),
         "width": (256, 64, 128),
         "drop": (0.8, 0.6),
+        "own_weights": (False, True),
         "learning_rate": (0.01, 0.001, 0.02),
     },
     published={

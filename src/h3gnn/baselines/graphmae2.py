@@ -45,18 +45,15 @@ class GraphMAE2(GraphMAE):
         (1 - \cos(x_v, \hat x^k_v))^\gamma + \lambda \tfrac1n \sum_v (1 - \cos(q(p(h_v)), \bar p(\bar h_v)))
 
     :math:`\bar H = \bar f(X, A)` and :math:`\bar p` are moving averages of the encoder and its projector;
-    they see the features of all nodes. Hidden nodes enter the decoder as a second token.
+    they see the features of all nodes. Hidden nodes enter the decoder as a second token. Both tokens start
+    at zero.
     """
 
     def build(self, graph: Graph) -> None:
         """Add the second token, the projector, the predictor, and the slow copies."""
         super().build(graph)
         width = self.settings.width
-        self.second_token = nn.Parameter(torch.empty(1, width))
-        self.token = nn.Parameter(torch.empty(1, graph.num_features))
-        for token in (self.token, self.second_token):
-            nn.init.xavier_normal_(token)
-        nn.init.xavier_normal_(self.bridge.weight, gain=2**0.5)
+        self.second_token = nn.Parameter(torch.zeros(width))
         self.projector = linear_layers(width, NARROW, width, activation=nn.PReLU)
         self.predictor = nn.Sequential(nn.PReLU(), nn.Linear(width, width))
         self.slow_encoder, self.slow_projector = slow_copy(self.encoder), slow_copy(self.projector)
