@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,30 +61,39 @@ def _scaled(rows: Tensor, how: str) -> Tensor:
 
 
 def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> Found:
-    """Train a linear layer, or an MLP, for each split by Adam; the step is chosen as the authors do."""
-    val, test = [], []
-    classes = int(nodes.labels.max()) + 1
-    for split in range(nodes.splits):
-        torch.manual_seed(seed)
-        net = _net(rows.shape[1], classes, told).to(rows.device)
-        adam = torch.optim.Adam(net.parameters(), lr=told["rate"], weight_decay=told.get("decay", 0.0))
-        train, seen, asked = (mask[:, split] for mask in (nodes.train, nodes.val, nodes.test))
-        own, target = rows[train], nodes.labels[train]
-        right: list[Tensor] = []
-        for _ in range(told["steps"]):
-            net.train()
-            adam.zero_grad()
-            functional.cross_entropy(net(own), target).backward()  # type: ignore[no-untyped-call]
-            adam.step()
-            net.eval()
-            with torch.no_grad():
-                hit = (net(rows).argmax(dim=1) == nodes.labels).float()
-                right.append(torch.stack([hit[seen].mean(), hit[asked].mean()]))
-        table = torch.stack(right).cpu().numpy()
-        step = _chosen(table, told)
-        val.append(float(table[step, 0]))
-        test.append(float(table[step, 1]))
-    return Found(val, test)
+    """Train a linear layer, or an MLP, for each split by Adam; the step is chosen as the authors do.
+
+    The classifiers of all splits start alike and stand in one tensor, which Adam moves as it would each.
+    """
+    torch.manual_seed(seed)
+    start = _layers(rows.shape[1], int(nodes.labels.max()) + 1, told)
+    stacked = [one.detach().to(rows.device).expand(nodes.splits, -1, -1).clone() for one in start]
+    weights = [one.requires_grad_() for one in stacked]
+    adam = torch.optim.Adam(weights, lr=told["rate"], weight_decay=told.get("decay", 0.0))
+    shares = [(mask / mask.sum(dim=0)).t() for mask in (nodes.train, nodes.val, nodes.test)]
+    right: list[Tensor] = []
+    for _ in range(told["steps"]):
+        adam.zero_grad()
+        own = _logits(rows, weights).log_softmax(dim=-1)[
+            :, torch.arange(len(rows)), nodes.labels.clamp_min(0)
+        ]
+        (-(own * shares[0]).sum()).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        with torch.no_grad():
+            hit = (_logits(rows, weights).argmax(dim=-1) == nodes.labels).float()
+            right.append(torch.stack([(hit * share).sum(dim=1) for share in shares[1:]]))
+    table = torch.stack(right).cpu().numpy()
+    steps = [_chosen(table[:, :, split], told) for split in range(nodes.splits)]
+    return Found(*([float(table[at, part, split]) for split, at in enumerate(steps)] for part in (0, 1)))
+
+
+def _logits(rows: Tensor, weights: list[Tensor]) -> Tensor:
+    """Return each split's scores `[splits, nodes, classes]`: weights and biases in turn, ReLUs between."""
+    hidden = rows.expand(len(weights[0]), -1, -1)
+    for position in range(0, len(weights), 2):
+        hidden = torch.baddbmm(weights[position + 1], hidden, weights[position])
+        hidden = hidden if position + 2 == len(weights) else hidden.relu()
+    return hidden
 
 
 def _chosen(table: npt.NDArray[np.float32], told: Mapping[str, Any]) -> int:
@@ -97,17 +107,17 @@ def _chosen(table: npt.NDArray[np.float32], told: Mapping[str, Any]) -> int:
     return int(right.argmax())
 
 
-def _net(width: int, classes: int, told: Mapping[str, Any]) -> nn.Module:
-    if told["kind"] == "adam":
-        layer = nn.Linear(width, classes)
-        nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
-        return layer
-    hidden, layers, sizes = told.get("hidden", 256), list[nn.Module](), width
-    for _ in range(told.get("layers", 2) - 1):
-        layers += [nn.Linear(sizes, hidden), nn.ReLU()]
-        sizes = hidden
-    return nn.Sequential(*layers, nn.Linear(sizes, classes))
+def _layers(width: int, classes: int, told: Mapping[str, Any]) -> list[Tensor]:
+    """Return the start of a classifier: of each layer the weight `[in, out]` and the bias `[1, out]`."""
+    hidden = [told.get("hidden", 256)] * (told.get("layers", 2) - 1) if told["kind"] == "mlp" else []
+    sizes, found = [width, *hidden, classes], list[Tensor]()
+    for one, other in pairwise(sizes):
+        layer = nn.Linear(one, other)
+        if told["kind"] == "adam":
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        found += [layer.weight.t(), layer.bias[None]]
+    return found
 
 
 def _logistic(rows: Tensor, nodes: Nodes) -> Found:
