@@ -87,9 +87,8 @@ def main() -> None:
     parser.add_argument("--document", action="store_true", help="write it into docs/baselines.md")
     arguments = parser.parse_args()
     kept = json.loads(arguments.kept.read_text(encoding="utf-8")) if arguments.kept.exists() else {}
-    for check in checks_of([]):  # words may have changed since
-        if (key := key_of(check)) in kept:
-            kept[key]["check"] = check
+    every = {key_of(check): check for check in checks_of([])}  # words may have changed since, or the check
+    kept = {key: {**kept[key], "check": check} for key, check in every.items() if key in kept}
     if arguments.table or arguments.document:
         print(table(kept))
         if arguments.document:
@@ -108,15 +107,10 @@ def main() -> None:
             continue
         one = finished.record
         print(f"{words}; here {one['test']} ± {one['spread']} ({one['seconds']:.0f} s)", flush=True)
-        stale = [key for key, old in kept.items() if _same(old["check"], check)]
-        kept = {key: old for key, old in kept.items() if key not in stale} | {key_of(check): one}
+        kept[key_of(check)] = one
         write_json(arguments.kept, kept)
         if time.perf_counter() - started > 60 * arguments.minutes:
             break
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one[name] == other[name] for name in ("system", "graph", "probe"))
 
 
 if __name__ == "__main__":
