@@ -102,8 +102,11 @@ def keys_of(name: str) -> set[str]:
 
 def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> None:
     first = keys_of("classification")
-    for name in ("recent", "radar", "tsne"):
+    for name in ("radar", "tsne"):
         assert keys_of(name) < first
+    recent = plan(lines_of(TABLES["recent"], QUICK), QUICK)
+    assert {cell.kind for key, cell in recent.items() if key not in first} == {"method"}  # its own systems
+    assert len(recent.keys() & first) == 8  # ours on four graphs
     assert len(keys_of("tsne")) == 4
     assert not keys_of("filtered") & first
     assert not keys_of("clustering") & first  # k-means has presets of its own
