@@ -15,6 +15,7 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.report.findings import Category, Measure
+from h3gnn.strangers import check_ids
 
 MOST_VALUES = 16
 """A page has so many colours; of more values the most frequent are shown, and the rest are "other"."""
@@ -49,6 +50,7 @@ def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None
         ids: of the nodes.
         id_column: which column holds the ids; by default the one that knows the most nodes.
     """
+    check_ids(ids)
     table = _read(path)
     known = np.array([str(one) for one in ids.tolist()], dtype=object)
     name = _find_ids(path, table, known, id_column)
