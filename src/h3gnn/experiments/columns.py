@@ -100,7 +100,9 @@ def _read(path: Path) -> pd.DataFrame:
 
             with pq.ParquetFile(path) as file:
                 check_parquet(path, file, range(len(file.schema_arrow.names)))
-            table = pd.read_parquet(path).reset_index()
+                columns = file.read()
+            columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
+            table = columns.to_pandas().reset_index()
             return table.drop(columns=[name for name in ("index",) if name in table])
         check_table_block(path, path.stat().st_size)
         return pd.read_csv(path, sep=None, engine="python")
