@@ -102,7 +102,7 @@ def _read(path: Path) -> pd.DataFrame:
                 check_parquet(path, file, range(len(file.schema_arrow.names)))
                 columns = file.read()
             columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
-            table = columns.to_pandas().reset_index()
+            table: pd.DataFrame = columns.to_pandas().reset_index()
             return table.drop(columns=[name for name in ("index",) if name in table])
         check_table_block(path, path.stat().st_size)
         return pd.read_csv(path, sep=None, engine="python")

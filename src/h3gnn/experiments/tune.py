@@ -21,7 +21,8 @@ from h3gnn.evaluation.criteria import (
 )
 from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
+from h3gnn.experiments.studies import connect, finished, storage_faults
+from h3gnn.experiments.trials import check_trials
 from h3gnn.experiments.tuning import (
     FIXED,
     Budget,
