@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from h3gnn.cli import ending
-from h3gnn.errors import InputError
+from h3gnn import H3GNN
+from h3gnn.cli import ending, reproduce
+from h3gnn.cli.app import app
+from h3gnn.errors import InputError, TrainingStopped
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
@@ -94,6 +97,21 @@ def test_a_lack_of_memory_has_a_sentence_of_its_own(error: Exception) -> None:
     assert sentence.startswith("there is not enough memory")
     assert "--batch-size" in sentence
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = TrainingStopped("stopped after epoch 1 of 2", number)
+    assert ending.ending_of(stop) == ("stopped; nothing is half-written", 128 + number)
+    with pytest.raises(ending.Stopped) as ended, reproduce._goes_on(tmp_path):
+        raise stop
+    assert ended.value.code == 128 + number
+    monkeypatch.setattr(H3GNN, "fit", lambda *_, **__: (_ for _ in ()).throw(stop))
+    done = CliRunner().invoke(app, ["demo", "--no-picture"])
+    assert done.exit_code == 128 + number, done.output
+    assert ending.ending_of(KeyboardInterrupt())[1] == 130
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:

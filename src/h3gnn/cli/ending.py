@@ -17,10 +17,11 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from functools import wraps
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from h3gnn.errors import STOPPING, InputError, RankLostError, without_secrets
+from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -83,6 +84,19 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
         _leave(*ending_of(error))
 
 
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that tells typer which signal ended a training: it takes each for Ctrl-C."""
+
+    @wraps(function)
+    def command(*given: Any, **named: Any) -> None:
+        try:
+            function(*given, **named)
+        except TrainingStopped as stop:
+            raise SystemExit(code_of_signal(stop)) from stop
+
+    return command
+
+
 def ending_of(error: BaseException) -> tuple[str, int]:
     """Return the sentence and the exit code for an error; a fault of ours leaves its traceback in a file."""
     if isinstance(error, InputError):
@@ -90,7 +104,7 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return str(error), 1
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing is half-written", INTERRUPTED
+        return "stopped; nothing is half-written", code_of_signal(error)
     if is_out_of_memory(error):
         return f"there is not enough memory ({_words(error)}): {LESS_MEMORY}", 2
     if isinstance(error, OSError):
@@ -98,6 +112,11 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     kept = _keep_traceback(error)
     where = f"the details are in {kept}" if kept else "`H3GNN_DEBUG=1` before the command shows the details"
     return f"a fault of h3gnn's own ({_words(error)}): please report it; {where}", 1
+
+
+def code_of_signal(stop: KeyboardInterrupt) -> int:
+    """Return the exit code for the signal that asked for an end: training tells which, else it is Ctrl-C."""
+    return 128 + stop.signal_number if isinstance(stop, TrainingStopped) else INTERRUPTED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
