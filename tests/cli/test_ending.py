@@ -114,6 +114,16 @@ def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
     assert ending.ending_of(KeyboardInterrupt())[1] == 130
 
 
+@pytest.mark.parametrize(("free", "code"), [(10**6, 2), (10**12, 1)])
+def test_what_names_no_memory_is_a_lack_of_it_where_little_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int, code: int
+) -> None:
+    monkeypatch.setattr(ending, "free_memory", lambda: free)
+    sentence, found = ending.ending_of(RuntimeError("could not create a primitive"))
+    assert found == code
+    assert ("not enough memory" in sentence) == (code == 2)
+
+
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     assert ending.ending_of(InputError("out of memory lane")) == ("out of memory lane", 2)
     sentence, code = ending.ending_of(FileNotFoundError(errno.ENOENT, "No such file", "x"))

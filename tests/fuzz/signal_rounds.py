@@ -122,13 +122,19 @@ def shrink(command: str) -> None:
         vars(running)["load"] = lambda name: graph
 
 
-def start(arguments: tuple[str, ...], home: Path) -> int:
-    """Fork a process that runs a command, and return its number as soon as it would hear a signal."""
+def start(arguments: tuple[str, ...], home: Path, before: Callable[[], None] = lambda: None) -> int:
+    """Fork a process that runs a command, and return its number as soon as it would hear a signal.
+
+    Args:
+        arguments: of the command line.
+        home: where it runs.
+        before: what the process does to itself first.
+    """
     (home / "ready").unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
         try:
-            _become(arguments, home)
+            _become(arguments, home, before)
         finally:
             os._exit(99)  # whatever comes, a child never goes on as its parent
     while not (home / "ready").exists():
@@ -150,7 +156,7 @@ def warm(commands: Iterable[tuple[str, ...]], inputs: Path, place: Path) -> None
         shutil.rmtree(home)
 
 
-def _become(arguments: tuple[str, ...], home: Path) -> None:
+def _become(arguments: tuple[str, ...], home: Path, before: Callable[[], None]) -> None:
     code = 99
     try:
         os.chdir(home)
@@ -166,12 +172,14 @@ def _become(arguments: tuple[str, ...], home: Path) -> None:
         ending.end_on_signals()
         sys.argv = ["h3gnn", *arguments]
         Path("ready").touch()
+        before()
         main()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
     finally:
-        Path("modules").write_text("\n".join(list(sys.modules)))
+        with contextlib.suppress(OSError):
+            Path("modules").write_text("\n".join(list(sys.modules)))
         sys.stdout.flush()
         os._exit(code)
 

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
+from h3gnn.memory import free_memory
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -32,6 +33,9 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 """How allocators say it that raise something else than `MemoryError`: torch, Arrow, BLAS, the loader."""
+UNSAID = re.compile(r"could not create a (primitive|memory)")
+"""How oneDNN puts it, and other faults likewise: it is the memory where little is free."""
+LITTLE = 2**29
 LESS_MEMORY = (
     "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
     "`--models`, and a graph of `h3gnn prepare` with `--batch-size 1024` take less"
@@ -125,7 +129,10 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return isinstance(error, RuntimeError | ImportError | OSError) and bool(NO_MEMORY.search(str(error)))
+    if not isinstance(error, RuntimeError | ImportError | OSError):
+        return False
+    unsaid = UNSAID.search(str(error)) and free_memory() < LITTLE
+    return bool(NO_MEMORY.search(str(error)) or unsaid)
 
 
 def is_debugging() -> bool:
@@ -157,7 +164,8 @@ def _speak_plainly() -> None:
         sys.unraisablehook = lambda _: None
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # a stream that is something else than it was: then as it is
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _code(end: SystemExit) -> int:
