@@ -43,9 +43,9 @@ from tests.fuzz.signal_rounds import (
 )
 
 KINDS = ("disk", "memory", "start")
-SPANS = {"disk": (4, 17), "memory": (16, 29), "start": (27.5, 31.5)}
+SPANS = {"disk": (4, 17), "memory": (24, 30), "start": (27.5, 31.5)}
 """The limits of each kind are powers of two with an exponent from here."""
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 300
 BY_A_LIBRARY = {
     "OpenBLAS": re.compile(r"OpenBLAS error: Memory allocation"),
     "C++": re.compile(r"terminate called after throwing|terminate called recursively|std::bad_alloc"),

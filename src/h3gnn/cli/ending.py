@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
-from h3gnn.memory import free_memory
+from h3gnn.memory import free_memory, hold_buffers
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -89,10 +89,14 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
 
 
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that tells typer which signal ended a training: it takes each for Ctrl-C."""
+    """Return a command that begins with room for its libraries, and tells typer which signal ended it.
+
+    For typer, every `KeyboardInterrupt` is Ctrl-C.
+    """
 
     @wraps(function)
     def command(*given: Any, **named: Any) -> None:
+        hold_buffers()
         try:
             function(*given, **named)
         except TrainingStopped as stop:
