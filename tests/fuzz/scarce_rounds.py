@@ -51,6 +51,19 @@ BY_A_LIBRARY = {
     "C++": re.compile(r"terminate called after throwing|terminate called recursively|std::bad_alloc"),
 }
 """What libraries say that end the process themselves where they get no memory."""
+SHRUNK = """
+import sys
+from h3gnn.cli import _load, ending
+
+def load():
+    from tests.fuzz.signal_rounds import shrink
+
+    shrink(sys.argv[1])
+    return _load()
+
+ending.run(load)
+"""
+"""As `h3gnn` itself, but for the graphs of `demo` and `reproduce`."""
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -82,15 +95,13 @@ def attempt(name: str, home: Path, kind: str, limit: int) -> tuple[int, str]:
 
 
 def _afresh(name: str, home: Path, limit: int) -> tuple[int, str]:
-    small = "from tests.fuzz.signal_rounds import shrink; shrink(sys.argv[1])"
-    shrunk = small if name in ("demo", "reproduce") else "pass"
     path = os.pathsep.join((str(Path(__file__).parents[2]), *sys.path))
     try:
         done = subprocess.run(
             [
                 sys.executable,
                 "-c",
-                f"import sys; {shrunk}\nfrom h3gnn.cli import main; main()",
+                SHRUNK,
                 *COMMANDS[name],
             ],
             cwd=home,
