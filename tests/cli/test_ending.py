@@ -170,6 +170,36 @@ def test_a_signal_while_the_program_loads_is_a_sentence_too(number: signal.Signa
     assert re.fullmatch(r"h3gnn: stopped; nothing is half-written\n", done.stderr)
 
 
+SWALLOWED = """
+import os, signal, sys, time
+from h3gnn.cli import ending
+
+def work():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    except SystemExit:
+        if sys.argv[1] == "dropped":
+            os.kill(os.getpid(), signal.SIGHUP)  # too soon
+            ending.PUT_IN_ORDER_SECONDS = 0.0
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(1)
+        if sys.argv[1] == "code":
+            raise SystemExit(1)
+        raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'")
+
+ending.run(lambda: work)
+"""
+
+
+@pytest.mark.parametrize(("kind", "code"), [("error", 143), ("code", 143), ("dropped", 129)])
+def test_a_signal_that_a_library_makes_an_error_of_is_a_signal_still(kind: str, code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SWALLOWED, kind], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (code, "h3gnn: stopped; nothing is half-written\n")
+
+
 def test_letters_that_a_terminal_does_not_know_are_no_error() -> None:
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     command = [sys.executable, "-m", "h3gnn", "inspect", "synthetic"]

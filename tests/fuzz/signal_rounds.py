@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+STOPPING = SIGNALS[:3]
 GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--labels", "y.csv")
 SMALL = ("--preset", "single", "--epochs", "12", "--set", "channels=8", "--models", "2")
 CHOICES = ("--choices", "channels=8", "--choices", "hidden_channels=8", "--choices", "hops=1,2")
@@ -135,6 +136,8 @@ def start(arguments: tuple[str, ...], home: Path, before: Callable[[], None] = l
     if child == 0:
         try:
             _become(arguments, home, before)
+        except SystemExit as end:  # a signal after the command itself had ended
+            os._exit(end.code if isinstance(end.code, int) else 99)
         finally:
             os._exit(99)  # whatever comes, a child never goes on as its parent
     while not (home / "ready").exists():
@@ -178,6 +181,8 @@ def _become(arguments: tuple[str, ...], home: Path, before: Callable[[], None]) 
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
     finally:
+        for number in STOPPING:  # from here on the runner's own work
+            signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(OSError):
             Path("modules").write_text("\n".join(list(sys.modules)))
         sys.stdout.flush()

@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import wraps
@@ -27,6 +28,10 @@ from h3gnn.memory import free_memory, hold_buffers
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
 INTERRUPTED = 128 + signal.SIGINT
+STOPPED = "stopped; nothing is half-written"
+PUT_IN_ORDER_SECONDS = 5.0
+_came: list[tuple[int, float]] = []
+"""The signals that ended the command, and when."""
 NO_MEMORY = re.compile(
     r"allocate memory|out of memory|not enough memory|bad_alloc|failed to map segment|start new thread"
     r"|insufficient memory|memory allocation|ENOMEM|realloc of size|malloc of size",
@@ -60,16 +65,22 @@ def end_on_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End, and let no second SIGTERM or SIGHUP disturb what is put in order; a second Ctrl-C may."""
-    for other in STOPPING:
-        if other != signal.SIGINT:
-            signal.signal(other, signal.SIG_IGN)
+    """End, and let no second SIGTERM or SIGHUP soon disturb what is put in order; a second Ctrl-C may.
+
+    What is raised here may meet code of a library that makes another error of it, or of a callback that drops
+    it: so it is written down, and a signal that comes later ends the command all the same.
+    """
+    now = time.monotonic()
+    if _came and number != signal.SIGINT and now - _came[-1][1] < PUT_IN_ORDER_SECONDS:
+        return
+    _came.append((number, now))
     raise SystemExit(128 + number)
 
 
 def run(load: Callable[[], Callable[[], object]]) -> None:
     """Load the command line and run it; whatever is raised on the way ends as this module says."""
     _speak_plainly()
+    _came.clear()
     end_on_signals()
     try:
         try:
@@ -80,11 +91,15 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
         _leave("", _code(end))
     except SystemExit as end:
         if end.code in ENDED:
-            _leave("stopped; nothing is half-written", _code(end))
+            _leave(STOPPED, _code(end))
+        if _came and _code(end):
+            _leave(STOPPED, 128 + _came[-1][0])
         raise
     except BaseException as error:  # there is no other place after this one
         if is_debugging():
             traceback.print_exc()
+        if _came:
+            _leave(STOPPED, 128 + _came[-1][0])
         _leave(*ending_of(error))
 
 
@@ -112,7 +127,7 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return str(error), 1
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing is half-written", code_of_signal(error)
+        return STOPPED, code_of_signal(error)
     if is_out_of_memory(error):
         return f"there is not enough memory ({_words(error)}): {LESS_MEMORY}", 2
     if isinstance(error, OSError):
@@ -173,7 +188,7 @@ def _speak_plainly() -> None:
 
 
 def _code(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 1
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _leave(sentence: str, code: int) -> NoReturn:
