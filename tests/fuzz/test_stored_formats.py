@@ -161,12 +161,25 @@ def prepared(folder: Path) -> Path:
     return folder / "graph"
 
 
-def tables(folder: Path) -> Path:
-    """A folder with one table of results, whose rows are few."""
-    folder.mkdir()
-    content = json.loads((RESULTS / "classification.json").read_text())
-    (folder / "classification.json").write_text(json.dumps(content | {"rows": content["rows"][:3]}))
-    return folder
+class Tables(Format):
+    """A folder with a table of results of each sort, of which one is changed."""
+
+    NAMES = ("classification", "clustering", "radar", "efficiency", "convergence", "datasets", "tsne")
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.read = folder, document
+        for name in self.NAMES:
+            content = json.loads((RESULTS / f"{name}.json").read_text())
+            few = {"rows": content["rows"][: 1 if name == "tsne" else 3]}
+            (folder / f"{name}.json").write_text(json.dumps(content | few))
+
+    def spoil(self, place: Path, data: st.DataObject) -> None:
+        """Copy one of the tables, changed."""
+        self.path = self.folder / f"{data.draw(st.sampled_from(self.NAMES))}.json"
+        self.content = self.path.read_bytes()
+        place.mkdir(exist_ok=True)
+        (place / self.path.name).write_bytes(self._json(data))
 
 
 def read_prepared(folder: Path) -> object:
@@ -216,7 +229,7 @@ def build(name: str, graph: Graph, folder: Path) -> Format | Search:
         "ids of a prepared graph": lambda: Format(prepared(folder), "ids.arrow", read_prepared),
         "edges of a prepared graph": lambda: Format(prepared(folder), "cols.bin", read_prepared),
         "rows of a prepared graph": lambda: Format(prepared(folder), "crow.bin", read_prepared),
-        "table of results": lambda: Format(tables(folder), "classification.json", document),
+        "table of results": lambda: Tables(folder),
         "journal of a search": lambda: Search(graph, folder, "studies.log"),
         "database of a search": lambda: Search(graph, folder, "studies.db"),
     }

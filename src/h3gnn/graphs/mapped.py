@@ -127,7 +127,12 @@ class MappedGraph:
                     batch.validate(full=True)
                     found += batch.num_rows
                     yield batch.column(0)
-        except (pa.ArrowException, OSError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            ValueError,
+            IndexError,
+        ) as error:  # names that are no text, no column
             raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
         if found != self.num_nodes:
             raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
