@@ -180,3 +180,26 @@ def test_a_delimiter_is_one_character(
         )
         assert isinstance(done.exception, InputError)
     assert not Path("g").exists()
+
+
+@pytest.mark.parametrize("command", ["embed", "cluster", "evaluate"])
+@pytest.mark.parametrize("option", [("--labels", "y.csv"), ("--undirected",), ("--delimiter", ";")])
+def test_options_about_a_graph_that_is_not_named_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [command, "run", *option])
+    assert isinstance(done.exception, InputError)
+    assert f"{option[0]} belongs to a graph of your own" in str(done.exception)
+
+
+def test_what_a_kill_left_of_an_export_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    H3GNN(**SMALL).fit(labelled([])).save("run")  # type: ignore[arg-type]
+    (tmp_path / ".x.abcd_123.part").mkdir()
+    (tmp_path / ".x.abcd_123.part" / "nodes.csv").write_text("half")
+    done = CliRunner().invoke(app, WRITING["export to neo4j"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run", "x"]

@@ -6,7 +6,6 @@ import csv
 import io
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import InputError
+from h3gnn.graphs.buckets import whole_folder
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import whole_file, write_atomically
 from h3gnn.strangers import guarded
@@ -205,17 +205,11 @@ def check_folder(folder: Path) -> None:
 def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
     """Write a folder of text files; it appears when all of them are whole."""
     check_folder(folder)
-    part = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
-        part.chmod(0o755)
+    with whole_folder(folder.absolute()) as part:
         for name, pieces in files.items():
             _write_text(part / name, pieces)
         if folder.is_dir():
             shutil.rmtree(folder)
-        part.replace(folder)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     return [folder / name for name in files]
 
 

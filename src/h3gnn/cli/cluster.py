@@ -72,6 +72,7 @@ def cluster(
         raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
     if out is not None:
         settings.check_output(out, (".csv", ".parquet"))
+    source.refuse_alone()
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     if out is not None:
         check_ids(read.ids, out)
