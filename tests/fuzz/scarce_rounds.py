@@ -196,6 +196,7 @@ def main() -> None:
     told: dict[str, Any] = {"seeds": [], "kinds": kinds, "commands": {}}
     if given.go_on and given.out is not None and given.out.exists():
         told |= json.loads(given.out.read_text())
+        told["commands"] = {name: one for name, one in told["commands"].items() if not one["failures"]}
     told["seeds"].append(seed)
 
     def keep() -> None:

@@ -7,7 +7,7 @@ three times, each time on what the last one left; then it lets the command end. 
 to be what one uninterrupted command writes, byte for byte but for seconds, and nothing else may lie around.
 Libraries are loaded once and processes are forked, so that a round takes about as long as the work itself;
 `demo` and `reproduce`, which choose their graphs themselves, get small ones. With `--go-on`, the rounds that
-`--out` tells of count, and only those that are missing are played.
+`--out` tells of count, and only those that are missing are played; commands that failed are played anew.
 """
 
 from __future__ import annotations
@@ -318,6 +318,7 @@ def main() -> None:
     told: dict[str, Any] = {"seeds": [], "signals": [one.name for one in SIGNALS], "commands": {}}
     if given.go_on and given.out is not None and given.out.exists():
         told |= json.loads(given.out.read_text())
+        told["commands"] = {name: one for name, one in told["commands"].items() if not one["failures"]}
     told["seeds"].append(seed)
 
     def keep() -> None:
