@@ -60,6 +60,7 @@ SHOWING = {
     "similar": ("similar", "run", "plain5"),
     "anomalies": ("anomalies", "run"),
     "links": ("links", "run", "--check", "none"),
+    "report with a table": ("report", "run", "--out", "x.html", "--table", "x.parquet"),
     "export to graphml": ("export", "run", "--to", "graphml", "--out", "x.graphml"),
     "embed as parquet": ("embed", "run", "--out", "x.parquet"),
 }
