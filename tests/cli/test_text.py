@@ -80,12 +80,21 @@ def labelled(names: list[str]) -> Graph:
     )
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of halves of characters and one of formulas."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, ids in (("halves", ["a", "b", "c\ud800", "d", "e"]), ("formulas", FORMULAS[:2])):
+        H3GNN(**SMALL).fit(labelled(ids)).save(folder / name)  # type: ignore[arg-type]
+    return folder
+
+
 @pytest.mark.parametrize("command", [*WRITING.values(), *SHOWING.values()], ids=[*WRITING, *SHOWING])
 def test_half_a_character_is_refused_by_every_command_that_makes_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(labelled(["a", "b", "c\ud800", "d", "e"])).save("run")  # type: ignore[arg-type]
+    Path("run").symlink_to(runs / "halves")
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, InputError)
     assert "holds half a character" in str(done.exception)
@@ -129,10 +138,10 @@ def cells() -> list[str]:
 
 @pytest.mark.parametrize("command", WRITING.values(), ids=WRITING)
 def test_safe_csv_is_an_option_of_what_writes_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(labelled(FORMULAS[:2])).save("run")  # type: ignore[arg-type]
+    Path("run").symlink_to(runs / "formulas")
     for flag, are_there in (((), True), (("--safe-csv",), False)):
         done = CliRunner().invoke(app, [*command, *flag], catch_exceptions=False)
         assert done.exit_code == 0, done.output
@@ -195,10 +204,10 @@ def test_options_about_a_graph_that_is_not_named_are_refused(
 
 
 def test_what_a_kill_left_of_an_export_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(labelled([])).save("run")  # type: ignore[arg-type]
+    Path("run").symlink_to(runs / "formulas")
     (tmp_path / ".x.abcd_123.part").mkdir()
     (tmp_path / ".x.abcd_123.part" / "nodes.csv").write_text("half")
     done = CliRunner().invoke(app, WRITING["export to neo4j"], catch_exceptions=False)

@@ -27,7 +27,7 @@ from tests.fuzz.mutations import byte_changes
 from tests.graphs.test_reader_damage import SOUND, assert_trustworthy
 from tests.storage.mixed import mixed_table
 
-SHORT, LONG = 40, 2_000
+SHORT, LONG = 30, 2_000
 CELLS = [
     "",
     "a",
