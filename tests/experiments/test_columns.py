@@ -58,6 +58,16 @@ def test_texts_that_are_no_text_are_refused(tmp_path: Path) -> None:
         read_columns(tmp_path / "own.parquet", IDS)
 
 
+def test_a_letter_never_parts_cells_and_columns_without_end_are_refused(tmp_path: Path) -> None:
+    """Guessing took the letter a for what stands between cells, and a cell of many for as many columns."""
+    path = tmp_path / "own.csv"
+    path.write_text(f"who,x{'a' * 5_000}\na,1\nb,2\n")
+    assert len(read_columns(path, IDS).measures) == 1
+    path.write_text("who" + "," * 10_000 + "\na\n")
+    with pytest.raises(InputError, match="has 10,001 columns"):
+        read_columns(path, IDS)
+
+
 def test_words_that_hardly_repeat_are_texts_and_many_dates_are_years() -> None:
     table = pd.DataFrame(
         {
