@@ -123,3 +123,39 @@ def test_preparing_with_little_memory_left_ends_in_a_sentence_and_leaves_nothing
     assert outcome.returncode == 2, outcome.stderr
     assert "would take 100 MB of memory" in outcome.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.csv", "f.csv"]
+
+
+LITTLE_LEFT = """
+import resource
+import numpy as np
+from pathlib import Path
+from scipy.linalg.blas import sgemm
+from h3gnn.errors import InputError
+from h3gnn.memory import hold_buffers
+
+def leave(size):
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, resource.RLIM_INFINITY))
+
+leave(20 * 10**6)
+try:
+    hold_buffers()
+except InputError as error:
+    print(error)
+leave(3 * 10**9)
+hold_buffers()
+leave(10**6)
+ones = np.ones((200, 200), dtype=np.float32)
+sgemm(1.0, ones @ ones, ones)
+print("multiplied")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the address space has no limit")
+def test_matrices_are_multiplied_or_refused_where_little_is_left() -> None:
+    """OpenBLAS asks again and again for a buffer that it does not get: such a process hangs."""
+    command = [sys.executable, "-c", LITTLE_LEFT]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert "linear algebra would take" in ended.stdout
+    assert ended.stdout.endswith("multiplied\n")

@@ -30,6 +30,7 @@ from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_dates, check_table
 from h3gnn.graphs.plan import TablePlan, scaling_of
 from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.strangers import check_ids
 
 NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 NO_EDGES = (
@@ -186,4 +187,5 @@ def named_rows(
         return embedding
     import pandas as pd
 
+    check_ids(graph.node_ids)
     return pd.DataFrame(embedding, index=pd.Index(graph.node_ids), columns=estimator.get_feature_names_out())

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from h3gnn.errors import InputError
 
 UNKNOWN = 4 * 2**30
 """What is taken to be free where the system does not tell."""
+BLAS_BUFFER = 40 * 10**6
+"""What OpenBLAS takes for a thread that multiplies matrices, once and for all."""
 CGROUP = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -33,6 +36,33 @@ def check_room(needed: int, what: str, fault: type[InputError] = InputError) -> 
     free = free_memory()
     if needed > free:
         raise fault(f"{what} would take {words_of(needed)} of memory, and {words_of(free)} are free")
+
+
+def hold_buffers() -> None:
+    """Let NumPy's and SciPy's OpenBLAS take their buffers now, where `ulimit -v` bounds the process.
+
+    Later, where there is no room for them, it would ask for them again and again, for ever. Each core may
+    want one of each.
+    """
+    if not _own_limit():
+        return
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+    from scipy.linalg.blas import sgemm
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    check_room(2 * cores * BLAS_BUFFER, "the buffers of NumPy's and SciPy's linear algebra")
+    together, ones = threading.Barrier(cores), np.ones((128, 128), dtype=np.float32, order="F")
+
+    def multiply(_: int) -> None:
+        with suppress(threading.BrokenBarrierError):  # then they multiply one after another
+            together.wait(timeout=1)
+        sgemm(1.0, ones @ ones, ones)
+
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(multiply, range(cores)))
 
 
 def words_of(size: int) -> str:

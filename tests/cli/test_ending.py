@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from h3gnn.cli import ending
-from h3gnn.errors import InputError
+from h3gnn import H3GNN
+from h3gnn.cli import ending, reproduce
+from h3gnn.cli.app import app
+from h3gnn.errors import InputError, TrainingStopped
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
@@ -96,6 +99,31 @@ def test_a_lack_of_memory_has_a_sentence_of_its_own(error: Exception) -> None:
     assert "\n" not in sentence
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = TrainingStopped("stopped after epoch 1 of 2", number)
+    assert ending.ending_of(stop) == ("stopped; nothing is half-written", 128 + number)
+    with pytest.raises(ending.Stopped) as ended, reproduce._goes_on(tmp_path):
+        raise stop
+    assert ended.value.code == 128 + number
+    monkeypatch.setattr(H3GNN, "fit", lambda *_, **__: (_ for _ in ()).throw(stop))
+    done = CliRunner().invoke(app, ["demo", "--no-picture"])
+    assert done.exit_code == 128 + number, done.output
+    assert ending.ending_of(KeyboardInterrupt())[1] == 130
+
+
+@pytest.mark.parametrize(("free", "code"), [(10**6, 2), (10**12, 1)])
+def test_what_names_no_memory_is_a_lack_of_it_where_little_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int, code: int
+) -> None:
+    monkeypatch.setattr(ending, "free_memory", lambda: free)
+    sentence, found = ending.ending_of(RuntimeError("could not create a primitive"))
+    assert found == code
+    assert ("not enough memory" in sentence) == (code == 2)
+
+
 def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     assert ending.ending_of(InputError("out of memory lane")) == ("out of memory lane", 2)
     sentence, code = ending.ending_of(FileNotFoundError(errno.ENOENT, "No such file", "x"))
@@ -140,6 +168,36 @@ def test_a_signal_while_the_program_loads_is_a_sentence_too(number: signal.Signa
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 128 + number, done.stderr
     assert re.fullmatch(r"h3gnn: stopped; nothing is half-written\n", done.stderr)
+
+
+SWALLOWED = """
+import os, signal, sys, time
+from h3gnn.cli import ending
+
+def work():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    except SystemExit:
+        if sys.argv[1] == "dropped":
+            os.kill(os.getpid(), signal.SIGHUP)  # too soon
+            ending.PUT_IN_ORDER_SECONDS = 0.0
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(1)
+        if sys.argv[1] == "code":
+            raise SystemExit(1)
+        raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'")
+
+ending.run(lambda: work)
+"""
+
+
+@pytest.mark.parametrize(("kind", "code"), [("error", 143), ("code", 143), ("dropped", 129)])
+def test_a_signal_that_a_library_makes_an_error_of_is_a_signal_still(kind: str, code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SWALLOWED, kind], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (code, "h3gnn: stopped; nothing is half-written\n")
 
 
 def test_letters_that_a_terminal_does_not_know_are_no_error() -> None:

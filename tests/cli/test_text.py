@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +17,11 @@ from typer.testing import CliRunner
 
 from h3gnn import H3GNN, InputError
 from h3gnn.cli.app import app
-from h3gnn.cli.output import guarded, write_embedding, write_table
+from h3gnn.cli.output import write_embedding, write_table
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import read_json, write_json
+from h3gnn.strangers import guarded
 from tests.experiments.test_comparison import result_of
 
 SMALL = {"n_models": 1, "channels": 4, "heads": 2, "epochs": 1, "objective": "teacher", "device": "cpu"}
@@ -39,15 +43,68 @@ def test_half_a_character_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_half_a_character_is_refused_by_cluster(
-    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+WRITING = {
+    "embed": ("embed", "run", "--out", "x.csv"),
+    "embed as npy": ("embed", "run", "--out", "x.npy"),
+    "cluster": ("cluster", "run", "--clusters", "2", "--out", "x.csv"),
+    "predict": ("predict", "run", "--all", "--out", "x.csv"),
+    "similar": ("similar", "run", "plain5", "plain6", "plain7", "--k", "29", "--out", "x.csv"),
+    "anomalies": ("anomalies", "run", "--out", "x.csv"),
+    "links": ("links", "run", "--check", "none", "--top", "1000", "--out", "x.csv"),
+    "export to csv": ("export", "run", "--to", "csv", "--out", "x.csv"),
+    "export to neo4j": ("export", "run", "--to", "neo4j", "--out", "x"),
+    "export to tensorboard": ("export", "run", "--to", "tensorboard", "--out", "x"),
+}
+"""Every command that writes ids or names into a table of text."""
+SHOWING = {
+    "similar": ("similar", "run", "plain5"),
+    "anomalies": ("anomalies", "run"),
+    "links": ("links", "run", "--check", "none"),
+    "report with a table": ("report", "run", "--out", "x.html", "--table", "x.parquet"),
+    "export to graphml": ("export", "run", "--to", "graphml", "--out", "x.graphml"),
+    "embed as parquet": ("embed", "run", "--out", "x.parquet"),
+}
+
+
+def labelled(names: list[str]) -> Graph:
+    """Thirty nodes in three classes, of which strangers chose names and classes."""
+    ring = np.array(
+        [[i for i in range(30) for _ in range(2)], [(i + j) % 30 for i in range(30) for j in (1, 3)]]
+    )
+    return check_graph(
+        np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32),
+        ring,
+        labels=np.arange(30) % 3,
+        class_names=("=class", "blue", "@red"),
+        node_ids=np.array(names + [f"plain{i}" for i in range(len(names), 30)], dtype=object),
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of halves of characters and one of formulas."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, ids in (("halves", ["a", "b", "c\ud800", "d", "e"]), ("formulas", FORMULAS[:2])):
+        H3GNN(**SMALL).fit(labelled(ids)).save(folder / name)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.mark.parametrize("command", [*WRITING.values(), *SHOWING.values()], ids=[*WRITING, *SHOWING])
+def test_half_a_character_is_refused_by_every_command_that_makes_a_table(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(named(path_graph, ["a", "b", "c\ud800", "d", "e"])).save("run")  # type: ignore[arg-type]
-    done = CliRunner().invoke(app, ["cluster", "run", "--clusters", "2", "--out", "x.csv"])
+    Path("run").symlink_to(runs / "halves")
+    done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, InputError)
     assert "holds half a character" in str(done.exception)
-    assert not Path("x.csv").exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+def test_half_a_character_is_refused_where_rows_are_named_by_nodes() -> None:
+    model = H3GNN(**SMALL).set_output(transform="pandas")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="holds half a character"):
+        model.fit_transform(labelled(["c\ud800"]))
 
 
 def test_half_a_character_in_a_name_goes_through_json_and_back(tmp_path: Path) -> None:
@@ -67,19 +124,45 @@ def test_formulas_are_guarded_where_that_is_asked_for(tmp_path: Path) -> None:
     assert guarded(-1) == -1
 
 
+def cells() -> list[str]:
+    """Return all texts that a command wrote into its tables, the names of columns, too."""
+    found = []
+    for path in [*Path().glob("x*.csv"), *Path().glob("x/*.csv"), *Path().glob("x/*.tsv")]:
+        if path.suffix == ".tsv":
+            found += re.split(r"[\t\n]", path.read_text())
+            continue
+        with path.open(newline="") as file:
+            found += [cell for row in csv.reader(file) for cell in row]
+    return [one for one in found if not re.fullmatch(r"[-+]?[\d.]+(e[-+]\d+)?", one)]
+
+
+@pytest.mark.parametrize("command", WRITING.values(), ids=WRITING)
 def test_safe_csv_is_an_option_of_what_writes_ids(
-    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(named(path_graph, FORMULAS[:5])).save("run")  # type: ignore[arg-type]
-    for command in (
-        ("embed", "run", "--out", "x.csv"),
-        ("cluster", "run", "--clusters", "2", "--out", "x.csv"),
-    ):
-        for flag, first in (((), "=cmd"), (("--safe-csv",), "'=cmd")):
-            done = CliRunner().invoke(app, [*command, *flag])
-            assert done.exit_code == 0, done.output
-            assert pd.read_csv("x.csv")["node"][0].startswith(first)
+    Path("run").symlink_to(runs / "formulas")
+    for flag, are_there in (((), True), (("--safe-csv",), False)):
+        done = CliRunner().invoke(app, [*command, *flag], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert any(one.startswith(("=", "+", "@")) for one in cells()) == are_there
+    assert f"'{FORMULAS[0]}" in cells()
+
+
+def test_safe_csv_of_a_fit_is_kept_for_its_resumption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("source,target\n=a,b\nb,c\nc,d\n")
+    Path("f.csv").write_text("id,x\n=a,1\nb,2\nc,3\nd,4\n")
+    fit = ["fit", "--edges", "e.csv", "--features", "f.csv", "--preset", "single", "--epochs", "2"]
+    ends = ["--out", "run", "--embeddings", "x.csv", "--safe-csv", "--checkpoint-every", "1"]
+    with monkeypatch.context() as patch:  # a kill after the training
+        patch.setattr("h3gnn.cli.fit._write", lambda *_, **__: sys.exit(9))
+        assert CliRunner().invoke(app, [*fit, *ends]).exit_code == 9
+    done = CliRunner().invoke(app, ["fit", "--resume", "run"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert pd.read_csv("x.csv")["node"][0] == "'=a"
 
 
 def test_names_are_not_taken_for_markup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,3 +190,26 @@ def test_a_delimiter_is_one_character(
         )
         assert isinstance(done.exception, InputError)
     assert not Path("g").exists()
+
+
+@pytest.mark.parametrize("command", ["embed", "cluster", "evaluate"])
+@pytest.mark.parametrize("option", [("--labels", "y.csv"), ("--undirected",), ("--delimiter", ";")])
+def test_options_about_a_graph_that_is_not_named_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [command, "run", *option])
+    assert isinstance(done.exception, InputError)
+    assert f"{option[0]} belongs to a graph of your own" in str(done.exception)
+
+
+def test_what_a_kill_left_of_an_export_is_removed_by_the_next(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run").symlink_to(runs / "formulas")
+    (tmp_path / ".x.abcd_123.part").mkdir()
+    (tmp_path / ".x.abcd_123.part" / "nodes.csv").write_text("half")
+    done = CliRunner().invoke(app, WRITING["export to neo4j"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["run", "x"]

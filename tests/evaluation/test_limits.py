@@ -88,3 +88,10 @@ def test_a_class_that_nobody_was_taught(files: Path) -> None:
         done = CliRunner().invoke(app, ["evaluate", "z.npy", *GRAPH, "--json"])
     assert done.exit_code == 0, done.output
     assert 0 <= json.loads(done.stdout)["probe"]["test_mean"] < 1
+
+
+def test_a_search_says_that_one_class_cannot_tell_settings_apart(files: Path) -> None:
+    Path("y.csv").write_text("id,label\n" + "".join(f"n{i},a\n" for i in range(24)))
+    with pytest.warns(LabelWarning, match="one class"):
+        done = CliRunner().invoke(app, ["tune", *GRAPH, *TUNE, "--finalists", "1"])
+    assert done.exit_code == 0, done.output

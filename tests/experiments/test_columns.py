@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,23 @@ def test_whole_numbers_that_a_gap_made_fractions_are_still_ids(tmp_path: Path) -
     np.testing.assert_array_equal(
         read_columns(tmp_path / "own.parquet", IDS).measures[0].values, [2, 1, np.nan, np.nan]
     )
+
+
+def test_texts_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    broken = pa.array([b"red", b"\xff\xfe"], type=pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"id": ["a", "b"], "colour": broken}), tmp_path / "own.parquet")
+    with pytest.raises(InputError, match=r"own\.parquet cannot be read"):
+        read_columns(tmp_path / "own.parquet", IDS)
+
+
+def test_a_letter_never_parts_cells_and_columns_without_end_are_refused(tmp_path: Path) -> None:
+    """Guessing took the letter a for what stands between cells, and a cell of many for as many columns."""
+    path = tmp_path / "own.csv"
+    path.write_text(f"who,x{'a' * 5_000}\na,1\nb,2\n")
+    assert len(read_columns(path, IDS).measures) == 1
+    path.write_text("who" + "," * 10_000 + "\na\n")
+    with pytest.raises(InputError, match="has 10,001 columns"):
+        read_columns(path, IDS)
 
 
 def test_words_that_hardly_repeat_are_texts_and_many_dates_are_years() -> None:

@@ -29,7 +29,7 @@ from h3gnn.experiments.tables.running import both_scores, judge_of
 from h3gnn.experiments.tables.specifications import TABLES
 from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import ResultStore, read_json
+from h3gnn.storage.files import ResultStore, read_json, write_json
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Scope(quick=True)
@@ -225,3 +225,23 @@ def test_what_ends_a_process_does_not_end_the_others() -> None:
 def test_an_unknown_experiment_is_named() -> None:
     with pytest.raises(InputError, match="no experiment 'tabel'"):
         find_tables("tabel")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experiment": "ablation"}, "experiment must be one of 'classification'"),
+        ({"rows": [{"params": {}}]}, "holds rows that no run of ours has left"),
+        ({"rows": [{"probe": {"test_mean": None}}]}, "holds rows that no run of ours has left"),
+    ],
+)
+def test_a_table_that_was_changed_is_one_sentence(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    content = read_json(ROOT / "results" / "classification.json")
+    rows = [row for row in content["rows"] if row["protocol"] == "validation"]
+    new = change.pop("rows", [{}])[0]
+    nested = {"probe": rows[0]["probe"] | new.get("probe", {})}
+    changed = [row | new | (nested if "probe" in new else {}) for row in rows]
+    write_json(tmp_path / "classification.json", content | {"rows": changed} | change)
+    with pytest.raises(InputError, match=words) as refused:
+        document(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1

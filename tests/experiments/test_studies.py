@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -18,7 +19,8 @@ import torch
 from h3gnn.errors import InputError
 from h3gnn.experiments import studies
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.studies import Stack, check_trials, connect, propose
+from h3gnn.experiments.studies import Stack, connect, propose, storage_faults
+from h3gnn.experiments.trials import check_trials
 from h3gnn.experiments.tune import Tuned, open_study, tune
 from h3gnn.experiments.tuning import Budget
 from h3gnn.graphs.graph import Graph
@@ -178,6 +180,55 @@ def test_trials_that_are_not_ours_are_refused(attributes: dict[str, Any]) -> Non
     _change(study, **attributes)
     with pytest.raises(InputError, match="trial 1 of the study"):
         check_trials(study, SPACE)
+
+
+TOLD = {"epochs": 1, "smoothing": 0.5, "best": 0.5, "seed": 7, "curve": [[1, 0.5]], "behind": False}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"place": "first"},
+        {"place": 1},
+        {"of": 10**12},
+        {"of": None},
+        {"results": "no JSON"},
+        {"results": "[" * 10**5},
+        {"results": json.dumps([TOLD])},
+        {"results": json.dumps([TOLD, {**TOLD, "curve": None}])},
+        {"results": json.dumps([TOLD, {**TOLD, "best": None}])},
+        {"stack": 7},
+    ],
+)
+def test_trials_that_were_reserved_and_changed_are_refused(changed: dict[str, Any]) -> None:
+    study = connect("study", None, seed=0)
+    Stack.reserve(study, SPACE, 2, 0).keep([TOLD, TOLD])
+    check_trials(study, SPACE)
+    for name, value in changed.items():
+        study._storage.set_trial_user_attr(0, name, value)
+    with pytest.raises(InputError, match="trial 0 of the study study was not made by"):
+        check_trials(study, SPACE)
+
+
+def test_a_finished_trial_without_a_value_is_refused() -> None:
+    study = connect("study", None, seed=0)
+    _change(study)
+    trial = study._storage.get_trial(0)
+    trial.values = None
+    study.get_trials = lambda **_: [trial]  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="trial 0 of the study study was not made by"):
+        check_trials(study, SPACE)
+
+
+def test_a_study_of_several_aims_is_refused() -> None:
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    with pytest.raises(InputError, match="was not made by `h3gnn tune`"):
+        check_trials(study, SPACE)
+
+
+def test_an_error_within_the_storage_is_one_sentence() -> None:
+    with pytest.raises(InputError, match=r"cannot be read or written"), storage_faults("x.log"):
+        optuna.create_trial(state=optuna.trial.TrialState.COMPLETE)
 
 
 def test_a_study_of_other_choices_is_refused() -> None:

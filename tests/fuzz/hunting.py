@@ -35,12 +35,16 @@ def examples(count: int) -> settings:
     )
 
 
+class Hung(BaseException):
+    """An attempt takes too long; nothing that is read may take this for one of its own errors."""
+
+
 @contextmanager
 def bounded() -> Iterator[None]:
     """Bound the memory of the block, and end it if it hangs."""
 
     def hung(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("an attempt hangs")
+        raise Hung("an attempt hangs")
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

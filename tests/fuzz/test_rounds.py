@@ -38,7 +38,7 @@ def test_many_signals() -> None:
 
 @pytest.mark.slow
 def test_much_that_is_scarce() -> None:
-    play("scarce_rounds.py", "--rounds", 20, "--out", HERE / "counts" / "scarce.json")
+    play("scarce_rounds.py", "--rounds", 12, "--out", HERE / "counts" / "scarce.json")
 
 
 @pytest.mark.parametrize("name", ["signals", "scarce"])

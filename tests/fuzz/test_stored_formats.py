@@ -20,6 +20,7 @@ from h3gnn.evaluation.results import Result
 from h3gnn.experiments.compare import compare, read_kept
 from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.stored import check_cells
+from h3gnn.experiments.tables.document import document
 from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.mapped import open_mapped, support_rows
 from h3gnn.graphs.prepare import prepare_graph
@@ -31,11 +32,15 @@ from h3gnn.training.checkpoints import CheckpointWriter, _by_part
 from h3gnn.training.state import put_back
 from tests.fuzz.hunting import Tally, examples
 from tests.fuzz.mutations import byte_changes, json_changes, tensor_changes
+from tests.fuzz.searches import Search
 from tests.storage.mixed import mixed_table, mixed_table_graph
 
 TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 2, "device": "cpu", "hops": 2}
-SHORT, LONG = 40, 10_000
-CELLS = Path(__file__).parents[2] / "results" / "cells" / "texas.json"
+SHORT, LONG = 30, 10_000
+OF_DATABASES = 10, 2_000
+"""Fewer: their format is Optuna's, each takes a tenth of a second, and a journal holds the same records."""
+RESULTS = Path(__file__).parents[2] / "results"
+CELLS = RESULTS / "cells" / "texas.json"
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,9 @@ class Format:
         target = place / self.path.relative_to(self.folder)
         if target.suffix == ".json":
             target.write_bytes(self._json(data))
+            return
+        if target.suffix != ".safetensors":
+            target.write_bytes(data.draw(byte_changes())(self.content))
             return
         target.unlink()
         stem = target.name.rpartition("-")[0]
@@ -155,6 +163,27 @@ def prepared(folder: Path) -> Path:
     return folder / "graph"
 
 
+class Tables(Format):
+    """A folder with a table of results of each sort, of which one is changed."""
+
+    NAMES = ("classification", "clustering", "radar", "efficiency", "convergence", "datasets", "tsne")
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.read = folder, document
+        for name in self.NAMES:
+            content = json.loads((RESULTS / f"{name}.json").read_text())
+            few = {"rows": content["rows"][: 1 if name == "tsne" else 3]}
+            (folder / f"{name}.json").write_text(json.dumps(content | few))
+
+    def spoil(self, place: Path, data: st.DataObject) -> None:
+        """Copy one of the tables, changed."""
+        self.path = self.folder / f"{data.draw(st.sampled_from(self.NAMES))}.json"
+        self.content = self.path.read_bytes()
+        place.mkdir(exist_ok=True)
+        (place / self.path.name).write_bytes(self._json(data))
+
+
 def read_prepared(folder: Path) -> object:
     graph = open_mapped(folder)
     list(graph.node_ids())
@@ -178,17 +207,19 @@ def read_comparison(folder: Path) -> object:
 NAMES = [
     *("model.json", "weights of a model", "graph of a model", "checkpoint", "start of a run", "preset"),
     *("comparison", "cells", "prepared graph", "model.json of a table", "graph of a table"),
+    *("table of results", "ids of a prepared graph", "edges of a prepared graph", "rows of a prepared graph"),
+    *("journal of a search", "database of a search"),
 ]
 
 
-def build(name: str, graph: Graph, folder: Path) -> Format:
+def build(name: str, graph: Graph, folder: Path) -> Format | Search:
     if name in ("model.json", "weights of a model", "graph of a model"):
         pattern = {"model.json": "model.json", "weights of a model": "weights-*"}.get(name, "graph-*")
         return Format(saved_model(graph, folder), pattern, H3GNN.load)
     if name in ("model.json of a table", "graph of a table"):
         saved = saved_model(mixed_table_graph(), folder)
         return Format(saved, "model.json" if name.startswith("model") else "graph-*", load_and_encode)
-    others: dict[str, Callable[[], Format]] = {
+    others: dict[str, Callable[[], Format | Search]] = {
         "checkpoint": lambda: Format(
             checkpoint_folder(graph, folder), "epoch-00000002-*", read_checkpoint(graph)
         ),
@@ -197,6 +228,12 @@ def build(name: str, graph: Graph, folder: Path) -> Format:
         "comparison": lambda: Format(comparison(graph, folder), "c.json", read_comparison),
         "cells": lambda: Format(cells(folder), "texas.json", lambda place: ResultStore(place, check_cells)),
         "prepared graph": lambda: Format(prepared(folder), "graph.json", read_prepared),
+        "ids of a prepared graph": lambda: Format(prepared(folder), "ids.arrow", read_prepared),
+        "edges of a prepared graph": lambda: Format(prepared(folder), "cols.bin", read_prepared),
+        "rows of a prepared graph": lambda: Format(prepared(folder), "crow.bin", read_prepared),
+        "table of results": lambda: Tables(folder),
+        "journal of a search": lambda: Search(graph, folder, "studies.log"),
+        "database of a search": lambda: Search(graph, folder, "studies.db"),
     }
     return others[name]()
 
@@ -223,14 +260,15 @@ def hunt(name: str, graph: Graph, folder: Path, count: int) -> Tally:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_file_is_good_or_gets_a_sentence(name: str, graph: Graph, tmp_path: Path) -> None:
-    ended = hunt(name, graph, tmp_path, SHORT).ended
-    assert ended["sentences"] > SHORT // 4
+    count = OF_DATABASES[0] if name.startswith("database") else SHORT
+    ended = hunt(name, graph, tmp_path, count).ended
+    assert ended["sentences"] > count // 5
     assert ended["failures"] == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_many_changed_files_are_good_or_get_a_sentence(name: str, graph: Graph, tmp_path: Path) -> None:
-    tally = hunt(name, graph, tmp_path, LONG)
+    tally = hunt(name, graph, tmp_path, OF_DATABASES[1] if name.startswith("database") else LONG)
     tally.keep()
     assert tally.ended["failures"] == 0

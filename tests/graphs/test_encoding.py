@@ -250,3 +250,18 @@ def test_a_sentence_model_reads_text_from_a_folder(tmp_path: Path, monkeypatch: 
     assert values.shape == (12, 2)
     assert "sentence model" in plan.columns[0].learned.how
     np.testing.assert_allclose(encode_table(frame, plan)[0], values)
+
+
+@pytest.mark.parametrize("modules", ['[{"type": "my_code.Module"}]', '{"type": "os.system"}', "no JSON"])
+def test_a_sentence_model_with_code_of_its_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: str
+) -> None:
+    """Its library would run `my_code.py` of the folder."""
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    frame = pd.DataFrame({"memo": SENTENCES})
+    (tmp_path / "modules.json").write_text(modules)
+    with pytest.raises(InputError, match=r"modules\.json"):
+        encode_table(frame, text_model=str(tmp_path))
+    (tmp_path / "modules.json").write_text('[{"idx": 0, "type": "sentence_transformers.models.Transformer"}]')
+    with pytest.raises(InputError, match="pip install"):
+        encode_table(frame, text_model=str(tmp_path))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -205,3 +206,25 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "thesis.txt").write_text("x")
     with pytest.raises(GraphError, match="choose another folder"):
         prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "full")
+
+
+@pytest.mark.parametrize("begins", [[0, 6 * 10**18, -6 * 10**18, 2], [0, 2, 1, 2], [0, 9, 9, 2]])
+def test_rows_of_a_prepared_graph_begin_within_it(tmp_path: Path, begins: list[int]) -> None:
+    """Differences of the first overflow to positive ones."""
+    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\n")
+    (tmp_path / "f.csv").write_text("id,f0\na,1\nb,3\nc,5\n")
+    prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "graph")
+    np.array(begins, dtype=np.int64).tofile(tmp_path / "graph" / "crow.bin")
+    with pytest.raises(GraphError, match=r"crow\.bin is damaged"):
+        support_rows(open_mapped(tmp_path / "graph"), undirected=True, self_loops=True)
+
+
+def test_ids_under_a_name_that_is_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\n")
+    (tmp_path / "f.csv").write_text("id,f0\na,1\nb,3\nc,5\n")
+    prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "graph")
+    path = tmp_path / "graph" / "ids.arrow"
+    name = pa.ipc.open_file(path).schema.names[0].encode()
+    path.write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
+    with pytest.raises(GraphError, match=r"ids\.arrow is damaged"):
+        list(open_mapped(tmp_path / "graph").node_ids())

@@ -19,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from h3gnn.errors import InputError
+from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
@@ -254,3 +254,22 @@ ANYTHING = st.one_of(
 def test_objects_that_make_no_graph_end_in_a_sentence(features: Any, edges: Any) -> None:
     with contextlib.suppress(InputError):
         assert_trustworthy(as_graph(features, edges))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize(
+    "begins", [[0, 6 * 10**18, -6 * 10**18, 2], [0, 2, 1, 2], [0, -1, 1, 2], [0, 9, 9, 2]]
+)
+def test_rows_of_a_sparse_matrix_begin_within_it(tmp_path: Path, form: str, begins: list[int]) -> None:
+    """Differences of the first overflow to positive ones, and scipy would read foreign memory."""
+    (tmp_path / "e.csv").write_text("source,target\n0,1\n1,2\n")
+    np.savez(
+        tmp_path / "f.npz",
+        format=np.array(form.encode()),
+        shape=np.array([3, 3]),
+        data=np.ones((2, 1, 1) if form == "bsr" else 2, np.float32),
+        indices=np.array([0, 1]),
+        indptr=np.array(begins),
+    )
+    with pytest.raises(GraphError, match=r"f\.npz (is damaged|cannot be read)"):
+        read_graph(tmp_path / "e.csv", features=tmp_path / "f.npz")

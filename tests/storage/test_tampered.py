@@ -145,6 +145,10 @@ STATES: dict[str, tuple[Change, str]] = {
     ),
     "steps": (replace("adam/0.step", lambda one: one - 99), "adam/0.step holds a number below 0"),
     "epochs": (put("history/loss.epochs", -1, 10**12), "its history is of 1000000000001 epochs"),
+    "growing": (
+        replace("history/loss.epochs", lambda one: torch.tensor([6 * 10**18, -6 * 10**18])[: len(one)]),
+        r"history/loss.epochs are not growing epochs",
+    ),
     "moments": (put("moments/0.exp_avg", (0, 0), float("nan")), "moments/0.exp_avg holds NaN or infinity"),
     "type": (replace("student/linear_bias", Tensor.double), "student/linear_bias holds float64"),
 }

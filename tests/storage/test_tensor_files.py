@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from h3gnn import CheckpointError
-from h3gnn.storage.files import TYPES, read_tensor_file, remove_parts, write_tensor_file
+from h3gnn import CheckpointError, InputError
+from h3gnn.storage.files import TYPES, read_tensor_file, read_tensors, remove_parts, write_tensor_file
 
 TENSORS = {
     "matrix": torch.arange(6.0).view(2, 3),
@@ -108,3 +109,39 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     remove_parts(tmp_path, "epoch-")
     assert {path.name for path in tmp_path.iterdir()} == {".start.x.part", "epoch.part", "thesis.part"}
+
+
+def test_a_signal_waits_until_the_tensors_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within safetensors, what a handler raises becomes another error, or ends the process."""
+    path, whole = write_tensor_file(tmp_path, "x", {"a": torch.ones(2)}, {}), list[str]()
+
+    class Opened:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __enter__(self) -> Opened:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            whole.append("closed")
+
+        def keys(self) -> list[str]:
+            return ["a"]
+
+        def get_tensor(self, name: str) -> torch.Tensor:
+            signal.raise_signal(signal.SIGTERM)
+            whole.append(name)
+            return torch.ones(2)
+
+        def metadata(self) -> None: ...
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("safetensors.safe_open", Opened)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            read_tensors(path, InputError)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert whole == ["a", "closed"]

@@ -15,6 +15,7 @@ from sklearn.model_selection import KFold
 
 from h3gnn.answers.pairs import Neighbourhood, principal, reduced_features
 from h3gnn.graphs.graph import Graph
+from h3gnn.strangers import check_ids
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -51,6 +52,7 @@ def find_anomalies(
         members: the objective of each model.
         difficulty: of the last epoch, `[models, nodes]`; None where nothing was trained.
     """
+    check_ids(graph.node_ids)
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, DIRECTIONS)
     embedding = principal(by_model.reshape(len(by_model), -1), DIRECTIONS)
     parts = {

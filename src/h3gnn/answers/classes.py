@@ -15,6 +15,7 @@ from h3gnn.answers.heldout import Scores, score_held_out
 from h3gnn.answers.prediction import Decision, NodePredictor, Rule, check_labels
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
+from h3gnn.strangers import check_ids
 
 Ids = npt.NDArray[Any]
 MOST_COLUMNS = 20
@@ -88,6 +89,7 @@ def predict_classes(
         seed: of the folds.
         watch: is told the share that is done.
     """
+    check_ids(graph.node_ids if extension is None else extension.node_ids)
     notes = check_labels(labels, names)
     chosen = np.flatnonzero(labels >= 0)
     present, codes = np.unique(labels[chosen], return_inverse=True)

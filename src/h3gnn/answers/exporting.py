@@ -6,9 +6,8 @@ import csv
 import io
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
@@ -16,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import InputError
+from h3gnn.graphs.buckets import whole_folder
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import whole_file, write_atomically
+from h3gnn.strangers import guarded
 
 Floats = npt.NDArray[np.float32]
 ROWS = 1_024
@@ -34,22 +35,27 @@ class Exported:
     Attributes:
         graph: ids, classes and edges.
         embedding: `[nodes, D]`.
+        safe: put a quote before texts that a spreadsheet would take for formulas, in formats of cells.
     """
 
     graph: Graph
     embedding: Floats
+    safe: bool = False
 
     def classes(self) -> list[str] | None:
         """Return each node's class, "" where it is unknown; None where there are no labels."""
         labels = self.graph.labels
         if labels is None:
             return None
-        names = (*self.graph.class_names, "")
+        names = (*map(self._cell, self.graph.class_names), "")
         return [names[one] for one in labels.tolist()]
 
     def ids(self) -> list[str]:
         """Return the ids as text."""
-        return [str(one) for one in self.graph.node_ids.tolist()]
+        return [self._cell(str(one)) for one in self.graph.node_ids.tolist()]
+
+    def _cell(self, text: str) -> str:
+        return str(guarded(text)) if self.safe else text
 
 
 def reduce_columns(embedding: Floats, dimensions: int) -> Floats:
@@ -118,6 +124,7 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
 
     `x` and `y` are the first two principal directions. An embedding of few columns goes in, too.
     """
+    what = replace(what, safe=False)  # no spreadsheet opens it
     ids, classes, graph = what.ids(), what.classes(), what.graph
     for text in (*ids, *graph.class_names):
         if NOT_IN_XML.search(text):
@@ -198,17 +205,11 @@ def check_folder(folder: Path) -> None:
 def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
     """Write a folder of text files; it appears when all of them are whole."""
     check_folder(folder)
-    part = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}.", suffix=".part"))
-    try:
-        part.chmod(0o755)
+    with whole_folder(folder.absolute()) as part:
         for name, pieces in files.items():
             _write_text(part / name, pieces)
         if folder.is_dir():
             shutil.rmtree(folder)
-        part.replace(folder)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     return [folder / name for name in files]
 
 

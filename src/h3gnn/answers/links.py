@@ -24,6 +24,7 @@ from h3gnn.answers.similarity import nearest, nearest_to_all
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.strangers import check_ids
 
 HIDDEN, MOST_HIDDEN, LEAST_HIDDEN = 0.1, 5_000, 20
 """The share of edges that is hidden, at most and at least how many."""
@@ -73,6 +74,7 @@ def find_links(
         top: how many pairs.
         seed: of the edges that are hidden.
     """
+    check_ids(graph.node_ids)
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, MOST_COLUMNS)
     view = PairView(by_model, features, around)
     candidates = _candidates(by_model.reshape(len(by_model), -1), around, asked)

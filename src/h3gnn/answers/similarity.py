@@ -13,6 +13,7 @@ from h3gnn.answers.reasons import REASONS, Reasons
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.strangers import check_ids
 
 Floats = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
@@ -123,6 +124,7 @@ def similar_nodes(
         listens: from positions to the share of attention that each token gets there, `[nodes, tokens]`.
         candidates: positions among which the nearest are sought.
     """
+    check_ids(graph.node_ids)
     found, near = nearest(embedding, asked, k, candidates)
     there = np.isfinite(near)  # among few candidates, a node that asks may be one itself
     asking, rank = np.nonzero(there)

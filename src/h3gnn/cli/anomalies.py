@@ -21,6 +21,7 @@ def anomalies(
         Path | None,
         typer.Option("--out", help="File for all nodes: .parquet or .csv.", show_default=False),
     ] = None,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -39,7 +40,7 @@ def anomalies(
         say(f"looking at {model.graph_.num_nodes:,} nodes …")
     table = model.anomalies()
     if out is not None:
-        write_table(out, table)
+        write_table(out, table, safe=safe_csv)
     rows = json.loads(table.head(top).to_json(orient="records"))
     if as_json:
         told = {

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from h3gnn import __version__
+from h3gnn.cli import ending
 from h3gnn.cli.anomalies import anomalies
 from h3gnn.cli.cluster import cluster
 from h3gnn.cli.compare import compare
@@ -41,7 +42,7 @@ app = typer.Typer(
 COMMANDS = (demo, fit, embed, evaluate, cluster, compare, methods, tune, reproduce, report, plot, inspect)
 ANSWERS = (predict, similar, anomalies, links, export)
 for command in (*COMMANDS, datasets, prepare, *ANSWERS):
-    app.command()(command)
+    app.command()(ending.as_command(command))
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,10 +10,11 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import check_ids, write_table
+from h3gnn.cli.output import write_table
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
+from h3gnn.strangers import check_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,10 @@ def cluster(
         raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
     if out is not None:
         settings.check_output(out, (".csv", ".parquet"))
+    source.refuse_alone()
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
+    if out is not None:
+        check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
         _write(out, read, found, safe=safe_csv)
@@ -123,7 +127,6 @@ def _cluster(
 def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64], *, safe: bool) -> None:
     import pandas as pd
 
-    check_ids(read.ids, out)  # pandas itself cannot hold such
     write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}), safe=safe)
 
 

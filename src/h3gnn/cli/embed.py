@@ -66,6 +66,7 @@ def embed(
         return
     if refresh:
         raise InputError("--refresh is for a graph that has grown: give --new-features and --new-edges")
+    source.refuse_alone()
     model = H3GNN.load(run).set_params(device=device)
     asked = model.graph_
     if source.is_given:

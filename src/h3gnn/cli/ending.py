@@ -15,22 +15,32 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable
+from functools import wraps
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from h3gnn.errors import STOPPING, InputError, RankLostError, without_secrets
+from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
+from h3gnn.memory import free_memory, hold_buffers
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
 INTERRUPTED = 128 + signal.SIGINT
+STOPPED = "stopped; nothing is half-written"
+PUT_IN_ORDER_SECONDS = 5.0
+_came: list[tuple[int, float]] = []
+"""The signals that ended the command, and when."""
 NO_MEMORY = re.compile(
     r"allocate memory|out of memory|not enough memory|bad_alloc|failed to map segment|start new thread"
     r"|insufficient memory|memory allocation|ENOMEM|realloc of size|malloc of size",
     re.IGNORECASE,
 )
 """How allocators say it that raise something else than `MemoryError`: torch, Arrow, BLAS, the loader."""
+UNSAID = re.compile(r"could not create a (primitive|memory)")
+"""How oneDNN puts it, and other faults likewise: it is the memory where little is free."""
+LITTLE = 2**29
 LESS_MEMORY = (
     "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
     "`--models`, and a graph of `h3gnn prepare` with `--batch-size 1024` take less"
@@ -55,16 +65,22 @@ def end_on_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End, and let no second SIGTERM or SIGHUP disturb what is put in order; a second Ctrl-C may."""
-    for other in STOPPING:
-        if other != signal.SIGINT:
-            signal.signal(other, signal.SIG_IGN)
+    """End, and let no second SIGTERM or SIGHUP soon disturb what is put in order; a second Ctrl-C may.
+
+    What is raised here may meet code of a library that makes another error of it, or of a callback that drops
+    it: so it is written down, and a signal that comes later ends the command all the same.
+    """
+    now = time.monotonic()
+    if _came and number != signal.SIGINT and now - _came[-1][1] < PUT_IN_ORDER_SECONDS:
+        return
+    _came.append((number, now))
     raise SystemExit(128 + number)
 
 
 def run(load: Callable[[], Callable[[], object]]) -> None:
     """Load the command line and run it; whatever is raised on the way ends as this module says."""
     _speak_plainly()
+    _came.clear()
     end_on_signals()
     try:
         try:
@@ -75,12 +91,33 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
         _leave("", _code(end))
     except SystemExit as end:
         if end.code in ENDED:
-            _leave("stopped; nothing is half-written", _code(end))
+            _leave(STOPPED, _code(end))
+        if _came and _code(end):
+            _leave(STOPPED, 128 + _came[-1][0])
         raise
     except BaseException as error:  # there is no other place after this one
         if is_debugging():
             traceback.print_exc()
+        if _came:
+            _leave(STOPPED, 128 + _came[-1][0])
         _leave(*ending_of(error))
+
+
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that begins with room for its libraries, and tells typer which signal ended it.
+
+    For typer, every `KeyboardInterrupt` is Ctrl-C.
+    """
+
+    @wraps(function)
+    def command(*given: Any, **named: Any) -> None:
+        hold_buffers()
+        try:
+            function(*given, **named)
+        except TrainingStopped as stop:
+            raise SystemExit(code_of_signal(stop)) from stop
+
+    return command
 
 
 def ending_of(error: BaseException) -> tuple[str, int]:
@@ -90,7 +127,7 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return str(error), 1
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing is half-written", INTERRUPTED
+        return STOPPED, code_of_signal(error)
     if is_out_of_memory(error):
         return f"there is not enough memory ({_words(error)}): {LESS_MEMORY}", 2
     if isinstance(error, OSError):
@@ -100,13 +137,21 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     return f"a fault of h3gnn's own ({_words(error)}): please report it; {where}", 1
 
 
+def code_of_signal(stop: KeyboardInterrupt) -> int:
+    """Return the exit code for the signal that asked for an end: training tells which, else it is Ctrl-C."""
+    return 128 + stop.signal_number if isinstance(stop, TrainingStopped) else INTERRUPTED
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether some allocator gave up, in Python, numpy, torch (on any device), Arrow or the system."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return isinstance(error, RuntimeError | ImportError | OSError) and bool(NO_MEMORY.search(str(error)))
+    if not isinstance(error, RuntimeError | ImportError | OSError):
+        return False
+    unsaid = UNSAID.search(str(error)) and free_memory() < LITTLE
+    return bool(NO_MEMORY.search(str(error)) or unsaid)
 
 
 def is_debugging() -> bool:
@@ -138,11 +183,12 @@ def _speak_plainly() -> None:
         sys.unraisablehook = lambda _: None
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # a stream that is something else than it was: then as it is
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _code(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 1
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

@@ -100,6 +100,7 @@ def evaluate(
             raise InputError(
                 "say what to evaluate: a run, a file of embeddings, or --preset NAME with a graph"
             )
+        source.refuse_alone()
         graph = _load(source) if source.is_given else None
         result = _of_embedding(embeddings, source.benchmark, graph, device, how)
     if as_json:

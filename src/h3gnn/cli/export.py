@@ -13,6 +13,7 @@ from h3gnn.cli.output import EMBEDDING_ENDINGS, say, write_rows
 from h3gnn.cli.report import RunArgument
 from h3gnn.cli.run import open_run
 from h3gnn.errors import InputError, check_choice
+from h3gnn.strangers import check_ids
 
 PLAIN = tuple(ending[1:] for ending in EMBEDDING_ENDINGS)
 USUAL = {
@@ -38,6 +39,7 @@ def export(
         int | None,
         typer.Option(help="Keep so many principal directions of the embedding.", min=1, show_default=False),
     ] = None,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -51,7 +53,7 @@ def export(
     `h3gnn export run/ --to faiss --dimensions 256` writes an index for cosine search, where FAISS is
     installed; `--to npy`, `parquet` and `csv` are what any vector store takes.
 
-    Nodes keep their ids in all of them.
+    Nodes keep their ids in all of them, but for `--safe-csv`, which is about the formats of text.
     """
     from h3gnn.answers.exporting import FOLDERS, WRITERS, Exported, check_folder, reduce_columns
 
@@ -64,12 +66,13 @@ def export(
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another place (--out)")
     model = open_run(run, device)
+    check_ids(model.graph_.node_ids, path)
     embedding = model.embedding_ if dimensions is None else reduce_columns(model.embedding_, dimensions)
     if to in PLAIN:
-        write_rows(path, embedding, model.graph_.node_ids)
+        write_rows(path, embedding, model.graph_.node_ids, safe=safe_csv)
         written = [path, *([path.with_suffix(".ids.csv")] if to == "npy" else [])]
     else:
-        written = WRITERS[to](path, Exported(model.graph_, embedding))
+        written = WRITERS[to](path, Exported(model.graph_, embedding, safe_csv))
     told = {
         "format": to,
         "files": [str(one) for one in written],

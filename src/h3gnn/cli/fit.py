@@ -40,6 +40,7 @@ def fit(
         Path | None,
         typer.Option(help="Also write the embeddings: .parquet, .csv or .npy.", show_default=False),
     ] = None,
+    safe_csv: settings.SafeCsvOption = False,
     preset: settings.PresetOption = None,
     epochs: settings.EpochsOption = None,
     channels: settings.ChannelsOption = None,
@@ -119,7 +120,7 @@ def fit(
     }
     model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
     loaded = source.load(in_files=True)
-    seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard)
+    seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard, safe=safe_csv)
     _tell(model, seconds, out, embeddings, as_json)
 
 
@@ -130,6 +131,8 @@ def learn_and_save(
     embeddings: Path | None = None,
     checkpoints: Checkpoints | None = None,
     tensorboard: Path | None = None,
+    *,
+    safe: bool = False,
 ) -> float:
     """Learn a graph, saying what was mended in it and how long it takes, and write what was learned.
 
@@ -148,8 +151,8 @@ def learn_and_save(
 
             pick_device(str(model.device))
             if has_begun(out) or not checkpoints.only_when_stopped:
-                begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings))
-        return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard)
+                begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
+        return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard, safe=safe)
 
 
 def _parse_fan_out(text: str | None) -> int | list[int] | None:
@@ -167,7 +170,9 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
         settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
     model = H3GNN(**run.params)
     with resumable(folder):
-        seconds = _train_and_write(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard)
+        seconds = _train_and_write(
+            model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, safe=run.safe_csv
+        )
     _tell(model, seconds, folder, run.embeddings, as_json)
 
 
@@ -178,6 +183,8 @@ def _train_and_write(
     embeddings: Path | None,
     checkpoints: Checkpoints | None,
     tensorboard: Path | None,
+    *,
+    safe: bool,
 ) -> float:
     from h3gnn.experiments.outlook import Outlook
 
@@ -192,9 +199,9 @@ def _train_and_write(
                 graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
             )
         except TrainingStopped as stop:
-            _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop)
+            _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop, safe=safe)
     seconds = time.perf_counter() - started
-    _write(model, graph, out, embeddings)
+    _write(model, graph, out, embeddings, safe=safe)
     if checkpoints is not None and out is not None:
         from h3gnn.storage.runs import finish_run
 
@@ -228,12 +235,14 @@ def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpo
     return watched
 
 
-def _write(model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None) -> None:
+def _write(
+    model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None, *, safe: bool
+) -> None:
     if out is not None:
         model.save(out)
         (out / "report.html").unlink(missing_ok=True)  # a page of the model before
     if embeddings is not None:
-        write_result(embeddings, model, graph)
+        write_result(embeddings, model, graph, safe=safe)
 
 
 def _keep_as_it_is(
@@ -243,13 +252,15 @@ def _keep_as_it_is(
     embeddings: Path | None,
     checkpoints: Checkpoints | None,
     stop: TrainingStopped,
+    *,
+    safe: bool,
 ) -> NoReturn:
     """Write what was learned until a signal came, and what `--resume` needs, and go on stopping."""
     from h3gnn.storage.runs import Run, begin_run, has_begun
 
     if checkpoints is not None and out is not None and not has_begun(out):
-        begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings))
-    _write(model, graph, out, embeddings)
+        begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
+    _write(model, graph, out, embeddings, safe=safe)
     kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
     words = str(stop).removesuffix("; the model is kept as it is")
     raise TrainingStopped(f"{words}; the model as it is was written to {kept}", stop.signal_number) from None

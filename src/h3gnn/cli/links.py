@@ -33,6 +33,7 @@ def links(
         Path | None,
         typer.Option("--out", help="File for the pairs: .parquet or .csv.", show_default=False),
     ] = None,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -57,7 +58,7 @@ def links(
         say(f"hiding edges and fitting once more without them{took} …")
     found = model.links(nodes or None, top=top, check=check == "refit")
     if out is not None:
-        write_table(out, found.table)
+        write_table(out, found.table, safe=safe_csv)
     rows = json.loads(found.table.to_json(orient="records"))
     if as_json:
         told = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 from h3gnn.errors import InputError
+from h3gnn.strangers import check_ids, guarded
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     import numpy as np
@@ -23,11 +23,6 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.mapped import MappedGraph
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that spreadsheets compute."""
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-ID_COLUMNS = ("node", "source", "target")
-"""Columns of tables that hold ids."""
 AddBar = Callable[[str, float | None], Callable[..., None]]
 """From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
 
@@ -124,30 +119,15 @@ def write_rows(
 def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
     """Write a DataFrame as CSV or Parquet by the ending of the file name.
 
-    With `safe`, an id that a spreadsheet would take for a formula gets a quote before it in a CSV.
+    With `safe`, a text that a spreadsheet would take for a formula, an id, a class or the name of a column,
+    gets a quote before it in a CSV. Who makes the table has asked `check_ids`.
     """
     if path.suffix.lower() != ".csv":
         _write(path, lambda file: table.to_parquet(file, index=False))
         return
     if safe:
-        ids = [name for name in ID_COLUMNS if name in table]
-        table = table.assign(**{name: [guarded(one) for one in table[name]] for name in ids})
+        table = table.map(guarded).rename(columns=guarded)
     _write(path, lambda file: table.to_csv(file, index=False))
-
-
-def guarded(node: Any) -> Any:
-    """Return an id with a quote before it if a spreadsheet would compute it: `=cmd|…`, `+1`, `-1`, `@sum`."""
-    return f"'{node}" if isinstance(node, str) and node.startswith(FORMULA) else node
-
-
-def check_ids(ids: Any, path: Path) -> None:
-    """Refuse ids that no file of text can hold: halves of a character, which Python has and UTF-8 has not."""
-    for node in ids:
-        if isinstance(node, str) and LONE_SURROGATE.search(node):
-            raise InputError(
-                f"{path} cannot be written: the node id {node!a} holds half a character (a lone surrogate); "
-                "rename the node"
-            )
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
@@ -165,12 +145,12 @@ def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
     return isinstance(graph, MappedGraph)
 
 
-def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph) -> None:
+def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
     """Write a fitted graph's embeddings; those of a graph in files as Parquet, never all in memory."""
     from h3gnn.graphs.graph import Graph
 
     if isinstance(graph, Graph):
-        write_embedding(path, model.embedding_, graph)
+        write_embedding(path, model.embedding_, graph, safe=safe)
         return
     check_ending(path, graph)
     _write(path, lambda file: _write_chunks(file, model, graph))

@@ -68,6 +68,7 @@ def predict(
     epochs: settings.EpochsOption = None,
     set_: settings.SetOption = None,
     seed: settings.SeedOption = 0,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -111,7 +112,7 @@ def predict(
             seed=seed,
             watch=lambda share: bar(completed=share),
         )
-    write_table(out, found.table)
+    write_table(out, found.table, safe=safe_csv)
     _tell(found, model.graph_, out, as_json)
 
 

@@ -12,6 +12,7 @@ import typer
 from h3gnn.cli import settings
 from h3gnn.cli.output import say, stages
 from h3gnn.errors import InputError
+from h3gnn.strangers import check_ids
 
 if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
@@ -98,6 +99,8 @@ def report(
     if table is not None:
         settings.check_output(table, (".parquet",))
     model, path = load_run(run, device, map_), run / "report.html" if out is None else out
+    if table is not None:
+        check_ids(model.graph_.node_ids, table)
     other = None if with_ is None else (_name_of(with_), load_run(with_, device, map_))
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:

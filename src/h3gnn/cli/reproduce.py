@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import settings
-from h3gnn.cli.ending import ENDED, INTERRUPTED, Stopped
+from h3gnn.cli.ending import ENDED, Stopped, code_of_signal
 from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.errors import InputError
 
@@ -123,8 +123,8 @@ def _goes_on(folder: Path) -> Iterator[None]:
     """Say that what is done is kept, when a signal ends the run."""
     try:
         yield
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    except KeyboardInterrupt as stop:
+        code = code_of_signal(stop)
     except SystemExit as end:
         if not isinstance(end.code, int) or end.code not in ENDED:
             raise

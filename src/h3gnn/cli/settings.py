@@ -57,7 +57,7 @@ SafeCsvOption = Annotated[
     bool,
     typer.Option(
         "--safe-csv",
-        help="In a CSV, put a quote before ids that a spreadsheet would take for formulas (`=…`, `@…`).",
+        help="In a CSV, put a quote before ids and names that a spreadsheet would take for formulas (`=…`).",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]

@@ -26,6 +26,7 @@ def similar(
         Path | None,
         typer.Option("--out", help="Also write the table: .parquet or .csv.", show_default=False),
     ] = None,
+    safe_csv: settings.SafeCsvOption = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
 ) -> None:
@@ -42,7 +43,7 @@ def similar(
     model = open_run(run, device)
     table = model.similar(nodes, k, among=None if among is None else among.split(","))
     if out is not None:
-        write_table(out, table)
+        write_table(out, table, safe=safe_csv)
     if as_json:
         typer.echo(table.to_json(orient="records", indent=2, force_ascii=False))
         return

@@ -110,6 +110,18 @@ class Source:
         """Whether a graph was named at all."""
         return self.graph is not None or bool(self.edges)
 
+    def refuse_alone(self) -> None:
+        """Refuse options about a graph where none is named: nobody would look at them."""
+        if not self.is_given:
+            self._refuse(self.reading())
+
+    def _refuse(self, said: dict[str, Any]) -> None:
+        extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
+        if extra:
+            raise InputError(
+                f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
+            )
+
     @property
     def benchmark(self) -> str | None:
         """A benchmark's name as it stands in results; None for a graph that says itself what it is."""
@@ -134,11 +146,7 @@ class Source:
         chosen = {}
         if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
             chosen = {"features": said.pop("feature_columns", None), "labels": said.pop("label_column", None)}
-        extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
-        if extra:
-            raise InputError(
-                f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
-            )
+        self._refuse(said)
         if self.graph is None:
             raise InputError(
                 "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.ending import ENDED, INTERRUPTED, Stopped
+from h3gnn.cli.ending import ENDED, Stopped, code_of_signal
 from h3gnn.cli.output import is_alone, is_first, say
 from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
@@ -95,12 +95,12 @@ def resumable(run: Path | None) -> Iterator[None]:
         raise
     except TrainingStopped as stop:
         say(f"{stop}; {advice}" if begun() else f"{stop}; to be able to go on, give --out FOLDER")
-        raise Stopped(128 + stop.signal_number) from None
-    except KeyboardInterrupt:
+        raise Stopped(code_of_signal(stop)) from None
+    except KeyboardInterrupt as stop:
         if not begun():
             raise
         say(f"stopped; {advice}")
-        raise Stopped(INTERRUPTED) from None
+        raise Stopped(code_of_signal(stop)) from None
     except SystemExit as end:
         if end.code not in ENDED or not begun():
             raise

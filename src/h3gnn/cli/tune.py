@@ -12,6 +12,7 @@ from h3gnn.cli import settings
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError, check_number
+from h3gnn.experiments import LARGEST_STACK
 from h3gnn.schema import check_values
 from h3gnn.settings import PRESET, check_arguments, parse_value
 
@@ -67,7 +68,7 @@ def tune(
     joined: Annotated[
         int | None, _option("Models of a trial, scored side by side; 4 of a committee, else 1.", min=1)
     ] = None,
-    at_once: Annotated[int, _option("Models trained as one program.", min=1)] = 16,
+    at_once: Annotated[int, _option("Models trained as one program.", min=1, max=LARGEST_STACK)] = 16,
     finalists: Annotated[int, _option("So many of the best are trained again with --models.", min=1)] = 4,
     repeats: Annotated[int, _option("How often each of them is trained, from other seeds.", min=1)] = 1,
     probed: Annotated[

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+ONE_CLASS = "all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC"
+
 
 class LabelWarning(UserWarning):
     """Something cannot be computed from these labels and splits; the rest is."""
@@ -27,7 +29,7 @@ def limits_of(
     train, val, test = (mask & known for mask in (train, val, test))
     splits, told = train.shape[1], []
     if len(torch.unique(labels[labels >= 0])) < 2:
-        told.append("all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC")
+        told.append(ONE_CLASS)
     lacking = "{} of {} split(s) have no labelled {} node: {}"
     for mask, which, without in (
         (train, "training", "the classifier there has learned nothing"),

@@ -15,7 +15,11 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.report.findings import Category, Measure
+from h3gnn.strangers import check_ids
 
+MARKS = "\t,;|"
+"""What may stand between cells: the first that the first line holds, never a letter, as by guessing."""
+MOST_COLUMNS = 10_000
 MOST_VALUES = 16
 """A page has so many colours; of more values the most frequent are shown, and the rest are "other"."""
 SAMPLE = 2_000
@@ -49,6 +53,7 @@ def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None
         ids: of the nodes.
         id_column: which column holds the ids; by default the one that knows the most nodes.
     """
+    check_ids(ids)
     table = _read(path)
     known = np.array([str(one) for one in ids.tolist()], dtype=object)
     name = _find_ids(path, table, known, id_column)
@@ -97,11 +102,24 @@ def _read(path: Path) -> pd.DataFrame:
             import pyarrow.parquet as pq
 
             with pq.ParquetFile(path) as file:
+                _check_width(path, len(file.schema_arrow.names))
                 check_parquet(path, file, range(len(file.schema_arrow.names)))
-            table = pd.read_parquet(path).reset_index()
+                columns = file.read()
+            columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
+            table: pd.DataFrame = columns.to_pandas().reset_index()
             return table.drop(columns=[name for name in ("index",) if name in table])
         check_table_block(path, path.stat().st_size)
-        return pd.read_csv(path, sep=None, engine="python")
+        with path.open("rb") as text:
+            names = text.readline().decode(errors="replace")
+        mark = "\t" if path.suffix.lower() == ".tsv" else next((one for one in MARKS if one in names), ",")
+        _check_width(path, names.count(mark) + 1)
+        return pd.read_csv(path, sep=mark, engine="python")
+
+
+def _check_width(path: Path, columns: int) -> None:
+    """Refuse a table that is no table of things to know about nodes: each column is looked at for ids."""
+    if columns > MOST_COLUMNS:
+        raise InputError(f"{path} has {columns:,} columns, and a page shows at most {MOST_COLUMNS:,} of them")
 
 
 def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:

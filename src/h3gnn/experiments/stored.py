@@ -167,11 +167,12 @@ TABLE: dict[str, Kind] = {
 }
 
 
-def read_table(path: Path, rows: str, kind: str) -> dict[str, Any]:
+def read_table(path: Path, name: str, rows: str, kind: str) -> dict[str, Any]:
     """Read a file of `results` whose rows are of a sort ("scored", "percent", "measured" or "maps").
 
     Args:
         path: the file.
+        name: of its experiment.
         rows: the sort of its rows.
         kind: of the cells that they came from.
     """
@@ -182,7 +183,8 @@ def read_table(path: Path, rows: str, kind: str) -> dict[str, Any]:
         "maps": Record({**MAP.fields, "method": Text(), "graph": Text()}, ORIGIN),
     }
     content = read_json(path)
-    check_values(Record({**TABLE, "rows": Listed(sorts[rows])}), content, path)
+    declared = {**TABLE, "experiment": Word((name,)), "rows": Listed(sorts[rows])}
+    check_values(Record(declared), content, path)
     return content
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import socket
 import uuid
@@ -25,6 +24,8 @@ import numpy as np
 
 from h3gnn.errors import InputError, without_secrets
 from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.trials import results_of
+from h3gnn.schema import naming
 
 if TYPE_CHECKING:
     import optuna
@@ -91,7 +92,7 @@ def storage_faults(storage: str | None, *, opening: bool = False) -> Iterator[No
     except (InputError, MemoryError):
         raise
     except Exception as error:
-        if not opening and type(error).__module__.split(".")[0] not in FOREIGN:
+        if not opening and not {type(error).__module__.split(".")[0], _raised_in(error)} & set(FOREIGN):
             raise
         where = without_secrets(storage or "memory")
         done = "opened" if opening else "read or written"
@@ -99,6 +100,14 @@ def storage_faults(storage: str | None, *, opening: bool = False) -> Iterator[No
             f"the studies in {where} cannot be {done} ({_reason(error)}): mend or move it, or give another "
             "--storage; what is in it goes on with the same command"
         ) from error
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the package whose code raised an error."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else str(at.tb_frame.f_globals.get("__name__", "")).split(".")[0]
 
 
 def _reason(error: BaseException) -> str:
@@ -127,36 +136,6 @@ def _alone_in_folder(storage: str | None) -> Iterator[None]:
     finally:
         if handle is not None:
             os.close(handle)
-
-
-def check_trials(study: optuna.Study, space: Space) -> None:
-    """Refuse a study whose trials are not of this space, or were not made by a search of ours."""
-    import optuna
-
-    for trial in study.get_trials(deepcopy=False):
-        for name, values in space.proposed.items():
-            known = trial.distributions.get(name)
-            if known is not None and known != optuna.distributions.CategoricalDistribution(list(values)):
-                raise InputError(
-                    f"the study {study.study_name} chose {name} from other values (trial {trial.number}): "
-                    "give the same --space and --choices as before, or another name with --study"
-                )
-        if trial.state.is_finished() and "best" in trial.user_attrs and not _is_ours(trial, space):
-            raise InputError(
-                f"trial {trial.number} of the study {study.study_name} was not made by `h3gnn tune`, or was "
-                "changed: give another name with --study"
-            )
-
-
-def _is_ours(trial: optuna.trial.FrozenTrial, space: Space) -> bool:
-    best, seed = trial.user_attrs.get("best"), trial.user_attrs.get("seed")
-    scores = [best, *trial.intermediate_values.values()]
-    return (
-        all(isinstance(one, int | float) and math.isfinite(one) for one in scores)
-        and isinstance(seed, int)
-        and bool(trial.intermediate_values)
-        and set(space.proposed) <= set(trial.params)
-    )
 
 
 def propose(study: optuna.Study, space: Space, *, first: int, count: int, seed: int) -> list[dict[str, Any]]:
@@ -257,7 +236,10 @@ class Stack:
     def results(self) -> Results | None:
         """The scores of a stack that was trained, but whose trials have not all been told."""
         kept = self.trials[0].user_attrs.get("results")
-        return None if kept is None else json.loads(kept)
+        if kept is None:
+            return None
+        with naming(f"the study {self.study.study_name}"):
+            return results_of(kept)
 
     def keep(self, results: Results) -> None:
         """Write down all scores at once: from now on the stack need not be trained again."""
@@ -272,7 +254,7 @@ class Stack:
             if trial.state.is_finished():
                 continue
             live, result = self._live(place), results[place]
-            for epoch, score in result["curve"]:
+            for epoch, score in ((int(epoch), score) for epoch, score in result["curve"]):
                 if epoch not in trial.intermediate_values:
                     live.report(score, epoch)
             for name in ("epochs", "smoothing", "best", "seed"):

@@ -19,9 +19,10 @@ from h3gnn.evaluation.criteria import (
     RidgeValidation,
     ValidationAccuracy,
 )
-from h3gnn.evaluation.limits import LabelWarning, usable_splits
+from h3gnn.evaluation.limits import ONE_CLASS, LabelWarning, usable_splits
 from h3gnn.experiments.spaces import Space, with_objectives
-from h3gnn.experiments.studies import check_trials, connect, finished, storage_faults
+from h3gnn.experiments.studies import connect, finished, storage_faults
+from h3gnn.experiments.trials import check_trials
 from h3gnn.experiments.tuning import (
     FIXED,
     Budget,
@@ -167,6 +168,8 @@ def _objective(
         raise InputError(f"there is no objective {name!r}; the objectives are {', '.join(OBJECTIVES)}")
     if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
         raise InputError("the graph has no labels to validate on; use --objective label-free")
+    if len(torch.unique(graph.labels[graph.labels >= 0])) < 2:
+        warnings.warn(ONE_CLASS, LabelWarning, stacklevel=1)  # one place: it is said once
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
     usable = usable_splits(graph.labels, *((val,) if name == "clustering" else (train, val)))
     if not usable.any():

@@ -78,12 +78,19 @@ def real_numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
     return array
 
 
+def _lies_within(begins: npt.NDArray[Any], stored: int) -> bool:
+    """Tell whether no row begins outside the stored values: scipy compares differences, which overflow."""
+    return bool(((begins >= 0) & (begins <= stored)).all())
+
+
 def _sparse_matrix(path: Path) -> Any:
     import scipy.sparse as sp
 
     with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
-        stored = sp.load_npz(stream)
+        stored: Any = sp.load_npz(stream)
         check_matrix(stored.shape[0], stored.shape[1], stored.nnz, "a sparse matrix")
+        if hasattr(stored, "indptr") and not _lies_within(stored.indptr, len(stored.indices)):
+            raise GraphError(f"{path} is damaged: its rows begin where it holds no values")
         if hasattr(stored, "check_format"):
             stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)

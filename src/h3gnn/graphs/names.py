@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLIT_NAMES = {
     "train": 0,
@@ -94,7 +97,7 @@ class NodeIndex:
     def __init__(self, known: npt.NDArray[Any] | int) -> None:
         import pandas as pd
 
-        self._index = pd.RangeIndex(known) if isinstance(known, int) else pd.Index(known)
+        self._index = pd.RangeIndex(known) if isinstance(known, int) else _indexed(known)
         if not self._index.is_unique:
             again = self._index[int(np.flatnonzero(self._index.duplicated())[0])]
             raise GraphError(
@@ -113,7 +116,15 @@ class NodeIndex:
         return found
 
     def _positions(self, wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        return np.asarray(self._index.get_indexer(wanted), dtype=np.int64)  # type: ignore[arg-type]
+        return np.asarray(self._index.get_indexer(_indexed(wanted)), dtype=np.int64)
+
+
+def _indexed(ids: npt.NDArray[Any]) -> pd.Index[Any]:
+    """Return an index of ids as they are: a kind for texts of its own has no place for half a character."""
+    import pandas as pd
+
+    index: pd.Index[Any] = pd.Index(ids, dtype=object if ids.dtype.kind == "O" else None)
+    return index
 
 
 def find_ids(wanted: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -13,9 +13,17 @@ import numpy as np
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.encoders import Array, Floats, Learned
+from h3gnn.schema import Listed, Plain, Record, Text, check_values, parse_json
 
 BUCKETS = 1 << 15
 """Words are hashed into so many places before they are reduced."""
+
+MODULES = Listed(
+    Record(
+        {"type": Text(r"sentence_transformers\.[\w.]+", "a class of sentence_transformers")}, others=Plain()
+    )
+)
+"""The parts of a sentence model."""
 
 TEXT_COLUMNS = 64
 MET_TWICE = 50
@@ -95,11 +103,18 @@ def encode_sentences(learned: Learned, values: Array) -> Floats:
     return np.asarray(found / learned.plain["scale"])
 
 
+def _check_modules(path: Path) -> None:
+    """Refuse a sentence model with modules of its own, which its library would run from the folder."""
+    if path.is_file():
+        check_values(MODULES, parse_json(path.read_bytes(), path, InputError), path, words="cannot be used")
+
+
 def _sentences(values: Array, folder: str) -> Floats:
     if not Path(folder).is_dir():
         raise InputError(
             f"there is no folder {folder} with a sentence model; without --text-model none is needed"
         )
+    _check_modules(Path(folder) / "modules.json")
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:

@@ -24,6 +24,7 @@ from h3gnn.errors import CheckpointError, InputError
 from h3gnn.leftovers import make_part
 from h3gnn.memory import check_room
 from h3gnn.schema import parse_json
+from h3gnn.signals import signals_wait
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
@@ -98,7 +99,8 @@ def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor]
         if not intact:
             raise fault(f"{path} is damaged: its content does not match the hash in its name")
         check_room(2 * path.stat().st_size, f"reading {path}", fault)
-        with safe_open(path, framework="pt") as opened:
+        # it calls back into Python, and an exception of a signal's handler there ends the process
+        with signals_wait(), safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             return tensors, (opened.metadata() or {}).get(KEY)
     except OSError as error:

@@ -143,7 +143,7 @@ def _features(tensors: dict[str, Tensor]) -> Tensor:
         return tensors["features"]
     crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
     check_range("features.col", col, 0, columns)
-    if crow[0] != 0 or crow[-1] != len(col) or bool((crow.diff() < 0).any()):
+    if crow[0] != 0 or crow[-1] != len(col) or bool((crow[1:] < crow[:-1]).any()):
         raise FieldError("features.crow", "does not divide the stored values into rows")
     return csr_features(crow, col, values, (rows, columns))
 

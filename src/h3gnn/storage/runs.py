@@ -10,7 +10,7 @@ from typing import Any
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.schema import Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
+from h3gnn.schema import Flag, Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
 from h3gnn.settings import STORED, kept_for
 from h3gnn.storage.checkpoints import (
     CHECKPOINTS,
@@ -37,7 +37,7 @@ RUN = Record(
         "keep": Whole(1),
         "embeddings": Maybe(Text("[^\0]+", "a path")),
     },
-    GRAPH_WORDS.optional,
+    {**GRAPH_WORDS.optional, "safe_csv": Flag()},
 )
 """What the description of a run holds."""
 
@@ -50,6 +50,7 @@ class Run:
     graph: Graph | MappedGraph
     checkpoints: Checkpoints
     embeddings: Path | None
+    safe_csv: bool = False
 
 
 def begin_run(out: Path, run: Run) -> None:
@@ -71,6 +72,7 @@ def begin_run(out: Path, run: Run) -> None:
         "minutes": policy.minutes,
         "keep": policy.keep,
         "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
+        "safe_csv": run.safe_csv,
     }
     check_values(RUN, description, folder, words="cannot be written")
     try:
@@ -143,6 +145,7 @@ def _read(path: Path) -> Run:
         graph,
         Checkpoints(path.parent, **policy, keep_finished=True),
         None if where is None else Path(where),
+        description.get("safe_csv", False),  # not in runs of old
     )
 
 

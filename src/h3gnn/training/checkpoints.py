@@ -5,19 +5,17 @@ On Ctrl-C, SIGTERM and SIGHUP the epoch ends first, so that the state is whole.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from torch import Tensor
 
-from h3gnn.errors import STOPPING, CheckpointError, TrainingStopped
+from h3gnn.errors import CheckpointError, TrainingStopped
+from h3gnn.signals import StopRequest, signals_wait
 from h3gnn.storage.checkpoints import (
     CheckpointFolder,
     Checkpoints,
@@ -176,45 +174,3 @@ def _by_part(tensors: dict[str, Tensor]) -> State:
         part, _, rest = name.partition("/")
         state.setdefault(part, {})[rest] = value
     return state
-
-
-class StopRequest:
-    """Remembers that a signal came, until somebody looks."""
-
-    def __init__(self) -> None:
-        self.signal_number: int | None = None
-
-    def take(self) -> int | None:
-        """Return the signal that came, if any; from now on it is dealt with."""
-        number, self.signal_number = self.signal_number, None
-        return number
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal; a second Ctrl-C does not wait for the epoch."""
-        if self.signal_number is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal_number = number
-
-
-@contextmanager
-def signals_wait() -> Iterator[StopRequest]:
-    """Hold the signals back while the block runs; it has to look at the request from time to time.
-
-    A signal that was ignored before (`nohup`, a background job) stays ignored. Outside the main thread
-    Python lets nobody take signals: there the request stays empty.
-    """
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in taken:
-        signal.signal(number, request.note)
-    try:
-        yield request
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
-    if request.signal_number is not None:  # it came too late for the block: now it may do what it does
-        signal.raise_signal(request.signal_number)

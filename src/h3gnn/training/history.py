@@ -233,7 +233,7 @@ def check_history(
             raise FieldError(f"history/{name}", "is of another type")
         if values.shape != (len(at), models):
             raise FieldError(f"history/{name}", f"has shape {list(values.shape)} for {len(at)} epoch(s)")
-        if not len(at) or int(at[0]) < 0 or bool((at.diff() <= 0).any()):
+        if not len(at) or int(at[0]) < 0 or bool((at[1:] <= at[:-1]).any()):  # differences can overflow
             raise FieldError(f"history/{name}.epochs", "are not growing epochs")
         last = max(last, int(at[-1]) + 1)
     if last != (last if epochs is None else epochs) or last > max(map(len, state.values()), default=0):

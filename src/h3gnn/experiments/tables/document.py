@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from h3gnn.errors import InputError
 from h3gnn.evaluation.protocols import PROTOCOLS
 from h3gnn.experiments.stored import read_table
 from h3gnn.experiments.tables.markdown import figure_of, figures_of, graph_title, grid, markdown_of, percent
@@ -42,17 +44,32 @@ Cora, CiteSeer and PubMed."""
 def document(results: Path) -> str:
     """Return the page for the results in a folder; figures are linked as `../results/NAME.png`."""
     stored = {
-        name: read_table(results / f"{name}.json", table.rows, table.kind)
+        name: read_table(results / f"{name}.json", name, table.rows, table.kind)
         for name, table in TABLES.items()
         if (results / f"{name}.json").is_file()
     }
     words = {name: protocol.words for name, protocol in PROTOCOLS.items()}
-    parts = [HEAD, PROTOCOL_WORDS.format(**words), _presets(stored), _in_short(stored), _origin(stored)]
+    parts = [HEAD, PROTOCOL_WORDS.format(**words)]
+    with _rows_of(results):
+        parts += [_presets(stored), _in_short(stored), _origin(stored)]
     for name, content in stored.items():
-        parts.append(markdown_of(content))
+        with _rows_of(results / f"{name}.json"):
+            parts.append(markdown_of(content))
         if TABLES[name].picture:
             parts.append(f"![{TABLES[name].title}](../results/{name}.png)")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+@contextmanager
+def _rows_of(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with rows that are declared well and belong to no run of ours into a sentence."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise InputError(
+            f"{path} holds rows that no run of ours has left ({type(error).__name__}: {error}); "
+            "`h3gnn reproduce` makes them again from the cells"
+        ) from error
 
 
 def _presets(stored: dict[str, dict[str, Any]]) -> str:

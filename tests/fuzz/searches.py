@@ -1,0 +1,137 @@
+"""A search that was interrupted, in Optuna's journal and in a database, changed, and gone on with.
+
+Nothing is trained: the scores of a trial are made up from its settings.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from h3gnn import Graph
+from h3gnn.experiments import tuning
+from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.studies import Stack
+from h3gnn.experiments.tune import open_study, tune
+from h3gnn.experiments.tuning import Budget, Searcher, Tried
+from tests.fuzz.mutations import ODD, byte_changes, json_changes
+
+SPACE = Space({"channels": (8, 16), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8)})
+KEPT = "results"
+TABLES = {
+    "studies": ("study_name",),
+    "study_directions": ("direction",),
+    "study_user_attributes": ("value_json", "key"),
+    "trials": ("number", "state", "study_id"),
+    "trial_params": ("param_name", "param_value", "distribution_json"),
+    "trial_values": ("value", "value_type", "objective"),
+    "trial_intermediate_values": ("step", "intermediate_value", "intermediate_value_type"),
+    "trial_user_attributes": ("value_json", "key", "trial_id"),
+    "alembic_version": ("version_num",),
+    "version_info": ("schema_version", "library_version"),
+}
+"""Tables of Optuna's databases, and their columns that may be changed."""
+
+
+def made_up(
+    self: Searcher, tried: Sequence[Tried], joined: int, rungs: Sequence[int], fell_behind: Any = None
+) -> None:
+    for one in tried:
+        one.looks |= {(rung, 0.5): (hash(str(sorted(one.params.items()))) % 97) / 97 for rung in rungs}
+
+
+class Search:
+    """A folder with a storage of six trials, of which the last two were trained and not told."""
+
+    def __init__(self, graph: Graph, folder: Path, name: str) -> None:
+        folder.mkdir()
+        self.graph, self.folder, self.name = graph, folder, name
+        self._go_on(folder, 4)
+        study = open_study(graph, "study", self._address(folder), "validation", seed=0)
+        stack = Stack.reserve(study, SPACE, 2, 0)
+        told = Tried({}, 7, {(1, 0.5): 0.25, (2, 0.5): 0.5}).as_result() | {"behind": False}
+        stack.keep([told, told])
+        self.content = (folder / name).read_bytes()
+
+    def read(self, folder: Path) -> object:
+        """Go on with the search to its end; in a database, which is slow, without a further proposal."""
+        return self._go_on(folder, 8 if self.name.endswith(".log") else 6).preset()
+
+    def spoil(self, place: Path, data: st.DataObject) -> None:
+        """Copy the storage with something in it changed: bytes, or a record."""
+        shutil.copytree(self.folder, place, dirs_exist_ok=True)
+        path = place / self.name
+        if data.draw(st.integers(0, 4)) == 0:
+            path.write_bytes(data.draw(byte_changes())(self.content))
+        elif path.suffix == ".log":
+            path.write_bytes(self._lines(data))
+        else:
+            self._rows(path, data)
+
+    def _address(self, folder: Path) -> str:
+        return str(folder / self.name) if self.name.endswith(".log") else f"sqlite:///{folder / self.name}"
+
+    def _go_on(self, folder: Path, trials: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Searcher, "score", made_up)
+            patch.setattr(tuning, "_forget", lambda device: None)  # it takes longer than all else
+            study = open_study(self.graph, "study", self._address(folder), "validation", seed=0)
+            budget = Budget(trials=trials, at_once=2, rungs=(1, 2))
+            return tune(self.graph, study, SPACE, budget, finalists=2, device=torch.device("cpu"))
+
+    def _lines(self, data: st.DataObject) -> bytes:
+        """Return the journal with one of its lines changed, left out, doubled or moved."""
+        lines = self.content.splitlines()
+        at, to = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+        kind = data.draw(st.sampled_from(["change", "change", "change", "leave out", "double", "move"]))
+        if kind == "change":
+            lines[at] = json.dumps(self._inner(data, json.loads(lines[at]))).encode()
+        else:
+            line = lines[at] if kind == "double" else lines.pop(at)
+            if kind != "leave out":
+                lines.insert(to, line)
+        return b"\n".join(lines) + b"\n"
+
+    def _inner(self, data: st.DataObject, record: Any) -> Any:
+        """Change a record, or the scores of a stack, which are a text within it."""
+        told = record.get("user_attr") if isinstance(record, dict) else None
+        if isinstance(told, dict) and KEPT in told and data.draw(st.booleans()):
+            return {
+                **record,
+                "user_attr": {KEPT: json.dumps(data.draw(json_changes())(json.loads(told[KEPT])))},
+            }
+        return data.draw(json_changes())(record)
+
+    def _rows(self, path: Path, data: st.DataObject) -> None:
+        """Change a value of a database, or delete its row."""
+        with closing(sqlite3.connect(path)) as database, database:
+            table = data.draw(st.sampled_from(sorted(TABLES)))
+            rows = [one for (one,) in database.execute(f"select rowid from {table}")]
+            row, column = data.draw(st.sampled_from(rows)), data.draw(st.sampled_from(TABLES[table]))
+            if data.draw(st.integers(0, 6)) == 0:
+                database.execute(f"delete from {table} where rowid = ?", (row,))
+                return
+            ((old,),) = database.execute(f"select {column} from {table} where rowid = ?", (row,))
+            new = self._value(data, old, is_json=column.endswith("_json"))
+            try:
+                database.execute(f"update or replace {table} set {column} = ? where rowid = ?", (new, row))
+            except (sqlite3.Error, OverflowError, UnicodeEncodeError):
+                return  # the table itself refuses it
+
+    def _value(self, data: st.DataObject, old: Any, *, is_json: bool) -> Any:
+        if not is_json:
+            new = data.draw(st.sampled_from(ODD))
+            return new if isinstance(new, str | int | float | None) else json.dumps(new)
+        value = json.loads(old)
+        if isinstance(value, str) and value.startswith("[") and data.draw(st.booleans()):
+            return json.dumps(json.dumps(data.draw(json_changes())(json.loads(value))))
+        return json.dumps(data.draw(json_changes())(value))
