@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.stacks import GridPoint, Member
-from h3gnn.baselines.struc2vec import StrucToVec, StrucToVecSettings, layer_changes
+from h3gnn.baselines.struc2vec import Struc2Vec, Struc2VecSettings, layer_changes
 from h3gnn.baselines.structure import compressed, structural_distances, warped
 from h3gnn.baselines.wrgat import WRGAT, WRGATSettings
 from h3gnn.graphs.checks import check_graph
@@ -123,7 +123,7 @@ def test_walks_go_between_alike_nodes_of_two_stars() -> None:
     graph = graph_of([(hub, hub + leaf) for hub in (0, 6) for leaf in range(1, 6)], 12)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = StrucToVec(graph, StrucToVecSettings(width=4, walk_length=30, layers=3), CPU)
+        model = Struc2Vec(graph, Struc2VecSettings(width=4, walk_length=30, layers=3), CPU)
         walks = model.walks(torch.tensor([0] * 20 + [1] * 20))
     hubs = (walks == 0) | (walks == 6)
     assert float(hubs[:20, 1].float().mean()) > 0.9
@@ -132,7 +132,7 @@ def test_walks_go_between_alike_nodes_of_two_stars() -> None:
 
 def test_graphs_of_no_edge_one_pair_and_one_node() -> None:
     for graph in (graph_of([], 3), graph_of([(0, 1)], 2), graph_of([], 1)):
-        rows = embed(StrucToVec, graph, 0, CPU, StrucToVecSettings(width=4, epochs=2, walk_length=5))
+        rows = embed(Struc2Vec, graph, 0, CPU, Struc2VecSettings(width=4, epochs=2, walk_length=5))
         assert rows.shape == (graph.num_nodes, 4)
         ground = WRGAT.on(graph, CPU, WRGATSettings())
         assert WRGAT(ground, MEMBERS, CPU).logits(None).isfinite().all()

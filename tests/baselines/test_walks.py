@@ -11,7 +11,7 @@ import torch
 from h3gnn.baselines.embedder import Embedder, embed, own_chance
 from h3gnn.baselines.layers import adjacency
 from h3gnn.baselines.line import LINE, LINESettings
-from h3gnn.baselines.node2vec import NodeToVec, NodeToVecSettings
+from h3gnn.baselines.node2vec import Node2Vec, Node2VecSettings
 from h3gnn.baselines.sageunsup import SageSettings, SageUnsupervised
 from h3gnn.baselines.skipgram import ENDED, SkipGram, Walker
 from h3gnn.graphs.checks import check_graph
@@ -88,7 +88,7 @@ def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(NodeToVec, NodeToVecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
+    [(Node2Vec, Node2VecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
 )
 def test_those_who_meet_are_alike(kind: type[Embedder], settings: object) -> None:
     rows = embed(kind, two_cliques(), 0, CPU, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ def test_all_methods_are_listed_and_one_is_shown_in_full() -> None:
     rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
     assert {"name", "paper", "year", "sees", "settings", "ranges", "published", "cost"} <= set(rows[0])
     wrong = CliRunner().invoke(app, ["methods", "greeet"])
-    assert isinstance(wrong.exception, InputError)
+    assert "did you mean greet?" in str(wrong.exception)
+    assert "gprgnn: GPR-GNN" in CliRunner().invoke(app, ["methods", "GPR-GNN"]).stdout
 
 
 def test_a_quick_look_says_that_it_is_one(files: Path) -> None:
@@ -114,6 +116,8 @@ def test_a_quick_look_says_that_it_is_one(files: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "3 split(s)" in result.stdout
     assert "a quick look" in result.stderr
+    assert re.search(r"DGI: [\d.]+ % in \d+ s \(2 of 2\)", result.stderr)
+    assert "one seed" in result.stdout
     for options in (("--quick", "--published"), ("--quick", "--trials", "2")):
         assert isinstance(run(*own, *options).exception, InputError)
 
@@ -125,3 +129,14 @@ def test_methods_are_tuned_alike(files: Path) -> None:
     rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
     assert (rows["raw"]["protocol"], rows["s2gc"]["protocol"]) == ("validation", "nested")
     assert len(rows["s2gc"]["params"]["tried"]) == 3
+
+
+def test_other_settings_in_the_file_are_said(files: Path) -> None:
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    asked = (*own, "--methods", "raw,s2gc", "--device", "cpu", "--out", files / "r.json")
+    assert run(*asked).exit_code == 0
+    tuned = run(*asked, "--trials", "2")
+    assert "S²GC" in tuned.stderr
+    assert "has it with other settings; it is run again, and replaced" in tuned.stderr
+    assert "raw features: taken from" in tuned.stderr
+    assert "up to 2 settings of each method tried" in tuned.stdout.replace("\n", " ")

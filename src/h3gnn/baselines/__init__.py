@@ -18,6 +18,12 @@ def unwatched(share: float) -> None:
     """Tell nobody."""
 
 
+def __dir__() -> list[str]:
+    from h3gnn.baselines.estimators import estimators
+
+    return sorted([*globals(), *estimators()])
+
+
 def __getattr__(name: str) -> Any:
     """Return a system's estimator, such as `GRACE`; see `estimators`."""
     if name.startswith("_") or not name[0].isupper():

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import cache
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from h3gnn.baselines.embedder import embedding_of, train
 from h3gnn.baselines.registry import systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
-from h3gnn.baselines.systems import Sizes, System
+from h3gnn.baselines.systems import ANY, Sizes, System, check_setting
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph, with_splits
@@ -40,12 +43,14 @@ class _System(BaseEstimator):  # type: ignore[misc]
             graph: name of the graph, such as "cora".
             changes: arguments that differ.
         """
-        told = cls.system.published_for(graph)
-        if told is None:
-            known = ", ".join(name for name in cls.system.published if name)
+        known = [name for name in cls.system.published if name]
+        asked = None if graph is None else graph.lower()
+        told = cls.system.published_for(asked)
+        if told is None or (asked is not None and asked not in known):
             raise InputError(
-                f"{cls.system.title}'s authors are not known to have settings for {graph or 'any graph'}"
-                + (f"; there are some for {known}" if known else "")
+                f"{cls.system.title}'s authors are not known to have settings for {graph or 'every graph'}"
+                + (f"; there are some for {', '.join(known)}" if known else "")
+                + ("; published() has what they use everywhere" if ANY in cls.system.published else "")
             )
         return cls(**{**told, **changes})
 
@@ -53,10 +58,28 @@ class _System(BaseEstimator):  # type: ignore[misc]
         names = {one.name for one in fields(self.system.settings)}
         return self.system.with_settings({k: v for k, v in self.get_params().items() if k in names})
 
-    def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device]:
+    def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int]:
+        """Return the graph, the device and the seed of a fit, all of them checked."""
+        settings, seed = self._settings(), self.random_state
+        if seed is None:
+            seed = int(np.random.default_rng().integers(2**31))
+        if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
+            raise InputError(f"random_state must be a whole number from 0, or None, not {seed!r}")
         taken, device = as_graph(graph, edge_index), pick_device(self.device)
-        self.system.check_room(Sizes.of(taken), self._settings(), free_bytes(device))
-        return taken, device
+        self.system.check_room(Sizes.of(taken), settings, free_bytes(device))
+        self._given = graph
+        return taken, device, int(seed)
+
+    def _check_fitted_graph(self, graph: Any) -> None:
+        """Refuse another graph than the fitted one: these systems know no other."""
+        check_is_fitted(self, "n_features_in_")
+        same = graph is None or graph is self._given
+        if not same and isinstance(graph, Graph) and isinstance(self._given, Graph):
+            same = graph.provenance.sha256 == self._given.provenance.sha256
+        if not same:
+            raise InputError(
+                f"{self.system.title} knows the graph that it was fitted on, and no other: fit it again"
+            )
 
 
 class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
@@ -69,8 +92,8 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
         """Learn from a graph; takes what `H3GNN.fit` takes, and never looks at labels."""
-        graph, device = self._read(X, edge_index)
-        model = train(self.system.kind, graph, self.random_state, device, self._settings())
+        graph, device, seed = self._read(X, edge_index)
+        model = train(self.system.kind, graph, seed, device, self._settings())
         self.embedding_: npt.NDArray[np.float32] = embedding_of(model).float().cpu().numpy()
         with torch.no_grad():
             own = model.clusters()
@@ -82,6 +105,11 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
     def fit_transform(self, X: Any, y: Any = None, **how: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         """Fit, and return the embedding of the graph."""
         return self.fit(X, y, **how).embedding_
+
+    def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
+        """Return the embedding of the fitted graph; another one is refused."""
+        self._check_fitted_graph(X)
+        return self.embedding_
 
 
 class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
@@ -99,43 +127,62 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
         Args:
             X: the graph, as `H3GNN.fit` takes it. Without splits it gets random ones; of several splits the
                 first counts.
-            y: classes of the nodes, whole numbers, -1 where unknown; None for the graph's own.
+            y: classes of the nodes, numbers or words, negative or None where unknown; else the graph's.
             edge_index: edges, when X holds features.
         """
-        graph, device = self._read(X, edge_index)
-        if y is not None:
-            from dataclasses import replace
-
-            given = torch.as_tensor(np.asarray(y), dtype=torch.int64)
-            names = tuple(str(one) for one in range(int(given.max()) + 1))
-            graph = with_splits(replace(graph, labels=given, class_names=names, train_mask=None))
-        if graph.labels is None:
-            raise GraphError(f"{self.system.title} learns from labels, and the graph has none: give y")
-        graph = graph if graph.train_mask is not None else with_splits(graph)
+        graph, device, seed = self._read(X, edge_index)
+        graph, classes = _labelled(graph, y, self.system.title)
         point = GridPoint(**{one.name: getattr(self, one.name) for one in fields(GridPoint)})
+        for name, value in asdict(point).items():
+            check_setting(self.system.title, name, value, getattr(POINT, name))
+        if point.dropout >= 1:
+            raise InputError(f"{self.system.title}: dropout must be below 1, or nothing is left")
         (found,) = predict(
             self.system.kind,
             graph,
-            [self.random_state],
+            [seed],
             device=device,
             memory=MEMORY,
             grid=[point],
             settings=self._settings(),
         )
-        self.classes_ = np.array(graph.class_names)
+        self.classes_ = classes
         self.probabilities_: npt.NDArray[np.float32] = found.scores[0].exp().numpy()
         self.epoch_: int = found.chosen[0]["epoch"]
         self.n_features_in_ = graph.num_features
         return self
 
     def predict(self, X: Any = None) -> npt.NDArray[Any]:  # noqa: N803
-        """Return the class of every node of the fitted graph; X is not looked at."""
+        """Return the class of every node of the fitted graph; another one is refused."""
+        self._check_fitted_graph(X)
         classes: npt.NDArray[Any] = self.classes_[self.probabilities_.argmax(axis=1)]
         return classes
 
     def predict_proba(self, X: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return the probability of each class at every node of the fitted graph; X is not looked at."""
+        """Return the probability of each class at every node of the fitted graph; another one is refused."""
+        self._check_fitted_graph(X)
         return self.probabilities_
+
+
+def _labelled(graph: Graph, y: Any, title: str) -> tuple[Graph, npt.NDArray[Any]]:
+    """Return the graph with labels and splits, and its classes as the user calls them."""
+    if y is not None:
+        given = np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
+        if given.shape != (graph.num_nodes,):
+            raise GraphError(f"y must hold a class for each of {graph.num_nodes:,} nodes, not {given.shape}")
+        numbers = given.dtype.kind in "iuf"
+        known = given >= 0 if numbers else ~pd.isna(given)
+        classes, codes = np.unique(given[known], return_inverse=True)
+        labels = torch.full((graph.num_nodes,), -1, dtype=torch.int64)
+        labels[torch.from_numpy(known)] = torch.from_numpy(codes.astype(np.int64))
+        names = tuple(str(one) for one in classes)
+        bare = replace(graph, train_mask=None, val_mask=None, test_mask=None)
+        return with_splits(replace(bare, labels=labels, class_names=names)), classes
+    if graph.labels is None:
+        raise GraphError(f"{title} learns from labels, and the graph has none: give y")
+    counted = all(name == str(place) for place, name in enumerate(graph.class_names))
+    classes = np.arange(graph.num_classes) if counted else np.array(graph.class_names)
+    return (graph if graph.train_mask is not None else with_splits(graph)), classes
 
 
 @cache
@@ -171,7 +218,7 @@ def _estimator(system: System) -> type[_System]:
         {
             "system": system,
             "__init__": start,
-            "__doc__": f"{system.title}: {system.paper}, {system.year}.\n\n{inspect.getdoc(system.kind)}",
+            "__doc__": _documentation(system),
             "__module__": "h3gnn.baselines",
         },
     )
@@ -179,3 +226,14 @@ def _estimator(system: System) -> type[_System]:
 
 def _plain(settings: Any) -> dict[str, Any]:
     return {one.name: getattr(settings, one.name) for one in fields(settings)}
+
+
+def _documentation(system: System) -> str:
+    parts = [
+        f"{system.title}: {system.paper}, {system.year}.",
+        inspect.getdoc(system.kind) or "",
+        inspect.getdoc(type(system.settings)) or "",
+        inspect.getdoc(SystemClassifier if "labels" in system.sees else SystemEmbedder) or "",
+        "random_state seeds everything that is drawn; device is auto, cpu or cuda.",
+    ]
+    return "\n\n".join(parts)

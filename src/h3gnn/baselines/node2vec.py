@@ -12,7 +12,7 @@ from h3gnn.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class NodeToVecSettings(WalkSettings):
+class Node2VecSettings(WalkSettings):
     """Settings of node2vec; those of the paper, but for Adam in place of plain gradient descent.
 
     Attributes:
@@ -24,7 +24,7 @@ class NodeToVecSettings(WalkSettings):
     away: float = 1.0
 
 
-class NodeToVec(WalkEmbedder):
+class Node2Vec(WalkEmbedder):
     r"""Walks whose next step x depends on where they came from, t, and skip-gram on them.
 
     .. math:: P(x \mid t, v) \propto w_{vx} \cdot \begin{cases} 1/p & x = t \\ 1 & (t, x) \in E \\
@@ -47,13 +47,13 @@ class NodeToVec(WalkEmbedder):
 SYSTEM = System(
     name="node2vec",
     title="node2vec",
-    estimator="NodeToVec",
+    estimator="Node2Vec",
     group="clustering",
     paper="Grover and Leskovec: node2vec: Scalable Feature Learning for Networks. KDD",
     year=2016,
     sees=("edges",),
-    kind=NodeToVec,
-    settings=NodeToVecSettings(),
+    kind=Node2Vec,
+    settings=Node2VecSettings(),
     cost="all pairs of places on one walk from each node, per epoch",
     ranges={
         "back": (1.0, 0.25, 4.0),

@@ -17,7 +17,7 @@ from h3gnn.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class StrucToVecSettings(WalkSettings):
+class Struc2VecSettings(WalkSettings):
     """Settings of struc2vec.
 
     Attributes:
@@ -29,7 +29,7 @@ class StrucToVecSettings(WalkSettings):
     stay: float = 0.3
 
 
-class StrucToVec(WalkEmbedder):
+class Struc2Vec(WalkEmbedder):
     r"""A graph with a layer for each ring; walks in it make the company that skip-gram learns from.
 
     .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
@@ -111,13 +111,13 @@ def _per_node(flags: Tensor, found: StructuralDistances) -> Tensor:
 SYSTEM = System(
     name="struc2vec",
     title="struc2vec",
-    estimator="StrucToVec",
+    estimator="Struc2Vec",
     group="clustering",
     paper="Ribeiro et al.: struc2vec: Learning Node Representations from Structural Identity. KDD",
     year=2017,
     sees=("edges",),
-    kind=StrucToVec,
-    settings=StrucToVecSettings(),
+    kind=Struc2Vec,
+    settings=Struc2VecSettings(),
     cost="rings around every node, and the structural distances of each node to some twenty others",
     ranges={
         "width": (64, 128),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from h3gnn.errors import InputError
@@ -12,6 +14,8 @@ from h3gnn.memory import words_of
 
 GROUPS = ("self-supervised", "supervised", "clustering")
 """What a system was made for; `--methods` takes a group's name for all of its systems."""
+SCALINGS = ("auto", "none", "rows", "columns", "sums")
+"""What may be done to the features first."""
 ANY = ""
 """The graph under which settings stand that a system's authors use everywhere."""
 
@@ -84,6 +88,8 @@ class System:
         if unknown:
             known = ", ".join(asdict(self.settings))
             raise InputError(f"{self.title} has no setting {', '.join(unknown)}; its settings are {known}")
+        for name, value in changes.items():
+            check_setting(self.title, name, value, getattr(self.settings, name))
         return replace(self.settings, **changes)
 
     def check_room(self, sizes: Sizes, settings: Any, free: int) -> None:
@@ -109,6 +115,30 @@ class System:
             f"{self.title} would take {words_of(needed)} on {sizes.nodes:,} nodes ({self.cost}), and "
             f"{words_of(free)} are free: about {_rounded(low):,} nodes with as many edges each would fit"
         )
+
+
+def check_setting(title: str, name: str, value: Any, usual: Any) -> None:
+    """Refuse a value of another kind than the default, or beyond what any such setting can mean."""
+    if isinstance(usual, tuple) and isinstance(value, (tuple, list)) and len(value) == len(usual):
+        for one, other in zip(value, usual, strict=True):
+            check_setting(title, name, one, other)
+    elif isinstance(usual, tuple):
+        raise InputError(f"{title}: {name} takes {len(usual)} values, such as {usual}, not {value!r}")
+    elif isinstance(usual, (bool, str)):
+        if not isinstance(value, type(usual)):
+            raise InputError(f"{title}: {name} must be like {usual!r}, not {value!r}")
+        if name == "scale_features" and value not in SCALINGS:
+            raise InputError(f"{title}: scale_features must be one of {', '.join(SCALINGS)}, not {value!r}")
+    elif isinstance(usual, int):
+        least = 1 if name == "width" else 0
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise InputError(f"{title}: {name} must be a whole number from {least}, not {value!r}")
+    elif isinstance(usual, float):
+        share = any(word in name for word in ("drop", "ratio", "momentum"))
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(f"{title}: {name} must be a number, not {value!r}")
+        if share and not 0 <= float(value) <= 1:
+            raise InputError(f"{title}: {name} must be from 0 to 1, not {value!r}")
 
 
 class TooLargeError(InputError):

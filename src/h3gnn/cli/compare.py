@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +12,13 @@ import typer
 
 from h3gnn.cli import settings
 from h3gnn.cli.evaluate import TopOption
-from h3gnn.cli.output import progress, say
+from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
-    from h3gnn.experiments.compare import Comparison
+    from h3gnn.evaluation.results import Result
+    from h3gnn.experiments.compare import Comparison, LeftOut
     from h3gnn.experiments.methods import Method
 
 DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
@@ -34,7 +36,7 @@ QuickOption = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="A first look: few epochs, the first three splits, one setting each. Its figures are rough.",
+        help="A first look: few epochs, three splits, one setting each; not with --trials or --published.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -119,8 +121,8 @@ def compare(
     """
     loaded = source.load()
     from h3gnn.experiments import compare as comparing
-    from h3gnn.experiments.methods import find_methods
-    from h3gnn.experiments.run import build_judge, method_params
+    from h3gnn.experiments.methods import find_methods, variant
+    from h3gnn.experiments.run import method_params
     from h3gnn.graphs.graph import first_splits
 
     if out is not None:
@@ -131,7 +133,7 @@ def compare(
         raise InputError("--trials looks for settings itself: leave out --quick and --published")
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
-    build_judge(loaded)  # says at once if there are no labels
+    comparing.refuse_unscorable(loaded)
     model = settings.build_estimator(
         preset or ("quick" if quick else None),
         {"epochs": epochs, "n_models": models},
@@ -148,44 +150,93 @@ def compare(
         f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
         f"{trainings} seed(s)"
     )
+    if published:
+        known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
+        say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")
     if quick:
         say("a quick look: few epochs and one setting each, so that a figure says little about its method")
     with progress() as add_bar:
-        bars: dict[str, Callable[..., None]] = {}
-        whole = add_bar("all methods", float(len(chosen))) if len(chosen) > 1 else None
-        shares: dict[str, float] = {}
-
-        def watch(method: Method, share: float) -> None:
-            if method.name not in bars:
-                bars[method.name] = add_bar(method.title, 1.0)
-            shares[method.name] = share
-            bars[method.name](completed=share)
-            if whole is not None:
-                whole(completed=sum(shares.values()))
-
-        def reuse(method: Method) -> None:
-            say(f"{method.title}: taken from {out}")
-            shares[method.name] = 1.0
-
-        result = comparing.compare(
-            chosen,
-            loaded,
-            seeds=range(trainings),
-            model=model,
-            out=out,
-            jobs=jobs,
-            watch=watch,
-            reused=reuse,
-            grid=grid,
-            name=source.benchmark,
-            top=top,
-            settings="quick" if quick else "published" if published else "default",
-            trials=trials,
-        )
+        watcher = _Watcher(add_bar, len(chosen), out)
+        try:
+            result = comparing.compare(
+                chosen,
+                loaded,
+                seeds=range(trainings),
+                model=model,
+                out=out,
+                jobs=jobs,
+                watch=watcher.watch,
+                reused=watcher.reuse,
+                ended=watcher.end,
+                grid=grid,
+                name=source.benchmark,
+                top=top,
+                settings="quick" if quick else "published" if published else "default",
+                trials=trials,
+            )
+        except KeyboardInterrupt:
+            watcher.stop()
+            raise
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2, ensure_ascii=False))
         return
     _print_table(result)
+
+
+class _Watcher:
+    """Shows how far a comparison is: a bar for all and for each method, or a line for each that ends.
+
+    Args:
+        add_bar: adds a bar.
+        methods: how many there are.
+        out: where results are kept.
+    """
+
+    def __init__(self, add_bar: AddBar, methods: int, out: Path | None) -> None:
+        self.add_bar, self.methods, self.out = add_bar, methods, out
+        self.bars: dict[str, Callable[..., None]] = {}
+        self.shares: dict[str, float] = {}
+        self.done = 0
+        self.whole = add_bar("all methods", float(methods)) if methods > 1 else None
+
+    def watch(self, method: Method, share: float) -> None:
+        """Show the share of a method's work that is done."""
+        if method.name not in self.bars:
+            self.bars[method.name] = self.add_bar(method.title, 1.0)
+        self.bars[method.name](completed=share)
+        self._total(method, share)
+
+    def reuse(self, method: Method, same: bool) -> None:
+        """Say that a result was found in the file, or one of other settings."""
+        if same:
+            say(f"{method.title}: taken from {self.out}")
+            self._total(method, 1.0)
+        else:
+            say(f"{method.title}: {self.out} has it with other settings; it is run again, and replaced")
+
+    def end(self, method: Method, result: Result | LeftOut) -> None:
+        """Say what came out, where no bar shows it."""
+        from h3gnn.experiments.compare import LeftOut
+
+        self.done += 1
+        self._total(method, 1.0)
+        if isinstance(result, LeftOut):
+            say(f"{method.title}: {result.word}")
+        elif not sys.stderr.isatty():
+            mean, seconds = 100 * result.score(result.leading).mean, result.seconds
+            say(f"{method.title}: {mean:.1f} % in {seconds:.0f} s ({self.done} of {self.methods})")
+
+    def stop(self) -> None:
+        """Say what is kept."""
+        if self.out is None:
+            say("what was done is not kept: with --out it would be")
+        elif self.done:
+            say(f"{self.done} method(s) are kept in {self.out}; the same command goes on")
+
+    def _total(self, method: Method, share: float) -> None:
+        self.shares[method.name] = share
+        if self.whole is not None:
+            self.whole(completed=sum(self.shares.values()))
 
 
 def _print_table(result: Comparison) -> None:
@@ -209,7 +260,7 @@ def _print_table(result: Comparison) -> None:
     for name, one in zip(result.ranked, shown, strict=True):
         interval = result.score(name).interval95
         usual = (
-            "–" if interval is None else f"{100 * interval[0]:.1f}–{100 * interval[1]:.1f}",
+            "–" if interval is None else f"{100 * max(0, interval[0]):.1f}–{100 * min(1, interval[1]):.1f}",
             f"{100 * one.macro_f1.mean:.1f}",
             f"{one.seconds:.1f}",
         )
@@ -227,6 +278,11 @@ def _print_table(result: Comparison) -> None:
         f"★ best here; mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %; "
         "everything chosen on validation nodes; ≈ within chance by a paired test (p ≥ 0.05)"
     )
+    if seeds == 1 and splits > 1:
+        words += "; one seed: splits vary here, the luck of a training does not (--seeds)"
+    tried = [len(one.params["tried"]) for one in shown if one.protocol == "nested"]
+    if tried:
+        words += f"; up to {max(tried)} settings of each method tried, chosen by each split's own nodes"
     if rare:
         console.print(rare_words(shown[0]), markup=False, highlight=False, soft_wrap=True)
     console.print(words, markup=False, highlight=False, soft_wrap=True)

@@ -18,10 +18,10 @@ NameArgument = Annotated[
 
 
 def methods(name: NameArgument = None, as_json: settings.JsonOption = False) -> None:
-    """List all that `h3gnn compare` can run: the paper, the year, what it sees and what it costs.
+    """List all that `h3gnn compare` can run: name, year, what it sees, and the paper.
 
-    `h3gnn methods greet` shows one with its settings, what a search may choose from, and the settings that
-    its authors published for each graph.
+    `h3gnn methods greet` shows one with its cost, its settings, what a search may choose from, and the
+    settings that its authors published for each graph.
     """
     from h3gnn.experiments.methods import METHODS, find_methods
 

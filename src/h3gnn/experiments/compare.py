@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +15,12 @@ from h3gnn.baselines import Progress
 from h3gnn.baselines.systems import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.limits import usable_splits
+from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.nested import ranges_of, run_nested
-from h3gnn.experiments.run import method_params, run_method
+from h3gnn.experiments.run import build_judge, method_params, run_method
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph
@@ -237,7 +238,8 @@ def compare(
     out: Path | None = None,
     jobs: int = 1,
     watch: Callable[[Method, float], None] = lambda method, share: None,
-    reused: Callable[[Method], None] | None = None,
+    reused: Callable[[Method, bool], None] | None = None,
+    ended: Callable[[Method, Result | LeftOut], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Run methods on a graph and compare them; one that cannot take the graph is left out with a word.
@@ -251,7 +253,9 @@ def compare(
             seeds and settings is not computed again.
         jobs: processes at once, one method in each.
         watch: told a method, and the share of its work that is done.
-        reused: told the methods that were found in the file.
+        reused: told the methods that were found in the file, and whether their results are taken from there:
+            those of other settings are run again, and replaced.
+        ended: told each method that was run, and its result.
         options: further attributes of `Comparing`.
     """
     refuse_unscorable(graph)
@@ -259,14 +263,20 @@ def compare(
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
     left_out: dict[str, LeftOut] = {}
+    build_judge(graph)  # says at once what labels and splits cannot give
     for method in methods:
-        if method.name in kept and kept[method.name]["key"] == comparing.key(method.name):
+        if method.name not in kept:
+            continue
+        same = kept[method.name]["key"] == comparing.key(method.name)
+        if same:
             results[method.name] = Result.from_dict(kept[method.name]["result"])
-            if reused is not None:
-                reused(method)
+        if reused is not None:
+            reused(method, same)
     missing = [method.name for method in methods if method.name not in results]
     told = {method.name: partial(watch, method) for method in methods}
     for name, result in _run(comparing, missing, min(jobs, len(missing)), told):
+        if ended is not None:
+            ended(METHODS[name], result)
         if isinstance(result, LeftOut):
             left_out[name] = result
             continue
@@ -294,7 +304,10 @@ def _run(
     if jobs <= 1:
         for name in names:
             try:
-                yield name, comparing.run(name, told[name])
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", LabelWarning)  # said once for all methods
+                    result = comparing.run(name, told[name])
+                yield name, result
             except InputError as error:
                 yield name, LeftOut.of(Finished(name, None, str(error), type(error).__name__))
         return

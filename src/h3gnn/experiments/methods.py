@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -275,9 +276,11 @@ def find_methods(names: str) -> list[Method]:
     found = {name for one in asked for name in _meant(one)}
     unknown = [name for name in asked if not _meant(name)]
     if unknown or not asked:
+        near = [one for name in unknown for one in get_close_matches(name, METHODS, 1, 0.6)]
         raise InputError(
-            f"there is no method {', '.join(unknown) or names!r}; there are {', '.join(METHODS)}, and "
-            f"{', '.join(('all', *GROUPS))} for many at once"
+            f"there is no method {', '.join(map(repr, unknown)) or repr(names)}"
+            + (f"; did you mean {', '.join(near)}?" if near else "")
+            + f" There are {', '.join(METHODS)}, and {', '.join(('all', *GROUPS))} for many at once"
         )
     return [method for name, method in METHODS.items() if name in found]
 
@@ -288,7 +291,9 @@ def _meant(name: str) -> list[str]:
     if name in GROUPS:
         own = [method.name for method in METHODS.values() if method.system and method.system.group == name]
         return [*own, "h3gnn"]
-    return [name] if name in METHODS else []
+    if name in METHODS:
+        return [name]
+    return [one.name for one in METHODS.values() if one.system and one.system.title.lower() == name]
 
 
 def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ class _Worker:
 def _serve(connection: Connection, work: Work) -> None:
     """Do tasks as they come, until there are none; Ctrl-C is the first process's affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", UserWarning)  # the first process has said what a user must know
     with suppress(EOFError):
         while (task := connection.recv()) is not None:
             connection.send(attempt(task, work, connection.send))
