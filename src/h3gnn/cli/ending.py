@@ -41,7 +41,7 @@ NO_MEMORY = re.compile(
 UNSAID = re.compile(
     r"could not create a (primitive|memory)|error return without exception|without setting an exception"
 )
-"""How oneDNN, or code that forgets to say anything, puts this and other faults: memory where little is free."""
+"""How oneDNN, or code that forgets to say anything, puts this and other faults: memory if little is free."""
 LITTLE = 2**29
 LESS_MEMORY = (
     "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
