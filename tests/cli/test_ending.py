@@ -115,11 +115,15 @@ def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
 
 
 @pytest.mark.parametrize(("free", "code"), [(10**6, 2), (10**12, 1)])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("could not create a primitive"), SystemError("error return without exception set")],
+)
 def test_what_names_no_memory_is_a_lack_of_it_where_little_is_free(
-    monkeypatch: pytest.MonkeyPatch, free: int, code: int
+    monkeypatch: pytest.MonkeyPatch, error: Exception, free: int, code: int
 ) -> None:
     monkeypatch.setattr(ending, "free_memory", lambda: free)
-    sentence, found = ending.ending_of(RuntimeError("could not create a primitive"))
+    sentence, found = ending.ending_of(error)
     assert found == code
     assert ("not enough memory" in sentence) == (code == 2)
 

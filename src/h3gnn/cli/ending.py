@@ -38,8 +38,10 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 """How allocators say it that raise something else than `MemoryError`: torch, Arrow, BLAS, the loader."""
-UNSAID = re.compile(r"could not create a (primitive|memory)")
-"""How oneDNN puts it, and other faults likewise: it is the memory where little is free."""
+UNSAID = re.compile(
+    r"could not create a (primitive|memory)|error return without exception|without setting an exception"
+)
+"""How oneDNN, or code that forgets to say anything, puts this and other faults: memory if little is free."""
 LITTLE = 2**29
 LESS_MEMORY = (
     "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
@@ -148,7 +150,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    if not isinstance(error, RuntimeError | ImportError | OSError):
+    if not isinstance(error, RuntimeError | ImportError | OSError | SystemError):
         return False
     unsaid = UNSAID.search(str(error)) and free_memory() < LITTLE
     return bool(NO_MEMORY.search(str(error)) or unsaid)
