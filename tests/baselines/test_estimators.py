@@ -21,7 +21,7 @@ from h3gnn.graphs.synthetic import mixed_graph
         ("GREET", {"epochs": 2.5}, "epochs must be a whole number"),
         ("GREET", {"width": 0}, "width must be a whole number from 1"),
         ("GREET", {"scale_features": "foo"}, "must be one of auto, none"),
-        ("GREET", {"margins": 3}, "margins takes 2 values"),
+        ("GREET", {"margins": 3}, "margins takes several values"),
         ("GREET", {"random_state": "a"}, "random_state must be a whole number"),
         ("MLP", {"dropout": 1.5}, "dropout must be from 0 to 1"),
         ("MLP", {"dropout": 1.0}, "dropout must be below 1"),

@@ -131,6 +131,7 @@ def test_methods_are_tuned_alike(files: Path) -> None:
     assert len(rows["s2gc"]["params"]["tried"]) == 3
 
 
+@pytest.mark.slow
 def test_other_settings_in_the_file_are_said(files: Path) -> None:
     own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
     asked = (*own, "--methods", "raw,s2gc", "--device", "cpu", "--out", files / "r.json")

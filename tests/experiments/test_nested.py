@@ -52,6 +52,7 @@ def test_settings_differ_and_the_first_changes_nothing() -> None:
     assert draw_settings(RANGES, 3, 0) == draw_settings(RANGES, 3, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgi", "mlp"])
 def test_no_choice_of_a_split_hangs_on_labels_of_its_test_nodes_in_any_split(
     small_mixed: Graph, name: str

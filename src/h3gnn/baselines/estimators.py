@@ -44,7 +44,7 @@ class _System(BaseEstimator):  # type: ignore[misc]
             changes: arguments that differ.
         """
         known = [name for name in cls.system.published if name]
-        asked = None if graph is None else graph.lower()
+        asked = graph.lower() if graph else None
         told = cls.system.published_for(asked)
         if told is None or (asked is not None and asked not in known):
             raise InputError(

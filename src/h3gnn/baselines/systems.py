@@ -119,11 +119,11 @@ class System:
 
 def check_setting(title: str, name: str, value: Any, usual: Any) -> None:
     """Refuse a value of another kind than the default, or beyond what any such setting can mean."""
-    if isinstance(usual, tuple) and isinstance(value, (tuple, list)) and len(value) == len(usual):
-        for one, other in zip(value, usual, strict=True):
-            check_setting(title, name, one, other)
-    elif isinstance(usual, tuple):
-        raise InputError(f"{title}: {name} takes {len(usual)} values, such as {usual}, not {value!r}")
+    if isinstance(usual, tuple):
+        if not isinstance(value, (tuple, list)) or not value:
+            raise InputError(f"{title}: {name} takes several values, such as {usual}, not {value!r}")
+        for one in value:
+            check_setting(title, name, one, usual[0])
     elif isinstance(usual, (bool, str)):
         if not isinstance(value, type(usual)):
             raise InputError(f"{title}: {name} must be like {usual!r}, not {value!r}")
