@@ -21,6 +21,7 @@ from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
 from h3gnn.baselines.systems import System
 from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
+from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.storage.files import fingerprint, versions
@@ -143,8 +144,7 @@ def _embedded(
         return Found([], scores[told.get("measure", "acc")])
 
     rule = check.get("epoch", "last")
-    spaced = np.linspace(0, settings.epochs, LOOKS + 1)[1:]
-    looked_at = [] if rule == "last" else sorted({round(float(epoch)) for epoch in spaced})
+    looked_at = [] if rule == "last" else snapshot_epochs(settings.epochs, LOOKS)
     looks = Looks(looked_at, lambda epoch, rows: every.append(score(rows)))
     model = train(system.kind, graph, seed, device, settings, looks=looks)
     if told.get("own"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,9 +215,15 @@ def embed(
     looks: Looks | None = None,
 ) -> npt.NDArray[np.float32]:
     """Train a system on a graph and return its embedding `[nodes, D]`; arguments as of `train`."""
-    rows = embedding_of(train(kind, graph, seed, device, settings, watch, looks))
+    return values_of(train(kind, graph, seed, device, settings, watch, looks))
+
+
+def values_of(model: Embedder) -> npt.NDArray[np.float32]:
+    """Return the embedding of a trained system as an array, or refuse one that is not all numbers."""
+    rows = embedding_of(model)
     if not bool(torch.isfinite(rows).all()):
-        raise LossError(f"{kind.__name__}: the embedding has values that are no numbers; lower learning_rate")
+        name = type(model).__name__
+        raise LossError(f"{name}: the embedding has values that are no numbers; lower learning_rate")
     values: npt.NDArray[np.float32] = rows.float().cpu().numpy()
     return values
 
@@ -235,15 +241,20 @@ def embedding_of(model: Embedder) -> Tensor:
 @contextmanager
 def own_chance(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's own generators inside, and give the caller's back afterwards."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with _forked(device):
         torch.manual_seed(seed)
         yield
 
 
+def _forked(device: torch.device) -> AbstractContextManager[None]:
+    """Give torch's generators, of the CPU and the device, back as they were before."""
+    forked: AbstractContextManager[None] = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    return forked
+
+
 def _look(model: Embedder, epoch: int, looks: Looks) -> None:
     if epoch in looks.epochs:
-        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        with _forked(model.device):
             looks.callback(epoch, embedding_of(model))
 
 

@@ -15,7 +15,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from h3gnn.baselines.embedder import embedding_of, train
+from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
@@ -58,8 +58,8 @@ class _System(BaseEstimator):  # type: ignore[misc]
         names = {one.name for one in fields(self.system.settings)}
         return self.system.with_settings({k: v for k, v in self.get_params().items() if k in names})
 
-    def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int]:
-        """Return the graph, the device and the seed of a fit, all of them checked."""
+    def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int, Any]:
+        """Return the graph, the device, the seed and the settings of a fit, all of them checked."""
         settings, seed = self._settings(), self.random_state
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
@@ -68,7 +68,7 @@ class _System(BaseEstimator):  # type: ignore[misc]
         taken, device = as_graph(graph, edge_index), pick_device(self.device)
         self.system.check_room(Sizes.of(taken), settings, free_bytes(device))
         self._given = graph
-        return taken, device, int(seed)
+        return taken, device, int(seed), settings
 
     def _check_fitted_graph(self, graph: Any) -> None:
         """Refuse another graph than the fitted one: these systems know no other."""
@@ -92,9 +92,9 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
         """Learn from a graph; takes what `H3GNN.fit` takes, and never looks at labels."""
-        graph, device, seed = self._read(X, edge_index)
-        model = train(self.system.kind, graph, seed, device, self._settings())
-        self.embedding_: npt.NDArray[np.float32] = embedding_of(model).float().cpu().numpy()
+        graph, device, seed, settings = self._read(X, edge_index)
+        model = train(self.system.kind, graph, seed, device, settings)
+        self.embedding_: npt.NDArray[np.float32] = values_of(model)
         with torch.no_grad():
             own = model.clusters()
         if own is not None:
@@ -130,7 +130,7 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
             y: classes of the nodes, numbers or words, negative or None where unknown; else the graph's.
             edge_index: edges, when X holds features.
         """
-        graph, device, seed = self._read(X, edge_index)
+        graph, device, seed, settings = self._read(X, edge_index)
         graph, classes = _labelled(graph, y, self.system.title)
         point = GridPoint(**{one.name: getattr(self, one.name) for one in fields(GridPoint)})
         for name, value in asdict(point).items():
@@ -144,7 +144,7 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
             device=device,
             memory=MEMORY,
             grid=[point],
-            settings=self._settings(),
+            settings=settings,
         )
         self.classes_ = classes
         self.probabilities_: npt.NDArray[np.float32] = found.scores[0].exp().numpy()
@@ -195,7 +195,7 @@ def _estimator(system: System) -> type[_System]:
     """Return a class whose arguments are the system's settings, as scikit-learn wants them."""
     supervised = "labels" in system.sees
     base: type[_System] = SystemClassifier if supervised else SystemEmbedder
-    defaults = {**(asdict(POINT) if supervised else {}), **_plain(system.settings)}
+    defaults = {**(asdict(POINT) if supervised else {}), **asdict(system.settings)}
     defaults |= {"random_state": 0, "device": "auto"}
 
     def start(self: _System, **given: Any) -> None:
@@ -222,10 +222,6 @@ def _estimator(system: System) -> type[_System]:
             "__module__": "h3gnn.baselines",
         },
     )
-
-
-def _plain(settings: Any) -> dict[str, Any]:
-    return {one.name: getattr(settings, one.name) for one in fields(settings)}
 
 
 def _documentation(system: System) -> str:

@@ -133,7 +133,6 @@ def compare(
         raise InputError("--trials looks for settings itself: leave out --quick and --published")
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
-    comparing.refuse_unscorable(loaded)
     model = settings.build_estimator(
         preset or ("quick" if quick else None),
         {"epochs": epochs, "n_models": models},

@@ -179,6 +179,11 @@ class Comparing:
     settings: str = "default"
     trials: int = 0
 
+    @property
+    def _grid(self) -> str | None:
+        """The grid by its name; None where the settings bring points of their own."""
+        return self.grid if self.settings == "default" else None
+
     def method(self, name: str) -> Method:
         """Return a method as it is run here."""
         return variant(METHODS[name], self.settings, self.name)
@@ -204,7 +209,7 @@ class Comparing:
             seeds=self.seeds,
             model=self.model,
             device=self.model.device,
-            grid=None if self.settings != "default" else self.grid,
+            grid=self._grid,
             name=self.name,
             top=self.top,
             watch=watch,
@@ -213,11 +218,10 @@ class Comparing:
     def key(self, name: str) -> dict[str, Any]:
         """Return what a result depends on, as JSON would give it back."""
         method = self.method(name)
-        grid = None if self.settings != "default" else self.grid
         described: dict[str, Any] = {
             "sha256": self.graph.provenance.sha256,
             "seeds": list(self.seeds) if method.has_chance else [],
-            "params": method_params(method, self.model, grid),
+            "params": method_params(method, self.model, self._grid),
             "measures": [*TITLES, self.top],
             "h3gnn": versions()["h3gnn"],
         }

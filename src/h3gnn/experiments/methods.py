@@ -105,8 +105,7 @@ def embedding(system: System) -> Method:
     """Return a system that embeds a graph without labels as a method."""
 
     def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
-        settings = system.with_settings(task.settings)
-        check_size(system, task)
+        settings = checked_settings(system, task)
         looked_at = [] if judge.epoch_rule == "last" else snapshot_epochs(settings.epochs, task.snapshots)
         looks = Looks(looked_at, judge.add)
         rows = embed(system.kind, task.graph, seed, task.device, settings, watch, looks)
@@ -160,8 +159,7 @@ def supervised(system: System) -> Method:
     """Return a classifier that is trained on each split's training nodes as a method."""
 
     def train(task: Task) -> list[Predictions]:
-        own = {name: value for name, value in task.settings.items() if name != "grid"}
-        check_size(system, task)
+        settings = checked_settings(system, task)
         return predict(
             system.kind,
             task.graph,
@@ -169,7 +167,7 @@ def supervised(system: System) -> Method:
             device=task.device,
             memory=min(int(SHARE * free_bytes(task.device)), STACK.get(task.device.type, STACK["cpu"])),
             grid=[GridPoint(**point) for point in task.settings["grid"]],
-            settings=system.with_settings(own),
+            settings=settings,
             watch=task.watch,
         )
 
@@ -177,10 +175,11 @@ def supervised(system: System) -> Method:
     return Method(system.name, f"{system.title} (supervised)", system.sees, train, settings, system=system)
 
 
-def check_size(system: System, task: Task) -> None:
-    """Refuse a graph that is too large for a system before its training begins."""
-    own = {name: value for name, value in task.settings.items() if name != "grid"}
-    system.check_room(Sizes.of(task.graph), system.with_settings(own), int(free_bytes(task.device)))
+def checked_settings(system: System, task: Task) -> Any:
+    """Return a system's settings; a graph that is too large for it is refused before its training begins."""
+    settings = system.with_settings({key: value for key, value in task.settings.items() if key != "grid"})
+    system.check_room(Sizes.of(task.graph), settings, free_bytes(task.device))
+    return settings
 
 
 def variant(method: Method, settings: str, graph: str | None = None) -> Method:
