@@ -15,7 +15,6 @@ as of any other: that nothing is half-written, and that the next command gives t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import re
@@ -35,11 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.fuzz.signal_rounds import (
     COMMANDS,
     ended,
-    load_libraries,
+    play_all,
     result,
     start,
-    warm,
-    write_inputs,
 )
 
 KINDS = ("disk", "memory", "start")
@@ -181,63 +178,45 @@ def play(
     return {"kind": kind, "limit": limit, "code": code, "library": library, "wrong": wrong, "words": said}
 
 
+def rounds_of(
+    name: str,
+    given: argparse.Namespace,
+    place: Path,
+    chance: random.Random,
+    kept: dict[str, Any],
+    keep: Callable[[], None],
+) -> None:
+    """Play rounds of one command, the kinds in turn, until there are so many, and count them in `kept`."""
+    kinds, whole = given.kinds.split(","), place / f"whole-{name}"
+    shutil.copytree(place / "inputs", whole)
+    ended(start(COMMANDS[name], whole))
+    wanted = result(whole)
+    while kept["rounds"] < given.rounds:
+        kind = kinds[kept["rounds"] % len(kinds)]
+        limit = int(2 ** chance.uniform(*SPANS[kind]))
+        one = play(name, kind, limit, place / "inputs", place / f"{name}-{kept['rounds']}", wanted)
+        _count(kept["ended"], f"{kind}: {one['code']}")
+        if one["library"] is not None:
+            _count(kept["ended_by_a_library"], f"{kind}: {one['library']}")
+        kept["failures"] += [one] if one["wrong"] else []
+        kept["rounds"] += 1
+        keep()
+
+
 def main() -> None:
-    """Play rounds of every command; the exit code is 1 where one failed."""
+    """Play rounds of too little."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="of each command, the kinds in turn")
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--commands", default=",".join(COMMANDS))
-    parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--go-on", action="store_true", help="count the rounds that --out tells of")
-    given = parser.parse_args()
-    kinds = given.kinds.split(",")
-    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
-    told: dict[str, Any] = {"seeds": [], "kinds": kinds, "commands": {}}
-    if given.go_on and given.out is not None and given.out.exists():
-        told |= json.loads(given.out.read_text())
-        told["commands"] = {name: one for name, one in told["commands"].items() if not one["failures"]}
-    told["seeds"].append(seed)
-
-    def keep() -> None:
-        every = told["commands"].values()
-        told["attempts"] = sum(one["rounds"] for one in every)
-        told["ended_by_a_library"] = sum(sum(one["ended_by_a_library"].values()) for one in every)
-        told["failures"] = sum(len(one["failures"]) for one in every)
-        if given.out is not None:
-            given.out.write_text(json.dumps(told, indent=1) + "\n")
-
-    load_libraries()
-    with tempfile.TemporaryDirectory(prefix="h3gnn-fuzz-") as folder:
-        place = Path(folder)
-        write_inputs(place / "inputs")
-        for name in given.commands.split(","):
-            new = {"rounds": 0, "ended": {}, "ended_by_a_library": {}, "failures": []}
-            kept, chance = told["commands"].setdefault(name, new), random.Random(f"{seed} {name}")
-            if kept["rounds"] < given.rounds:
-                warm([COMMANDS[name]], place / "inputs", place)
-                whole = place / f"whole-{name}"
-                shutil.copytree(place / "inputs", whole)
-                ended(start(COMMANDS[name], whole))
-                wanted = result(whole)
-            while kept["rounds"] < given.rounds:
-                kind = kinds[kept["rounds"] % len(kinds)]
-                limit = int(2 ** chance.uniform(*SPANS[kind]))
-                one = play(name, kind, limit, place / "inputs", place / f"{name}-{kept['rounds']}", wanted)
-                _count(kept["ended"], f"{kind}: {one['code']}")
-                if one["library"] is not None:
-                    _count(kept["ended_by_a_library"], f"{kind}: {one['library']}")
-                kept["failures"] += [one] if one["wrong"] else []
-                kept["rounds"] += 1
-                keep()
-            print(
-                f"{name}: {kept['rounds']} rounds, {len(kept['failures'])} failed",
-                file=sys.stderr,
-                flush=True,
-            )
-    keep()
-    print(json.dumps(told, indent=1))
-    raise SystemExit(int(told["failures"] > 0))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="played in turn")
+    play_all(
+        parser,
+        lambda given: {"kinds": given.kinds.split(",")},
+        {"rounds": 0, "ended": {}, "ended_by_a_library": {}, "failures": []},
+        lambda every: {
+            "attempts": sum(one["rounds"] for one in every),
+            "ended_by_a_library": sum(sum(one["ended_by_a_library"].values()) for one in every),
+        },
+        rounds_of,
+    )
 
 
 def _count(counts: dict[str, int], name: str) -> None:

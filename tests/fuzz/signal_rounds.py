@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import copy
 import gzip
 import importlib
 import json
@@ -267,7 +268,12 @@ def play(
 
 
 def rounds_of(
-    name: str, rounds: int, place: Path, chance: random.Random, kept: dict[str, Any], keep: Callable[[], None]
+    name: str,
+    given: argparse.Namespace,
+    place: Path,
+    chance: random.Random,
+    kept: dict[str, Any],
+    keep: Callable[[], None],
 ) -> None:
     """Play rounds of one command until there are so many, and count them in `kept`."""
     inputs, whole = place / "inputs", place / f"whole-{name}"
@@ -279,7 +285,7 @@ def rounds_of(
         return
     longest = 1.1 * (time.monotonic() - began)
     wanted = result(whole)
-    while kept["rounds"] < rounds:
+    while kept["rounds"] < given.rounds:
         played = play(name, inputs, place / f"{name}-{kept['rounds']}", wanted, longest, chance)
         for one in played["sent"]:
             kept["sent"][one] = kept["sent"].get(one, 0) + 1
@@ -304,27 +310,44 @@ def load_libraries() -> None:
     torch.set_num_threads(1)
 
 
-def main() -> None:
-    """Play rounds of every command; the exit code is 1 where one failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1)
+Counts = dict[str, Any]
+"""Of one command: its rounds, what became of them, and those that failed."""
+RoundsOf = Callable[[str, argparse.Namespace, Path, random.Random, Counts, Callable[[], None]], None]
+"""Plays rounds of a command until there are as many as were asked for, counts them, and keeps the counts."""
+
+
+def play_all(
+    parser: argparse.ArgumentParser,
+    about: Callable[[argparse.Namespace], dict[str, Any]],
+    new: Counts,
+    totals: Callable[[list[Counts]], dict[str, int]],
+    rounds_of: RoundsOf,
+) -> None:
+    """Play rounds of every command that is asked for; the exit code is 1 where one failed.
+
+    Args:
+        parser: with a runner's own options.
+        about: what is told beside the counts.
+        new: the counts of a command before its first round.
+        totals: over the counts of all commands, beside their failures.
+        rounds_of: plays those of one command.
+    """
+    parser.add_argument("--rounds", type=int, default=1, help="of each command")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--commands", default=",".join(COMMANDS))
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--go-on", action="store_true", help="count the rounds that --out tells of")
     given = parser.parse_args()
-    names = given.commands.split(",")
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
-    told: dict[str, Any] = {"seeds": [], "signals": [one.name for one in SIGNALS], "commands": {}}
+    told: dict[str, Any] = {"seeds": [], **about(given), "commands": {}}
     if given.go_on and given.out is not None and given.out.exists():
         told |= json.loads(given.out.read_text())
         told["commands"] = {name: one for name, one in told["commands"].items() if not one["failures"]}
     told["seeds"].append(seed)
 
     def keep() -> None:
-        told["rounds"] = sum(one["rounds"] for one in told["commands"].values())
-        told["attempts"] = sum(sum(one["sent"].values()) for one in told["commands"].values())
-        told["failures"] = sum(len(one["failures"]) for one in told["commands"].values())
+        every = list(told["commands"].values())
+        told.update(totals(every), failures=sum(len(one["failures"]) for one in every))
         if given.out is not None:
             given.out.write_text(json.dumps(told, indent=1) + "\n")
 
@@ -332,11 +355,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="h3gnn-fuzz-") as folder:
         place = Path(folder)
         write_inputs(place / "inputs")
-        for name in names:
-            kept = told["commands"].setdefault(name, {"rounds": 0, "sent": {}, "failures": []})
+        for name in given.commands.split(","):
+            kept = told["commands"].setdefault(name, copy.deepcopy(new))
             if kept["rounds"] < given.rounds:
                 warm([COMMANDS[name]], place / "inputs", place)
-                rounds_of(name, given.rounds, place, random.Random(f"{seed} {name}"), kept, keep)
+                rounds_of(name, given, place, random.Random(f"{seed} {name}"), kept, keep)
             print(
                 f"{name}: {kept['rounds']} rounds, {len(kept['failures'])} failed",
                 file=sys.stderr,
@@ -345,6 +368,20 @@ def main() -> None:
     keep()
     print(json.dumps(told, indent=1))
     raise SystemExit(int(told["failures"] > 0))
+
+
+def main() -> None:
+    """Play rounds of signals."""
+    play_all(
+        argparse.ArgumentParser(description=__doc__),
+        lambda given: {"signals": [one.name for one in SIGNALS]},
+        {"rounds": 0, "sent": {}, "failures": []},
+        lambda every: {
+            "rounds": sum(one["rounds"] for one in every),
+            "attempts": sum(sum(one["sent"].values()) for one in every),
+        },
+        rounds_of,
+    )
 
 
 if __name__ == "__main__":
