@@ -10,8 +10,10 @@ import torch
 from torch.nn.functional import one_hot
 
 from h3gnn.evaluation.judge import Judge
+from h3gnn.experiments.allowances import Allowance, draw_settings, ranges_of
 from h3gnn.experiments.methods import METHODS, Task
-from h3gnn.experiments.nested import draw_settings, inner_draws, ranges_of, run_nested
+from h3gnn.experiments.nested import run_nested
+from h3gnn.experiments.preferences import inner_draws
 from h3gnn.graphs.graph import Graph, random_splits
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
@@ -61,11 +63,11 @@ def test_no_choice_of_a_split_hangs_on_labels_of_its_test_nodes_in_any_split(
     assert graph.labels is not None
     assert graph.test_mask is not None
     method = quick(name)
-    before = run_nested(method, graph, seeds=[0], trials=4, device="cpu")  # type: ignore[arg-type]
+    before = run_nested(method, graph, seeds=[0], allowance=Allowance(4), device="cpu").results["nested"]  # type: ignore[arg-type]
     for split in range(2):
         hidden = graph.test_mask[:, split]
         turned = replace(graph, labels=torch.where(hidden, (graph.labels + 1) % 5, graph.labels))
-        after = run_nested(method, turned, seeds=[0], trials=4, device="cpu")  # type: ignore[arg-type]
+        after = run_nested(method, turned, seeds=[0], allowance=Allowance(4), device="cpu").results["nested"]  # type: ignore[arg-type]
         assert after.chosen[0][split] == before.chosen[0][split]
         assert after.validation.values[0][split] == before.validation.values[0][split]
         assert after.probe.values[0][split] != before.probe.values[0][split]
@@ -92,7 +94,9 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
     system = replace(METHODS["dgi"].system, ranges={"knows": ("true", "other")})  # type: ignore[type-var]
     method = replace(METHODS["dgi"], train=train, settings={"knows": "other"}, system=system)
     for labels in (true, other):
-        found = run_nested(method, replace(graph, labels=labels), seeds=[0], trials=3, device="cpu")
+        found = run_nested(
+            method, replace(graph, labels=labels), seeds=[0], allowance=Allowance(3), device="cpu"
+        ).results["nested"]
         assert found.params["tried"][found.chosen[0][0]["trial"]] == {"knows": "true"}
 
 

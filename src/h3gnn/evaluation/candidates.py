@@ -20,7 +20,7 @@ CONSTANT = 1e-8
 JITTER = 1e-10
 """Added to the squared lengths of rows, as a share of their mean, so that equal rows have a factor too."""
 
-Setting = Mapping[str, float]
+Setting = Mapping[str, float | str]
 
 
 def as_rows(embedding: npt.ArrayLike | Tensor) -> Tensor:
@@ -170,6 +170,22 @@ def join_splits(
         tuple(one.odds.cpu().numpy() for one in kept),
         classes,
         rare,
+    )
+
+
+def beside(several: Mapping[str, Candidates], name: str) -> Candidates:
+    """Return candidates of several kinds as one; `name` says in the settings of which kind each is."""
+    every = list(several.values())
+    splits = range(every[0].splits)
+    return Candidates(
+        tuple({**setting, name: kind} for kind, one in several.items() for setting in one.settings),
+        np.concatenate([one.val_accuracy for one in every], axis=1),
+        np.concatenate([one.val_loss for one in every], axis=1),
+        every[0].val_nodes,
+        tuple(np.concatenate([one.predicted[split] for one in every]) for split in splits),
+        tuple(np.concatenate([one.odds[split] for one in every]) for split in splits),
+        every[0].classes,
+        every[0].rare,
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
-from h3gnn.evaluation.probe import gradient_candidates, probe_candidates
+from h3gnn.evaluation.probe import gradient_candidates, probe_candidates, scaled_candidates
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
 from h3gnn.evaluation.threads import one_thread
 
@@ -24,9 +24,11 @@ PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,
     "gradient": gradient_candidates,
     "features": partial(probe_candidates, by_column=False),
+    "scaled": scaled_candidates,
 }
 """The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features"
-is the default, with all columns divided by one number instead of each by its own."""
+is the default, with all columns divided by one number instead of each by its own; "scaled" is both, and the
+scale is chosen as the strength is."""
 
 
 def find_probe(name: str) -> Callable[..., Candidates]:
@@ -44,7 +46,33 @@ class Judgement:
     clustering: dict[str, list[float]] | None
 
 
-class Judge:
+class Joining:
+    """Takes the embeddings of some models at a time, and adds them up when those of all are there.
+
+    Args:
+        parts: how many models' embeddings stand side by side.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self.parts = parts
+        self._waiting: dict[int, list[Tensor]] = {}
+
+    def take(self, epoch: int, models: range, embedding: Tensor) -> None:
+        """Take the embedding of some models as a training hands it over; `add` it when all are there."""
+        if len(models) < self.parts:  # trained in groups: what comes first waits in the computer's memory
+            pieces = self._waiting.setdefault(epoch, [])
+            pieces.append(embedding.cpu())
+            if models.stop < self.parts:
+                return
+            embedding = torch.cat(self._waiting.pop(epoch), dim=1).to(embedding.device)
+        self.add(epoch, embedding)
+
+    def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
+        """Take the embedding after so many epochs, `[nodes, D]`."""
+        raise NotImplementedError
+
+
+class Judge(Joining):
     """Takes a run's embeddings epoch by epoch and keeps of each what its protocol needs.
 
     Under the rule "last" only the newest embedding is kept and probed at the end. Under "label-free" it is
@@ -87,24 +115,14 @@ class Judge:
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
-        self.fit, self.parts = find_probe(probe), parts
+        super().__init__(parts)
+        self.fit = find_probe(probe)
         self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
         self.top, self.told = top, told
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
         self.clusters: dict[int, dict[str, list[float]]] = {}
-        self._waiting: dict[int, list[Tensor]] = {}
-
-    def take(self, epoch: int, models: range, embedding: Tensor) -> None:
-        """Take the embedding of some models as a training hands it over; `add` it when all are there."""
-        if len(models) < self.parts:  # trained in groups: what comes first waits in the computer's memory
-            pieces = self._waiting.setdefault(epoch, [])
-            pieces.append(embedding.cpu())
-            if models.stop < self.parts:
-                return
-            embedding = torch.cat(self._waiting.pop(epoch), dim=1).to(embedding.device)
-        self.add(epoch, embedding)
 
     def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         """Take the embedding after so many epochs, `[nodes, D]`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from h3gnn.evaluation.candidates import (
     Candidates,
     Setting,
     as_rows,
+    beside,
     common_spread,
     inner_products,
     join_splits,
@@ -133,6 +135,23 @@ def probe_candidates(
         for split, own in zip(splits, torch.split(log_p, len(strength)), strict=True):
             kept.append(keep_split(own, labels[asked], val[asked, split], test[asked, split], rare))
     return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
+
+
+def scaled_candidates(
+    embedding: npt.ArrayLike | Tensor,
+    labels: Tensor,
+    train_mask: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    **options: Any,
+) -> Candidates:
+    """Fit the classifiers of `probe_candidates` twice: each column on its own scale, and all on one."""
+    known = (labels, train_mask, val_mask, test_mask)
+    found = {
+        scale: probe_candidates(embedding, *known, by_column=scale == "columns", **options)
+        for scale in ("columns", "common")
+    }
+    return beside(found, "scale")
 
 
 class _Basis:

@@ -41,7 +41,7 @@ class Protocol:
     """A rule for choosing among candidates, and what it may look at.
 
     Attributes:
-        name: "validation", "published" or "nested".
+        name: "validation", "nested", "pooled" or "published".
         sees_test: whether test labels are handed to it.
         words: what has to be said beside its numbers.
     """
@@ -117,9 +117,18 @@ PUBLISHED = Protocol(
 NESTED = Protocol(
     "nested",
     False,
-    "settings chosen for each split by its own training and validation nodes alone; test nodes seen once",
+    "settings chosen for each split by its own training and validation nodes alone; test nodes score them",
 )
+POOLED = Protocol(
+    "pooled",
+    False,
+    "settings chosen once for all splits, by the training and validation nodes of all together: where splits "
+    "overlap, test nodes of one are among those that choose",
+)
+EVERY = {protocol.name: protocol for protocol in (VALIDATION, NESTED, POOLED, PUBLISHED)}
+"""All protocols that a result may name."""
 PROTOCOLS = {protocol.name: protocol for protocol in (VALIDATION, PUBLISHED)}
+"""Those that choose the epoch and the probe of one training."""
 
 
 def find_protocol(name: str) -> Protocol:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.evaluation.measures import TITLES, leading_measure
-from h3gnn.evaluation.protocols import NESTED, PROTOCOLS, SplitScores
+from h3gnn.evaluation.protocols import EVERY, SplitScores
 
 TEST_TO_TRAIN = 20 / 48
 """Test nodes per training node of a split, for the usual 48/32/20 % splits."""
@@ -128,7 +128,7 @@ class Result:
     @property
     def words(self) -> str:
         """What the protocol says about these numbers."""
-        return {**PROTOCOLS, NESTED.name: NESTED}[self.protocol].words
+        return EVERY[self.protocol].words
 
     def __repr__(self) -> str:
         score = self.score(self.leading)

@@ -17,9 +17,11 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.protocols import NESTED
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
+from h3gnn.experiments.allowances import Allowance, ranges_of
 from h3gnn.experiments.methods import METHODS, Method, variant
-from h3gnn.experiments.nested import ranges_of, run_nested
+from h3gnn.experiments.nested import run_nested
 from h3gnn.experiments.run import build_judge, method_params, run_method
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.experiments.workers import Finished, in_processes
@@ -192,17 +194,18 @@ class Comparing:
         """Run a method."""
         method = self.method(name)
         if self.trials and ranges_of(method):
-            return run_nested(
+            found = run_nested(
                 method,
                 self.graph,
                 seeds=self.seeds,
-                trials=self.trials,
+                allowance=Allowance(self.trials),
                 model=self.model,
                 device=self.model.device,
                 name=self.name,
                 top=self.top,
                 watch=watch,
             )
+            return found.results[NESTED.name]
         return run_method(
             method,
             self.graph,

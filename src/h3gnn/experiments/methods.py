@@ -26,7 +26,9 @@ from h3gnn.baselines.systems import GROUPS, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
+from h3gnn.experiments.spaces import COMMITTEE, PAPER
 from h3gnn.graphs.graph import Graph
+from h3gnn.settings import preset
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
@@ -50,7 +52,7 @@ class Task:
         device: where to train.
         settings: the method's own, with what was changed in them.
         watch: told the share of the work that is done.
-        snapshots: at how many points of a training the epoch may be chosen, where it is chosen.
+        snapshots: at how many points of a training the epoch may be chosen, where it is chosen; or at which.
     """
 
     graph: Graph
@@ -58,7 +60,7 @@ class Task:
     device: torch.device
     settings: Mapping[str, Any]
     watch: Progress = unwatched
-    snapshots: int = SNAPSHOTS
+    snapshots: int | Sequence[int] = SNAPSHOTS
 
 
 Outcome = Callable[[Judge], None] | Predictions
@@ -79,6 +81,7 @@ class Method:
         has_chance: whether seeds matter; without chance one run says all.
         probe: the probe of its embedding.
         system: what is known about it, where it is somebody else's.
+        ranges: the values of its settings that a search chooses from; a system has its own.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Method:
     has_chance: bool = True
     probe: str = "logistic"
     system: System | None = None
+    ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def supervised(self) -> bool:
@@ -146,13 +150,26 @@ def features(
     return Method(name, title, sees, _each_seed(train), settings, has_chance=False, probe="features")
 
 
-def estimator(name: str, title: str, **settings: Any) -> Method:
-    """Return `H3GNN` with a user's settings, some of them changed."""
+def estimator(
+    name: str, title: str, ranges: Mapping[str, Sequence[Any]] = COMMITTEE, **settings: Any
+) -> Method:
+    """Return `H3GNN` with a user's settings, some of them changed; a search leaves those as they are."""
+    own = {key: values for key, values in ranges.items() if key not in settings}
 
     def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
         fit_and_judge(_estimator(task, seed), task.graph, judge, task.snapshots)
 
-    return Method(name, title, GRAPH, _each_seed(train), settings, takes_settings=True)
+    searched = {} if settings.get("epochs") == 0 else own
+    return Method(name, title, GRAPH, _each_seed(train), settings, takes_settings=True, ranges=searched)
+
+
+def as_printed(name: str, title: str, **settings: Any) -> Method:
+    """Return the paper's method: the structure as printed, and its appendix's ranges for a search."""
+    fixed = {key: value for key, value in {**preset("paper"), **settings}.items() if key not in PAPER}
+    usual = {key: value for key, value in preset("paper").items() if key in PAPER and key not in settings}
+    own = {key: values for key, values in PAPER.items() if key not in settings}
+    method = estimator(name, title, own, **fixed)
+    return replace(method, settings={**fixed, **usual})
 
 
 def supervised(system: System) -> Method:
@@ -260,6 +277,8 @@ _LISTED = (
     *((supervised if "labels" in system.sees else embedding)(system) for system in systems().values()),
     estimator("decoder", "encoder–decoder", objective="features"),
     estimator("masked-features", "GraphMAE's objective", objective="masked-features", mask="random"),
+    as_printed("paper-diffi", "the paper's method, Diffi", mask="difficulty"),
+    as_printed("paper-prob", "the paper's method, Prob", mask="probability"),
     estimator("h3gnn", "H3GNN"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
@@ -295,7 +314,9 @@ def _meant(name: str) -> list[str]:
     return [one.name for one in METHODS.values() if one.system and one.system.title.lower() == name]
 
 
-def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNAPSHOTS) -> None:
+def fit_and_judge(
+    model: H3GNN, graph: Graph, judge: Judge, snapshots: int | Sequence[int] = SNAPSHOTS
+) -> None:
     """Fit a model and show the judge the epochs that its rule needs: the last, or some on the way."""
     if judge.epoch_rule == "last":
         model.fit(graph)
@@ -304,9 +325,14 @@ def fit_and_judge(model: H3GNN, graph: Graph, judge: Judge, snapshots: int = SNA
     model.fit(graph, snapshots=Snapshots(snapshot_epochs(model.epochs, snapshots), judge.take))
 
 
-def snapshot_epochs(epochs: int, many: int = SNAPSHOTS) -> list[int]:
-    """Return up to so many epochs, evenly spaced, the last one among them and never the untrained start."""
+def snapshot_epochs(epochs: int, many: int | Sequence[int] = SNAPSHOTS) -> list[int]:
+    """Return up to so many epochs, evenly spaced, the last one among them and never the untrained start.
+
+    Epochs that are given are those; ones beyond the end are left out.
+    """
     if epochs == 0:
         return [0]
+    if not isinstance(many, int):
+        return [epoch for epoch in many if epoch <= epochs]
     spaced = np.linspace(0, epochs, min(many, epochs) + 1)[1:]
     return sorted({round(float(epoch)) for epoch in spaced})

@@ -1,39 +1,87 @@
 """Tuning every method alike, split by split: what a split's own training and validation nodes choose.
 
 Splits of one graph overlap: most test nodes of one are validation nodes of another. A setting that is chosen
-on all splits together has therefore seen, as validation nodes, what it is then tested on. Here each split has
-its own choice, made by its own training and validation nodes alone.
+on all splits together has therefore seen, as validation nodes, what it is then tested on. Here the settings
+are drawn before anything is trained, and each split has its own choice among them, made by its own training
+and validation nodes alone. What the other rules would choose from the same trainings is told beside it:
+`pooled`, by all splits' nodes together, and `published`, by the test nodes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, part_of
-from h3gnn.errors import InputError
+from h3gnn.baselines.supervised import Predictions, part_of
+from h3gnn.encoder import build_support
+from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import RidgeValidation
-from h3gnn.evaluation.judge import Judgement
-from h3gnn.evaluation.protocols import NESTED, VALIDATION, answers_of, score
+from h3gnn.evaluation.candidates import Candidates
+from h3gnn.evaluation.judge import Judgement, find_probe
+from h3gnn.evaluation.protocols import (
+    NESTED,
+    POOLED,
+    PUBLISHED,
+    VALIDATION,
+    SplitScores,
+    answers_of,
+    score,
+)
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.methods import Method, Task
-from h3gnn.experiments.run import build_judge, judge_outcome, method_params, rare_name, settings_of
-from h3gnn.experiments.spaces import COMMITTEE, with_objectives
+from h3gnn.experiments.allowances import Allowance, Changes, Training, draw_settings, ranges_of
+from h3gnn.experiments.methods import Method
+from h3gnn.experiments.preferences import OnTestNodes, OwnNodes, Preferences, Tried
+from h3gnn.experiments.run import (
+    build_judge,
+    judge_outcome,
+    method_params,
+    rare_name,
+    run_method,
+)
+from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.plan import scaling_of
+from h3gnn.graphs.scaling import fit_scaler
 from h3gnn.storage.files import versions
+from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.resources import pick_device
 
-DRAWS = 10
-"""So many times are a split's training and validation nodes dealt anew, to score a setting."""
+
+@dataclass(frozen=True)
+class Part:
+    """One thing taken out of what was chosen, to see what it gives.
+
+    Attributes:
+        changes: of the chosen settings.
+        probe: another probe of the embedding; "" for the same.
+    """
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    probe: str = ""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What came of a search.
+
+    Attributes:
+        results: by the name of the protocol.
+        parts: under `nested`, by the name of the part.
+        record: every setting that was tried, with how each split's own nodes liked it.
+        chosen: what `pooled` chose: one setting for the whole graph.
+    """
+
+    results: dict[str, Result]
+    parts: dict[str, Result]
+    record: dict[str, Any]
+    chosen: Changes
 
 
 def run_nested(
@@ -41,179 +89,259 @@ def run_nested(
     graph: Graph,
     *,
     seeds: Sequence[int],
-    trials: int,
+    allowance: Allowance,
+    protocols: Sequence[str] = (NESTED.name,),
+    parts: Mapping[str, Part] | None = None,
     model: H3GNN | None = None,
     device: str = "auto",
-    seed: int = 0,
     name: str | None = None,
     top: int | None = None,
     watch: Progress = unwatched,
-) -> Result:
+) -> Searched:
     """Train a method with several settings, and let each split choose among them by its own nodes alone.
 
-    The settings are drawn before anything is trained: the method's own, and others out of its ranges. One
-    that embeds is trained once with each; a split deals its training and validation nodes anew `DRAWS` times,
-    and takes the setting whose ridge regression is right most often. A classifier's settings are compared by
-    their accuracy on the split's validation nodes, on which it stops as well.
+    One that embeds is trained once with each setting, from the first seed; a split deals its training and
+    validation nodes anew several times, and takes the setting whose ridge regression is right most often.
+    With the other seeds only what was chosen is trained. A classifier's settings are compared by their
+    accuracy on the split's validation nodes, on which it stops as well.
 
     Args:
         method: any with ranges.
         graph: with labels and splits.
-        seeds: of the trainings; the settings are chosen for each.
-        trials: how many settings.
+        seeds: of the trainings.
+        allowance: how many settings, and how long.
+        protocols: beside `nested`, "pooled" and "published" for a method that embeds.
+        parts: what to take out of the chosen settings, by name, for a method that embeds.
         model: the settings of H3GNN, for the methods that take them.
         device: "auto", "cpu", "cuda".
-        seed: of the drawn settings, and of the dealt nodes.
         name: of the graph, for the result.
         top: the k of recall at k.
         watch: told the share of the work that is done.
     """
-    started, place = time.perf_counter(), pick_device(device)
-    tried = draw_settings(ranges_of(method), trials, seed)
-    used = list(seeds) if method.has_chance else list(seeds)[:1]
-    base = settings_of(method, model)
-    run = _classifiers if method.supervised else _embeddings
-    judgements = []
-    for position, one in enumerate(used):
-        task = Task(graph, [one], place, base, part_of(watch, position, 1, len(used)))
-        judgements.append(run(method, task, tried, seed, top))
-    return Result(
-        method=method.title,
-        graph=name or graph.provenance.source,
-        sha256=graph.provenance.sha256,
-        protocol=NESTED.name,
-        epoch_rule="validation" if method.supervised else "last",
-        params={**method_params(method, model), "tried": tried},
-        seeds=used,
-        versions=versions(),
-        device=str(place),
-        seconds=time.perf_counter() - started,
-        rare=rare_name(graph),
-        top=top,
-        **join_seeds([one.scores for one in judgements]),
-    )
-
-
-def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
-    """Return what a search of a method may choose from; a classifier's grid is part of it."""
-    if method.takes_settings:
-        own = {key: values for key, values in COMMITTEE.items() if key not in method.settings}
-        return {} if method.settings.get("epochs") == 0 else own
-    ranges = dict(method.system.ranges) if method.system else {}
+    run = _Run(method, graph, list(seeds) if method.has_chance else list(seeds)[:1], allowance, model)
+    run.device, run.name, run.top, run.watch = pick_device(device), name, top, watch
     if method.supervised:
-        ranges |= {
-            one.name: sorted({getattr(point, one.name) for point in GRIDS["full"]})
-            for one in fields(GridPoint)
+        return run.classifiers()
+    return run.embeddings(protocols, parts or {})
+
+
+@dataclass
+class _Run:
+    """One method on one graph."""
+
+    method: Method
+    graph: Graph
+    seeds: list[int]
+    allowance: Allowance
+    model: H3GNN | None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    name: str | None = None
+    top: int | None = None
+    watch: Progress = unwatched
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def settings(self) -> Changes:
+        return self.training.settings
+
+    @property
+    def training(self) -> Training:
+        return Training(self.method, self.graph, self.model, self.device)
+
+    # Methods that embed -----------------------------------------------------------------------------------
+
+    def embeddings(self, protocols: Sequence[str], parts: Mapping[str, Part]) -> Searched:
+        liked = Preferences(OwnNodes(self.graph, self.device, self.allowance.seed))
+        tested = OnTestNodes(self.graph, self.device) if PUBLISHED.name in protocols else None
+        settings, spent = self._explore(liked, tested)
+        of_split = [liked.tried[at] for at in liked.nested()]
+        together = liked.tried[liked.pooled()]
+        about = {"tried": settings, "allowed": self.allowance.as_dict(), "searched_s": round(spent, 1)}
+        results = {NESTED.name: self._result(NESTED.name, of_split, about)}
+        if POOLED.name in protocols:
+            results[POOLED.name] = self._result(POOLED.name, [together] * len(of_split), about)
+        found = {
+            title: self._result(NESTED.name, of_split, about, part, self.method.title + f", {title}")
+            for title, part in parts.items()
         }
-    return ranges
+        if tested is not None:
+            results[PUBLISHED.name] = self._published(tested.chosen(), about)
+        record = {
+            "method": self.method.title,
+            "settings": self.settings,
+            "ranges": {key: list(values) for key, values in ranges_of(self.method).items()},
+            **about,
+            "candidates": [one.as_row() for one in liked.tried],
+        }
+        return Searched(results, found, record, together.changes)
+
+    def _explore(self, liked: Preferences, tested: OnTestNodes | None) -> tuple[list[Changes], float]:
+        """Train with each drawn setting and score it at every look; return the settings, and the seconds."""
+        ranges = ranges_of(self.method)
+        free = {key: values for key, values in ranges.items() if key in FREE}
+        drawn = draw_settings(
+            {key: values for key, values in ranges.items() if key not in free},
+            self.allowance.trials,
+            self.allowance.seed,
+        )
+        began, read_outs = time.perf_counter(), self._read_outs(free)
+        for trial, changes in enumerate(drawn):
+            if trial and self.allowance.is_over(began):
+                return drawn[:trial], time.perf_counter() - began
+
+            def score_look(epoch: int, rows: Tensor, trial: int = trial, changes: Changes = changes) -> None:
+                at = {"epochs": epoch} if self.allowance.looks else {}
+                for own, read_out in read_outs:
+                    seen = read_out(rows)
+                    liked.add(trial, changes, {**at, **own}, seen)
+                    if tested is not None:
+                        tested.add(trial, changes, {**at, **own}, seen)
+
+            plain = {"smoothing": 0.0} if "smoothing" in free else {}
+            self.training.show(self.seeds[0], {**changes, **plain}, score_look, self.allowance.looks)
+            self.watch(0.8 * (trial + 1) / len(drawn))
+        return drawn, time.perf_counter() - began
+
+    def _read_outs(
+        self, free: Mapping[str, Sequence[Any]]
+    ) -> list[tuple[Changes, Callable[[Tensor], Tensor]]]:
+        """Return what needs no training of its own: every strength of smoothing, where it may be chosen."""
+        if "smoothing" not in free:
+            return [({}, lambda rows: rows)]
+        support = step_support(self.graph.edge_index, self.graph.num_nodes, self.graph.edge_weight)
+        walk = StepMatrix(support, "walks", self.device)
+        usual = self.settings["smoothing"]
+        usual = self._auto_smoothing() if usual == "auto" else float(usual)
+        strengths = dict.fromkeys([usual, *map(float, free["smoothing"])])
+        return [({"smoothing": one}, Smoother(walk, one)) for one in strengths]
+
+    def _auto_smoothing(self) -> float:
+        settings, graph = self.settings, self.graph
+        scaler = fit_scaler(graph.features, scaling_of(graph.plan, settings["scale_features"]))
+        support = build_support(
+            graph.edge_index,
+            graph.num_nodes,
+            edge_weight=graph.edge_weight,
+            undirected=settings["undirected"],
+            self_loops=settings["self_loops"],
+        )
+        return pick_smoothing(rows_in_memory(scaler(graph.features), support))
+
+    def _result(
+        self,
+        protocol: str,
+        of_split: Sequence[Tried],
+        about: Mapping[str, Any],
+        part: Part | None = None,
+        title: str | None = None,
+    ) -> Result:
+        """Score what each split chose, from each seed; the first seed's embeddings are there already."""
+        part = part or Part()
+        probe = part.probe or _probe_of(self.method)
+        scores = [self._scores(seed, of_split, dict(part.changes), probe) for seed in self.seeds]
+        params = {**method_params(self.method, self.model), **part.changes, "probe": probe, **about}
+        return self._as_result(title or self.method.title, protocol, "last", params, scores)
+
+    def _as_result(
+        self, title: str, protocol: str, rule: str, params: Changes, scores: Sequence[SplitScores]
+    ) -> Result:
+        return Result(
+            method=title,
+            graph=self.name or self.graph.provenance.source,
+            sha256=self.graph.provenance.sha256,
+            protocol=protocol,
+            epoch_rule=rule,
+            params=params,
+            seeds=self.seeds,
+            versions=versions(),
+            device=str(self.device),
+            seconds=time.perf_counter() - self.started,
+            rare=rare_name(self.graph),
+            top=self.top,
+            **join_seeds(scores),
+        )
+
+    def _scores(self, seed: int, of_split: Sequence[Tried], out: Changes, probe: str) -> SplitScores:
+        """Probe the embedding of every setting that some split chose, and score each split with its own."""
+        assert self.graph.labels is not None
+        assert self.graph.test_mask is not None
+        judge, fit = build_judge(self.graph), find_probe(probe)
+        candidates: dict[int, Candidates] = {}
+        for one in of_split:
+            if id(one) in candidates:
+                continue
+            kept = one.rows if seed == self.seeds[0] and not out else None
+            rows = self.training.rows(seed, {**one.changes, **out}) if kept is None else kept
+            candidates[id(one)] = fit(rows.to(self.device), judge.labels, *judge.masks)
+        picks = [VALIDATION.choose({id(one): candidates[id(one)]})[i] for i, one in enumerate(of_split)]
+        found = score(candidates, picks, answers_of(self.graph.labels, self.graph.test_mask), self.top)
+        named = [
+            {"trial": one.trial, **one.changes, **pick.setting}
+            for one, pick in zip(of_split, picks, strict=True)
+        ]
+        return replace(found, chosen=named)
+
+    def _published(self, changes: Changes, about: Mapping[str, Any]) -> Result:
+        """Run the setting that does best on test nodes, with the best test epoch of each split."""
+        chosen = with_objectives({**self.settings, **changes})
+        found = run_method(
+            replace(self.method, settings=chosen),
+            self.graph,
+            seeds=self.seeds,
+            model=self.model,
+            protocol=PUBLISHED,
+            device=str(self.device),
+            name=self.name,
+            top=self.top,
+        )
+        return replace(found, params={**found.params, **about})
+
+    # Classifiers ------------------------------------------------------------------------------------------
+
+    def classifiers(self) -> Searched:
+        tried = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
+        judgements, used = [], 0
+        for position, seed in enumerate(self.seeds):
+            watch = part_of(self.watch, position, 1, len(self.seeds))
+            judgement, used = self._classifier(seed, tried, watch)
+            judgements.append(judgement)
+        about = {"tried": tried[:used], "allowed": self.allowance.as_dict()}
+        params = {**method_params(self.method, self.model), **about}
+        scores = [one.scores for one in judgements]
+        result = self._as_result(self.method.title, NESTED.name, "validation", params, scores)
+        return Searched({NESTED.name: result}, {}, about, {})
+
+    def _classifier(self, seed: int, tried: list[Changes], watch: Progress) -> tuple[Judgement, int]:
+        """Train with every setting, and take for each split the one that its validation nodes like best.
+
+        Settings that share the system's own train as one stack; how many were tried is returned, too.
+        """
+        began, used = time.perf_counter(), 0
+        found: list[tuple[Changes, Predictions]] = []
+        groups = _grouped(tried, dict(self.settings["grid"][0]))
+        for position, (own, points) in enumerate(groups):
+            if position and self.allowance.is_over(began):
+                break
+            part = part_of(watch, position, 1, len(groups))
+            (outcome,) = self.method.train(self.training.task(seed, {**own, "grid": points}, watch=part))
+            assert isinstance(outcome, Predictions)
+            found.append((own, outcome))
+            used += len(points)
+        best = _best_of([one for _, one in found], self.graph)
+        scores = torch.stack([found[at][1].scores[split] for split, at in enumerate(best)])
+        chosen = [{**found[at][0], **found[at][1].chosen[split]} for split, at in enumerate(best)]
+        return judge_outcome(Predictions(scores, chosen), build_judge(self.graph, top=self.top)), used
 
 
-def draw_settings(ranges: Mapping[str, Sequence[Any]], trials: int, seed: int) -> list[dict[str, Any]]:
-    """Return different settings: nothing changed first, then values drawn from the ranges."""
-    generator = np.random.default_rng(seed)
-    found: list[dict[str, Any]] = [{}]
-    most = int(np.prod([float(len(values)) for values in ranges.values()])) if ranges else 0
-    while len(found) < min(trials, most + 1):
-        one = {name: values[int(generator.integers(len(values)))] for name, values in ranges.items()}
-        if one not in found:
-            found.append(one)
-    return found
+def _probe_of(method: Method) -> str:
+    """Return the probe of a tuned method: which scale suits its columns, each split chooses, too."""
+    return "scaled" if method.probe == "logistic" else method.probe
 
 
-def inner_draws(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Deal the training and validation nodes of one split anew: as many of each class for training as before.
-
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train, val: bool `[nodes]`, of the split.
-        draws: how often.
-        seed: of the chance.
-
-    Returns:
-        Two bool masks `[nodes, draws]`; nodes of neither mask are in none.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    own = (train | val) & (labels >= 0)
-    inner_train = torch.zeros(len(labels), draws, dtype=torch.bool)
-    for one in torch.unique(labels[own]).tolist():
-        members = torch.nonzero(own & (labels == one)).flatten()
-        many = int((train & (labels == one)).sum())
-        many = min(max(1, many), max(1, len(members) - 1))  # one is left to be asked, where there are two
-        for draw in range(draws):
-            order = torch.randperm(len(members), generator=generator)
-            inner_train[members[order[:many]], draw] = True
-    return inner_train, own[:, None] & ~inner_train
-
-
-def _embeddings(
-    method: Method, task: Task, tried: list[dict[str, Any]], seed: int, top: int | None
-) -> Judgement:
-    """Train with each setting, and score what each split chose."""
-    graph, splits = task.graph, task.graph.num_splits
-    criteria = _criteria(graph, task.device, seed)
-    kept: list[Tensor] = []
-    scores = np.zeros((len(tried), splits))
-    for position, changes in enumerate(tried):
-        watch = part_of(task.watch, position, 1, len(tried))
-        settings = with_objectives({**task.settings, **changes})
-        (outcome,) = method.train(replace(task, settings=settings, watch=watch))
-        if isinstance(outcome, Predictions):
-            raise InputError(f"{method.title} gives no embedding")
-        rows = _Rows()
-        outcome(rows)  # type: ignore[arg-type]
-        assert rows.values is not None
-        kept.append(rows.values.cpu())
-        scores[position] = [_accuracy(one, rows.values) for one in criteria]
-    chosen = scores.argmax(axis=0)
-    candidates = {}
-    for position in sorted(set(chosen.tolist())):
-        judge = build_judge(graph, probe=method.probe)
-        candidates[position] = judge.fit(kept[position].to(task.device), judge.labels, *judge.masks)
-    picks = [VALIDATION.choose({at: candidates[at]})[split] for split, at in enumerate(chosen.tolist())]
-    assert graph.labels is not None
-    assert graph.test_mask is not None
-    found = score(candidates, picks, answers_of(graph.labels, graph.test_mask), top)
-    named = [{"trial": one.epoch, **one.setting} for one in picks]
-    return Judgement(replace(found, chosen=named), None)
-
-
-class _Rows:
-    """Takes a training's last embedding in a judge's place."""
-
-    epoch_rule = "last"
-
-    def __init__(self) -> None:
-        self.values: Tensor | None = None
-
-    def add(self, epoch: int, values: Tensor) -> None:
-        self.values = values
-
-
-def _criteria(graph: Graph, device: torch.device, seed: int) -> list[RidgeValidation]:
-    """Return for each split what scores a setting: it holds the labels of the split's own nodes alone."""
-    assert graph.labels is not None
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    found = []
-    for split in range(graph.num_splits):
-        train, val = graph.train_mask[:, split], graph.val_mask[:, split]
-        masks = inner_draws(graph.labels, train, val, DRAWS, seed + split)
-        own = torch.where(train | val, graph.labels, -1)
-        found.append(RidgeValidation(own, *masks, device))
-    return found
-
-
-def _accuracy(criterion: RidgeValidation, rows: Tensor) -> float:
-    return float(criterion.accuracies(rows[None]).mean())
-
-
-def _classifiers(
-    method: Method, task: Task, tried: list[dict[str, Any]], seed: int, top: int | None
-) -> Judgement:
-    """Train with every setting, and take for each split the one that its validation nodes like best."""
+def _grouped(tried: Sequence[Changes], usual: Changes) -> list[tuple[Changes, list[Changes]]]:
+    """Return settings of a classifier with the points of the grid that go with each."""
     names = {one.name for one in fields(GridPoint)}
-    usual = dict(task.settings["grid"][0])
-    groups: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    groups: list[tuple[Changes, list[Changes]]] = []
     for changes in tried:
         own = {key: value for key, value in changes.items() if key not in names}
         point = {**usual, **{key: value for key, value in changes.items() if key in names}}
@@ -222,17 +350,7 @@ def _classifiers(
             same[0].append(point)
         else:
             groups.append((own, [point]))
-    found: list[tuple[dict[str, Any], Predictions]] = []
-    for position, (own, points) in enumerate(groups):
-        settings = {**task.settings, **own, "grid": points}
-        watch = part_of(task.watch, position, 1, len(groups))
-        (outcome,) = method.train(replace(task, settings=settings, watch=watch))
-        assert isinstance(outcome, Predictions)
-        found.append((own, outcome))
-    best = _best_of([one for _, one in found], task.graph)
-    scores = torch.stack([found[at][1].scores[split] for split, at in enumerate(best)])
-    chosen = [{**found[at][0], **found[at][1].chosen[split]} for split, at in enumerate(best)]
-    return judge_outcome(Predictions(scores, chosen), build_judge(task.graph, top=top))
+    return groups
 
 
 def _best_of(found: Sequence[Predictions], graph: Graph) -> list[int]:

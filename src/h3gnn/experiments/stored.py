@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.measures import TITLES
-from h3gnn.evaluation.protocols import NESTED, PROTOCOLS, SplitScores
+from h3gnn.evaluation.protocols import EVERY
 from h3gnn.schema import (
     SHA256,
     VERSIONS,
@@ -56,7 +55,7 @@ ABOUT: dict[str, Kind] = {
     "method": Text(),
     "graph": Text(),
     "sha256": SHA256,
-    "protocol": Word((*PROTOCOLS, NESTED.name)),
+    "protocol": Word(tuple(EVERY)),
     "epoch_rule": Text(),
     "probe": PROBE,
     "clustering": Maybe(Named(Plain())),
@@ -67,6 +66,7 @@ ABOUT: dict[str, Kind] = {
     "seconds": Number(0),
 }
 MORE: dict[str, Kind] = {
+    "part": Text(),
     "protocol_in_words": Text(),
     "leading": Text(),
     "rare_class": Text(),
@@ -82,20 +82,6 @@ COMPARISON = Record(
 )
 """What `compare --out` writes."""
 
-SCORES = Record(
-    {
-        "accuracy": Listed(Maybe(MEASURED), least=1),
-        "macro_f1": Listed(Maybe(MEASURED), least=1),
-        "roc_auc": Maybe(Listed(Maybe(MEASURED), least=1)),
-        "validation": Listed(Maybe(MEASURED), least=1),
-        "chosen": Listed(Named(Plain()), least=1),
-    },
-    {
-        **{field.name: Plain() for field in fields(SplitScores)},
-        "beside": Named(Listed(Maybe(MEASURED), least=1)),
-    },
-)
-CLUSTERING = Named(Listed(MEASURED, least=1))
 MAP = Record(
     {
         "before": Listed(Listed(Whole(0)), 2, 2),
@@ -107,16 +93,18 @@ MAP = Record(
 COUNTS = ("nodes", "edges", "features", "classes", "splits")
 HOMOPHILY = ("homophily", "node_homophily", "adjusted_homophily", "label_informativeness")
 OUTCOMES: dict[str, Record] = {
-    "fit": Record(
-        {
-            "epochs": Listed(Whole(0), least=1),
-            **dict.fromkeys(PROTOCOLS, SCORES),
-            "clustering": Maybe(Record(dict.fromkeys(PROTOCOLS, CLUSTERING))),
-            "map": Maybe(MAP),
-        },
-        {"precision": Text()},
+    "method": Record(
+        {"rows": Listed(ROW, least=1), "record": Maybe(Named(Plain())), "chosen": Named(Plain())}
     ),
-    "method": Record({"rows": Listed(ROW, least=1)}),
+    "clustering": Record(
+        {
+            "choices": Named(Record({"changes": Named(Plain()), "values": Named(Listed(MEASURED, least=1))})),
+            "tried": Whole(1),
+            "searched_s": MEASURED,
+        }
+    ),
+    "masks": Record({"shares": Named(MEASURED)}),
+    "map": MAP,
     "efficiency": Record(
         {**dict.fromkeys(("memory_mb", "epoch_s", "total_s"), MEASURED), "epochs": Whole(0)}
     ),
@@ -131,9 +119,7 @@ CELL = Record(
         "params": Named(Plain()),
         "seeds": Listed(Whole(0)),
         "splits": Maybe(Whole(1)),
-        "wants": Listed(Text()),
-    },
-    {"quick": Flag()},
+    }
 )
 CELLS = Named(
     Record(
@@ -168,7 +154,7 @@ TABLE: dict[str, Kind] = {
 
 
 def read_table(path: Path, name: str, rows: str, kind: str) -> dict[str, Any]:
-    """Read a file of `results` whose rows are of a sort ("scored", "percent", "measured" or "maps").
+    """Read a file of `results` whose rows are of a sort ("scored", "percent" or "measured").
 
     Args:
         path: the file.
@@ -180,7 +166,6 @@ def read_table(path: Path, name: str, rows: str, kind: str) -> dict[str, Any]:
         "scored": ROW,
         "percent": Record(PERCENT),
         "measured": Record({**OUTCOMES[kind].fields, **ORIGIN}),
-        "maps": Record({**MAP.fields, "method": Text(), "graph": Text()}, ORIGIN),
     }
     content = read_json(path)
     declared = {**TABLE, "experiment": Word((name,)), "rows": Listed(sorts[rows])}
@@ -199,8 +184,5 @@ def check_cells(content: Any, path: Path) -> None:
 
 def _check_outcome(cell: dict[str, Any], out: dict[str, Any], where: str) -> None:
     OUTCOMES[cell["kind"]].check(out, where)
-    for wanted, part in (("map", "map"), ("clusters", "clustering")):
-        if cell["kind"] == "fit" and wanted in cell["wants"] and out[part] is None:
-            raise FieldError(f"{where}.{part}", "is missing")
     if cell["kind"] == "convergence" and any(len(row) != len(out["epochs"]) for row in out["validation"]):
         raise FieldError(f"{where}.validation", "must have a value for each epoch")

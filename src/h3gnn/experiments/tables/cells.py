@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.protocols import PROTOCOLS
+from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED
+from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.methods import METHODS, Method, variant
-from h3gnn.experiments.run import method_params
-from h3gnn.experiments.tables.specifications import CITATION, Entry, Table
-from h3gnn.settings import BEFORE, kept_for, tuned_presets
+from h3gnn.experiments.run import settings_of
+from h3gnn.experiments.tables.specifications import (
+    ALLOWANCES,
+    CITATION,
+    PARTS,
+    WEBKB,
+    Entry,
+    Table,
+    widths_of,
+)
+from h3gnn.settings import BEFORE, kept_for
 from h3gnn.storage.files import fingerprint
 
-FORMAT = 2
+FORMAT = 3
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
-SEEDS, VARIANT_SEEDS = dict.fromkeys(CITATION, 10), dict.fromkeys(CITATION, 3)
-"""Training runs of a preset, and of one with something changed, on graphs with one split; with ten, one."""
+SEEDS = {**dict.fromkeys(WEBKB, 3), **dict.fromkeys(CITATION, 5)}
+"""Training runs of our rows and the paper's method's; a larger graph with ten splits has one."""
+BASELINE_SEEDS = dict.fromkeys(CITATION, 3)
+"""Training runs of every other row; with ten splits, one."""
 QUICK_SPLITS = 2
-QUICK_EPOCHS = 2
 QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "hops": 2, "mask_warmup": 1}
 """What a quick look changes; its numbers mean nothing."""
-
+QUICK_EPOCHS, QUICK_BASELINE_EPOCHS = 2, 5
+QUICK_ALLOWANCE = {"trials": 2, "looks": (1, 2)}
 DEVICES = ("cpu", "cuda")
-BASELINE_SEEDS, BASELINE_SEEDS_OF_ONE_SPLIT = 1, 3
-"""Training runs of a baseline on a graph with ten splits, and on one with a single split."""
-QUICK_BASELINE_EPOCHS = 5
-"""Epochs of a baseline in a quick look."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,11 @@ class Cell:
     """One piece of work on one graph.
 
     Attributes:
-        kind: what is done: "fit", "method", "efficiency", "convergence" or "statistics".
+        kind: what is done, see `Table.kind`.
         graph: name of the benchmark graph.
-        params: the full configuration.
+        params: all that the outcome depends on beside the graph and the seeds.
         seeds: of the training runs.
         splits: the first few splits only, or None for all.
-        wants: what is measured beside the scores: "clusters", "map".
         alone: nothing else may run beside it, since it measures time or memory.
     """
 
@@ -49,7 +55,6 @@ class Cell:
     params: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     splits: int | None = None
-    wants: tuple[str, ...] = ()
     alone: bool = False
 
     def key(self, sha256: str) -> str:
@@ -58,12 +63,12 @@ class Cell:
         Args:
             sha256: of the graph's content.
         """
-        params = {
-            name: value for name, value in self.params.items() if name not in BEFORE or value != BEFORE[name]
-        }
-        if params.get("objective") == "features":  # the name under which it was first kept
-            params["objective"] = "decoder"
-        return fingerprint({**self.as_dict(), "params": params, "sha256": sha256, "format": FORMAT})
+        told = self.as_dict()
+        for part in ("settings", "params"):
+            inner = told["params"] if part == "params" else told["params"].get(part, {})
+            for name in [name for name in inner if name in BEFORE and inner[name] == BEFORE[name]]:
+                del inner[name]
+        return fingerprint({**told, "sha256": sha256, "format": FORMAT})
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: all that the outcome depends on, beside the graph's content."""
@@ -72,17 +77,14 @@ class Cell:
     @property
     def name(self) -> str:
         """A few words for the person who waits."""
-        told = [self.kind, self.graph]
-        told += [str(self.params[one]) for one in ("method", "mask", "objective") if one in self.params]
-        return " ".join([*told, *(f"seed {seed}" for seed in self.seeds[:1] if len(self.seeds) == 1)])
+        told = [self.kind, self.graph, str(self.params.get("method", ""))]
+        changed = self.params.get("changes", {})
+        return " ".join([one for one in told if one] + [f"{key}={value}" for key, value in changed.items()])
 
     def size(self, nodes: int) -> float:
         """Return about how long it takes, in no unit: the largest cells are begun first."""
-        params = self.params
-        if self.kind == "fit":
-            wide = float(params["channels"] * (2 + params["hops"]))
-            return nodes * wide * float(params["n_models"] * (params["epochs"] + 20))
-        return float(nodes) * 30_000 * max(1, len(self.seeds))
+        trials = float(self.params.get("allowance", {}).get("trials", 1))
+        return (nodes + 2000) * trials * max(1, len(self.seeds))
 
 
 @dataclass(frozen=True)
@@ -104,32 +106,14 @@ class Scope:
         """The first few splits, or None for all."""
         return QUICK_SPLITS if self.quick else None
 
-    def seeds_of(self, graph: str, *, variant: bool = False) -> tuple[int, ...]:
-        """Return the seeds of a row: of a graph's preset as it is shipped, or of a variant of it."""
-        return self.seeds_up_to((VARIANT_SEEDS if variant else SEEDS).get(graph, 1))
-
     def seeds_up_to(self, usual: int) -> tuple[int, ...]:
         """Return the usual number of seeds, or fewer where fewer were asked for."""
         return tuple(range(1 if self.quick else min(usual, self.seeds or usual)))
 
-    def settings_of(self, graph: str, *, purpose: str | None = None, **changes: Any) -> dict[str, Any]:
-        """Return the shipped preset of a graph with some changes, all arguments that shape a result.
-
-        Args:
-            graph: name of the graph.
-            purpose: "clustering" for the preset that was made for k-means.
-            changes: arguments of `H3GNN`.
-
-        Raises:
-            InputError: without a preset, unless the look is quick, which then takes the defaults.
-        """
-        name = graph if purpose is None else f"{graph}-{purpose}"
-        if name in tuned_presets():
-            params = H3GNN.from_preset(name, **changes).get_params()
-        elif self.quick:
-            params = H3GNN(**changes).get_params()
-        else:
-            raise InputError(f"there is no shipped preset {name}: make one with `h3gnn tune {graph}`")
+    def settings_of(self, preset: str | None, **changes: Any) -> dict[str, Any]:
+        """Return the settings of a preset, or the defaults, with some changes: all that shape a result."""
+        model = H3GNN(**changes) if preset is None else H3GNN.from_preset(preset, **changes)
+        params: dict[str, Any] = model.get_params()
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
         return kept_for("preset", params)
@@ -149,84 +133,122 @@ def lines_of(table: Table, scope: Scope) -> list[Line]:
     lines: list[Line] = []
     for graph in table.graphs:
         for entry in table.entries:
-            made = _PLANNERS["method" if entry.baseline else table.kind](table, entry, graph, scope)
-            lines += [line for line in made if line not in lines]
+            if not entry.too_large(graph):
+                made = _PLANNERS[table.kind](table, entry, graph, scope)
+                lines += [line for line in made if line not in lines]
     return lines
 
 
-def _fits(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    """Return H3GNN with a graph's preset and some changes: one cell for each seed, the first with the map."""
-    params = scope.settings_of(graph, purpose=table.purpose, **entry.changes)
-    if table.seeds is None:
-        seeds = scope.seeds_of(graph, variant=params != scope.settings_of(graph))
-    else:
-        seeds = scope.seeds_up_to(table.seeds)
-    wants = ("clusters",) if table.measure != "probe" else ("map",) if graph in entry.mapped else ()
-    cells = [
-        Cell(
-            "fit",
-            graph,
-            params,
-            (seed,),
-            scope.splits,
-            wants if seed == seeds[0] or "map" not in wants else (),
-        )
-        for seed in seeds
-    ]
-    return [Line(entry.title, graph, tuple(cells[:1] if table.rows == "maps" else cells))]
+def method_of(params: dict[str, Any]) -> Method:
+    """Return the method that a cell names, with its settings; what the cell fixes a search leaves alone."""
+    ranges = {key: values for key, values in params["ranges"].items() if key not in params["changes"]}
+    return replace(METHODS[params["method"]], settings=params["settings"], ranges=ranges)
 
 
-def _baselines(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    """Return a baseline: one cell with all its seeds, under `validation`.
+def allowance_of(params: dict[str, Any]) -> Allowance:
+    """Return what a cell's method is given to find its settings with; nothing is one trial, its own."""
+    told = params["allowance"]
+    return Allowance(**{**told, "looks": tuple(told.get("looks", ()))}) if told else Allowance(1)
 
-    Where its authors choose on test nodes, it is scored so, too.
-    """
-    if entry.too_large(graph):
-        return []
-    usual = BASELINE_SEEDS_OF_ONE_SPLIT if graph in CITATION else BASELINE_SEEDS
-    seeds = scope.seeds_up_to(BASELINE_SEEDS_OF_ONE_SPLIT if table.seeds else usual)
-    if table.kind == "efficiency":
-        return _system_efficiency(entry, graph, scope)
-    chosen = baseline(entry.baseline, quick=scope.quick)
-    params = method_params(chosen)
-    if chosen.takes_settings:
-        params = {**scope.settings_of(graph, mask="random"), "probe": chosen.probe}
-    params |= {"method": entry.baseline, "quick": scope.quick}
-    if chosen.supervised:
-        params |= {"grid": _axes(params["grid"])}
-    if chosen.system and chosen.system.on_test and table.measure == "probe":
-        params["protocols"] = list(PROTOCOLS)
-    wants = ("clusters",) if table.measure != "probe" else ()
-    cell = Cell("method", graph, params, seeds if chosen.has_chance else seeds[:1], scope.splits, wants)
+
+def _methods(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return a method that is trained, tuned as its entry says, and scored by each rule of choosing."""
+    params = _method_params(entry, graph, scope)
+    params["parts"] = {
+        title: {"changes": dict(part.changes), "probe": part.probe}
+        for title, part in PARTS.get(entry.parts, {}).items()
+    }
+    params["protocols"] = [NESTED.name, POOLED.name, PUBLISHED.name] if entry.is_ours else [NESTED.name]
+    system = METHODS[entry.method].system
+    if system is not None and system.on_test:
+        params["protocols"] = [NESTED.name, PUBLISHED.name]
+    usual = (SEEDS if entry.is_ours or entry.method.startswith("paper") else BASELINE_SEEDS).get(graph, 1)
+    seeds = scope.seeds_up_to(table.seeds or usual)
+    seeds = seeds if METHODS[entry.method].has_chance else seeds[:1]
+    return [Line(entry.title, graph, (Cell("method", graph, params, seeds, scope.splits),))]
+
+
+def _clusterings(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return a method whose embedding is clustered."""
+    seeds = scope.seeds_up_to(table.seeds or 1)
+    seeds = seeds if METHODS[entry.method].has_chance else seeds[:1]
+    cell = Cell("clustering", graph, _method_params(entry, graph, scope), seeds, scope.splits)
     return [Line(entry.title, graph, (cell,))]
 
 
-def _system_efficiency(entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    """Return a system's time and memory, as `_efficiency` does for ours; with its authors' settings."""
-    method = variant(METHODS[entry.baseline], "published", graph)
-    params = {**method.settings, "method": entry.baseline}
+def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
+    """Return all that a method's outcome depends on: its settings, their ranges, and its allowance."""
+    method = METHODS[entry.method]
+    settings = {**settings_of(method), **entry.changes}
+    ranges = {key: list(values) for key, values in method.ranges.items()}
+    if method.system is not None and not method.supervised:
+        ranges = {key: list(values) for key, values in method.system.ranges.items()}
+    if entry.method.startswith("paper"):
+        ranges["channels"] = widths_of(graph)
+    allowance = asdict(ALLOWANCES[entry.allowance]) if entry.allowance else {}
+    if not entry.allowance:
+        ranges = {}
     if scope.quick:
-        params["epochs"] = QUICK_BASELINE_EPOCHS
+        settings, ranges, allowance = _quick(method, settings, ranges, allowance)
+    if method.takes_settings:
+        settings = kept_for("preset", settings)
+    return {
+        "method": entry.method,
+        "settings": settings,
+        "changes": dict(entry.changes),
+        "ranges": ranges,
+        "allowance": allowance,
+    }
+
+
+def _quick(
+    method: Method, settings: dict[str, Any], ranges: dict[str, Any], allowance: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return what ends soon: tiny models, and few of their settings tried."""
+    if method.takes_settings:
+        settings = {**settings, **QUICK, "epochs": min(QUICK_EPOCHS, settings["epochs"])}
+    elif method.has_chance and method.system is not None:
+        small = {} if method.supervised else {"width": 16}
+        settings = {**settings, "epochs": QUICK_BASELINE_EPOCHS, **small}
+    fixed = {*QUICK, "width", "epochs"}
+    ranges = {key: values for key, values in ranges.items() if key not in fixed}
+    if allowance:
+        looks = QUICK_ALLOWANCE["looks"] if allowance["looks"] else ()
+        allowance = {**allowance, "trials": QUICK_ALLOWANCE["trials"], "looks": looks}
+    return settings, ranges, allowance
+
+
+def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+    """Return lines for every device; those of other devices stand in the table if they were ever measured.
+
+    Somebody else's system has its authors' settings.
+    """
+    method = METHODS[entry.method]
+    if method.system is None:
+        params = {**scope.settings_of(None, **{**settings_of(method), **entry.changes})}
+    else:
+        params = {**variant(method, "published", graph).settings, "method": entry.method}
+        params |= {"epochs": QUICK_BASELINE_EPOCHS} if scope.quick else {}
     return [
         Line(entry.title, graph, (Cell("efficiency", graph, {**params, "device": device}, (0,), alone=True),))
         for device in DEVICES
     ]
 
 
-def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    """Return lines for every device; those of other devices stand in the table if they were ever measured."""
-    params = scope.settings_of(graph, **entry.changes)
-    one = params["n_models"] == 1  # of a preset with one model both entries are the same
-    method = table.entries[0].title if one else entry.title.format(**params)
-    return [
-        Line(method, graph, (Cell("efficiency", graph, {**params, "device": device}, (0,), alone=True),))
-        for device in DEVICES
-    ]
-
-
 def _convergence(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    params, seeds = scope.settings_of(graph, **entry.changes), scope.seeds_up_to(table.seeds or 1)
+    params = scope.settings_of(table.preset or None, **entry.changes)
+    seeds = scope.seeds_up_to(table.seeds or 1)
     return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits, alone=True),))]
+
+
+def _measured(kind: str) -> Callable[[Table, Entry, str, Scope], list[Line]]:
+    """Return the planner of what is measured in one training from the first seed."""
+
+    def plan(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
+        params = scope.settings_of(None, **{**settings_of(METHODS[entry.method]), **entry.changes})
+        return [Line(entry.title, graph, (Cell(kind, graph, params, (0,)),))]
+
+    return plan
 
 
 def _statistics(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
@@ -234,23 +256,11 @@ def _statistics(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Li
 
 
 _PLANNERS = {
-    "fit": _fits,
-    "method": _baselines,
+    "method": _methods,
+    "clustering": _clusterings,
     "efficiency": _efficiency,
     "convergence": _convergence,
+    "masks": _measured("masks"),
+    "map": _measured("map"),
     "statistics": _statistics,
 }
-
-
-def baseline(name: str, *, quick: bool) -> Method:
-    """Return a baseline; in a quick look those with many epochs are smaller."""
-    method = METHODS[name]
-    if not quick or method.takes_settings or not method.has_chance:
-        return method
-    small = {} if method.supervised else {"width": 16}
-    return method.with_settings(epochs=QUICK_BASELINE_EPOCHS, **small)
-
-
-def _axes(points: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values along each axis of a grid, which say the same in fewer words."""
-    return {name: sorted({point[name] for point in points}) for name in points[0]}

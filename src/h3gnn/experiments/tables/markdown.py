@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.evaluation.results import RepeatedScore, paired_test
+from h3gnn.experiments.clustered import CHOICES
 from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed
 
 Row = dict[str, Any]
@@ -19,7 +20,7 @@ Figures = dict[tuple[str, str, str], MeanStd]
 NOTHING, TOO_LARGE = "–", "too large"
 TITLES = {"citeseer": "CiteSeer", "pubmed": "PubMed"}
 """Graphs that the paper writes otherwise than with a first capital."""
-PROTOCOL_NAMES = {"published": "ours, `published`", "validation": "ours, `validation`"}
+PROTOCOL_NAMES = {"nested": "here, `nested`", "pooled": "here, `pooled`", "published": "here, `published`"}
 MORE_MEASURES = {"nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 COUNTS = ("nodes", "edges", "features", "classes")
 NEAR = 0.99
@@ -56,24 +57,20 @@ def percent(figure: MeanStd | None) -> str:
     return NOTHING if figure is None else f"{figure[0]:.2f} ± {figure[1]:.2f}"
 
 
-def figure_of(row: Row, measure: str = "probe") -> MeanStd | None:
-    """Return a row's test accuracy, or a measure of how its clusters agree with the classes, in percent."""
-    if measure == "probe":
-        return 100 * row["probe"]["test_mean"], 100 * row["probe"]["test_std"]
-    if row["clustering"] is None:
-        return None
-    return 100 * row["clustering"][measure]["mean"], 100 * row["clustering"][measure]["std"]
+def figure_of(row: Row) -> MeanStd:
+    """Return a row's test accuracy in percent."""
+    return 100 * row["probe"]["test_mean"], 100 * row["probe"]["test_std"]
 
 
-def figures_of(rows: Sequence[Row], measure: str = "probe") -> Figures:
-    """Return the figures of stored rows."""
-    found = {(row["method"], row["graph"], row["protocol"]): figure_of(row, measure) for row in rows}
-    return {key: value for key, value in found.items() if value is not None}
+def figures_of(rows: Sequence[Row]) -> Figures:
+    """Return the figures of stored rows; those with something taken out are left out."""
+    whole = (row for row in rows if not row.get("part"))
+    return {(row["method"], row["graph"], row["protocol"]): figure_of(row) for row in whole}
 
 
 def side_by_side(table: Table, rows: Sequence[Row]) -> str:
-    """Set the paper and both protocols of ours beside one another; the paper's other methods follow."""
-    paper, figures = printed(table.name), figures_of(rows, table.measure)
+    """Set the paper and our rules of choosing beside one another; the paper's other methods follow."""
+    paper, figures = printed(table.name), figures_of(rows)
     there = {row["method"] for row in rows}
     entries = [entry for entry in table.entries if entry.title in there]
     lines: list[list[str]] = []
@@ -87,54 +84,118 @@ def side_by_side(table: Table, rows: Sequence[Row]) -> str:
             lines.append([method, whose, *shown])
 
     for entry in entries:
-        add(entry.title, "paper", paper.get(entry.printed, {}))
+        add(entry.title, "printed", paper.get(entry.printed, {}))
         for protocol, words in PROTOCOL_NAMES.items():
             add(entry.title, words, {g: figures.get((entry.title, g, protocol)) for g in table.graphs}, entry)
     for name, values in paper.items():
         if name not in [entry.printed for entry in entries]:
-            add(name, "paper", values)
+            add(name, "printed", values)
     return grid(["method", "whose figures", *map(graph_title, table.graphs)], lines)
 
 
+def parts(table: Table, rows: Sequence[Row]) -> str:
+    """Return what was chosen, and the same with one thing taken out, under `nested`."""
+    known = {(row["method"], row.get("part", ""), row["graph"]): figure_of(row) for row in _nested(rows)}
+    names = dict.fromkeys((method, part) for method, part, _ in known)
+    with_parts = {method for method, part in names if part}
+    lines = [
+        [method, part or "all of it", *(percent(known.get((method, part, graph))) for graph in table.graphs)]
+        for method, part in sorted(names, key=lambda one: _place(table, one[0]))
+        if method in with_parts
+    ]
+    return grid(["method", "what is taken out", *map(graph_title, table.graphs)], lines)
+
+
 def selection(table: Table, rows: Sequence[Row]) -> str:
-    """Say what choosing on test nodes adds: the paper, ours chosen so, and the same runs without it."""
-    paper, figures = printed(table.name), figures_of(rows, table.measure)
+    """Say what each rule of choosing adds to `nested`, in points, beside what the paper prints."""
+    paper, figures = printed(table.name), figures_of(rows)
     lines = []
     for entry in table.entries:
         for graph in table.graphs:
             theirs = paper.get(entry.printed, {}).get(graph)
-            chosen, honest = (figures.get((entry.title, graph, one)) for one in PROTOCOL_NAMES)
-            if theirs is None or chosen is None or honest is None:
+            nested, pooled, chosen = (figures.get((entry.title, graph, one)) for one in PROTOCOL_NAMES)
+            if nested is None or chosen is None:
                 continue
-            below = theirs[0] - chosen[0]
-            reached = "yes" if chosen[0] >= theirs[0] - theirs[1] else f"no, {abs(below):.2f} below"
-            shown = [percent(theirs), percent(chosen), reached, percent(honest)]
-            lines.append([entry.title, graph_title(graph), *shown, f"{chosen[0] - honest[0]:+.2f}"])
+            shown = [percent(nested), _more(pooled, nested), _more(chosen, nested), percent(theirs)]
+            reached = "–" if theirs is None else _reached(chosen, theirs)
+            lines.append([entry.title, graph_title(graph), *shown, reached])
     headings = [
         "method",
         "graph",
-        "paper",
-        "chosen on test nodes",
-        "reaches the paper's cell less one std",
-        "the same runs, nothing chosen on test nodes",
-        "what the choice adds",
+        "`nested`",
+        "`pooled` adds",
+        "`published` adds",
+        "printed",
+        "`published` reaches the printed figure less one std",
     ]
     return grid(headings, lines)
 
 
+def _more(one: MeanStd | None, than: MeanStd) -> str:
+    return NOTHING if one is None else f"{one[0] - than[0]:+.2f}"
+
+
+def _reached(chosen: MeanStd, theirs: MeanStd) -> str:
+    return "yes" if chosen[0] >= theirs[0] - theirs[1] else f"no, {theirs[0] - chosen[0]:.2f} below"
+
+
+def allowed(table: Table, rows: Sequence[Row]) -> str:
+    """Return how many settings each row tried on each graph, of how many it was given, and the seconds."""
+    given: dict[str, dict[str, Any]] = {}
+    found: dict[tuple[str, str], str] = {}
+    for row in rows:
+        about = row["params"]
+        if row.get("protocol", "nested") == "nested" and not row.get("part"):
+            given.setdefault(row["method"], about.get("allowed") or about.get("allowance") or {})
+            tried = row["tried"] if "tried" in row else len(about.get("tried", [{}]))
+            spent = row.get("searched_s", about.get("searched_s"))
+            found[row["method"], row["graph"]] = str(tried) + ("" if spent is None else f" ({spent:.0f} s)")
+    lines = [
+        [
+            method,
+            _in_words(given[method]),
+            *(found.get((method, graph), NOTHING) for graph in table.graphs),
+        ]
+        for method in sorted(given, key=lambda one: _place(table, one))
+    ]
+    return "Settings tried, and the seconds that it took:\n\n" + grid(
+        ["method", "given", *map(graph_title, table.graphs)], lines
+    )
+
+
+def _in_words(given: dict[str, Any]) -> str:
+    if given.get("trials", 1) <= 1:
+        return "its own settings"
+    words = [f"{given['trials']} settings"]
+    if given.get("looks"):
+        words.append(f"each at {len(given['looks'])} epochs")
+    if given.get("seconds") is not None:
+        words.append(f"{given['seconds']:.0f} s")
+    return ", ".join(words)
+
+
+def _nested(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["protocol"] == "nested"]
+
+
+def _place(table: Table, method: str) -> int:
+    """Return the place of a method in its table, for a stable order."""
+    return next((at for at, entry in enumerate(table.entries) if entry.title == method), len(table.entries))
+
+
 def pairs(table: Table, rows: Sequence[Row]) -> str:
-    """Return each entry's difference to the first under `validation`, in points, with its p-value."""
+    """Return each entry's difference to the first under `nested`, in points, with its p-value."""
     scores = {
         (row["method"], row["graph"]): RepeatedScore.from_dict(row["probe"])
-        for row in rows
-        if row["protocol"] == "validation"
+        for row in _nested(rows)
+        if not row.get("part")
     }
     base, *others = (entry.title for entry in table.entries)
     lines = [
         [one, *(_difference(scores.get((one, graph)), scores.get((base, graph))) for graph in table.graphs)]
         for one in others
     ]
-    return grid([f"difference to {base}, `validation`, points (p)", *map(graph_title, table.graphs)], lines)
+    return grid([f"difference to {base}, `nested`, points (p)", *map(graph_title, table.graphs)], lines)
 
 
 def _difference(one: RepeatedScore | None, base: RepeatedScore | None) -> str:
@@ -145,15 +206,65 @@ def _difference(one: RepeatedScore | None, base: RepeatedScore | None) -> str:
     return f"{100 * tested.difference:+.2f} ({tested.p_value:.2f})"
 
 
+def clusters(table: Table, rows: Sequence[Row]) -> str:
+    """Return the accuracy of k-means with settings that no label chose, beside what the paper prints."""
+    paper, lines = printed(table.name), []
+    for entry in table.entries:
+        theirs = paper.get(entry.printed, {})
+        if any(theirs.values()):
+            lines.append([entry.title, "printed", *(percent(theirs.get(graph)) for graph in table.graphs)])
+        for choice in CHOICES[:2]:
+            lines += _clustered(table, rows, entry.title, choice, "acc", f"here, {choice}")
+    return grid(["method", "whose figures", *map(graph_title, table.graphs)], lines)
+
+
+def clusters_by_labels(table: Table, rows: Sequence[Row]) -> str:
+    """Return what the accuracy of k-means would be with settings that labels chose."""
+    lines = []
+    for entry in table.entries:
+        for choice in CHOICES[1:]:
+            lines += _clustered(table, rows, entry.title, choice, "acc", choice)
+    return grid(["method", "settings chosen", *map(graph_title, table.graphs)], lines)
+
+
 def measures(table: Table, rows: Sequence[Row]) -> str:
-    """Return the other measures of k-means under `validation`."""
+    """Return the other measures of k-means, with settings chosen without labels."""
     lines = []
     for measure, title in MORE_MEASURES.items():
-        figures = figures_of(rows, measure)
         for entry in table.entries:
-            values = [figures.get((entry.title, graph, "validation")) for graph in table.graphs]
-            lines.append([title, entry.title, *map(percent, values)])
-    return grid(["measure", "method", *map(graph_title, table.graphs)], lines)
+            lines += _clustered(table, rows, entry.title, CHOICES[1], measure, title)
+    return grid(["method", "measure", *map(graph_title, table.graphs)], lines)
+
+
+def _clustered(
+    table: Table, rows: Sequence[Row], method: str, choice: str, measure: str, words: str
+) -> list[list[str]]:
+    known = {
+        row["graph"]: row["choices"][choice]["values"][measure] for row in rows if row["method"] == method
+    }
+    shown = [
+        percent((100 * float(np.mean(known[graph])), 100 * float(np.std(known[graph]))))
+        if graph in known
+        else NOTHING
+        for graph in table.graphs
+    ]
+    return [[method, words, *shown]] if known else []
+
+
+def masks(table: Table, rows: Sequence[Row]) -> str:
+    """Return the mean share of nodes that masks hide, with each way to bound their size."""
+    shown = {"bounded": "checked, as printed", "free": "not checked", "exact": "size kept"}
+    known = {(row["method"], row["graph"]): row["shares"] for row in rows}
+    lines = [
+        [entry.title, words, *(_share(known.get((entry.title, graph)), size) for graph in table.graphs)]
+        for size, words in shown.items()
+        for entry in table.entries
+    ]
+    return grid(["", "the mask's size", *map(graph_title, table.graphs)], lines)
+
+
+def _share(shares: dict[str, float] | None, size: str) -> str:
+    return NOTHING if shares is None else f"{100 * shares[size]:.1f} %"
 
 
 def statistics(table: Table, rows: Sequence[Row]) -> str:
@@ -209,7 +320,20 @@ def convergence(table: Table, rows: Sequence[Row]) -> str:
 
 BLOCKS: dict[str, Callable[[Table, Sequence[Row]], str]] = {
     block.__name__: block
-    for block in (side_by_side, selection, pairs, measures, statistics, efficiency, convergence)
+    for block in (
+        side_by_side,
+        parts,
+        selection,
+        allowed,
+        pairs,
+        clusters,
+        clusters_by_labels,
+        measures,
+        masks,
+        statistics,
+        efficiency,
+        convergence,
+    )
 }
 """What a table's words can name."""
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.clustering import spread
-from h3gnn.evaluation.protocols import PROTOCOLS, TEST_EPOCH, SplitScores
-from h3gnn.evaluation.results import Result, join_seeds
+from h3gnn.evaluation.protocols import EVERY, NESTED
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
-from h3gnn.experiments.tables.running import graph_of, pack, run_cells
+from h3gnn.experiments.tables.running import graph_of, run_cells
 from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
 from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
@@ -107,7 +105,7 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
         "title": table.title,
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
-        "protocols": {name: protocol.words for name, protocol in PROTOCOLS.items()},
+        "protocols": {name: protocol.words for name, protocol in EVERY.items()},
         "versions": versions(),
         "missing": missing,
         "rows": rows,
@@ -123,25 +121,26 @@ def _is_here(cell: Cell, scope: Scope) -> bool:
 
 
 def scored_rows(line: Line, records: Sequence[Record]) -> list[Row]:
-    """Return one row for each protocol under which the line was scored."""
-    if line.cells[0].kind == "method":
-        about = {"method": line.method, "device": records[0]["device"]}
-        return [{**row, **about} for record in records for row in record["out"]["rows"]]
-    return [pack(_joined(line, records, protocol)) for protocol in PROTOCOLS]
+    """Return one row for each rule of choosing under which the line was scored, and for each part."""
+    return [
+        {**row, "method": line.method, "device": record["device"]}
+        for record in records
+        for row in record["out"]["rows"]
+    ]
 
 
 def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
-    """Return the test accuracy under `validation` alone, in percent."""
+    """Return the test accuracy under `nested` alone, in percent."""
     return [
         {
             "method": line.method,
             "graph": line.graph,
             "protocol": row["protocol"],
-            "percent": round((figure_of(row) or (0.0, 0.0))[0], 2),
+            "percent": round(figure_of(row)[0], 2),
             "sha256": row["sha256"],
         }
         for row in scored_rows(line, records)
-        if row["protocol"] == "validation"
+        if row["protocol"] == NESTED.name and not row.get("part")
     ]
 
 
@@ -160,39 +159,9 @@ def measured_rows(line: Line, records: Sequence[Record]) -> list[Row]:
     ]
 
 
-def map_rows(line: Line, records: Sequence[Record]) -> list[Row]:
-    """Return the map of each record, with its origin."""
-    return measured_rows(line, [{**record, "out": record["out"]["map"]} for record in records])
-
-
 ROWS: dict[str, Callable[[Line, Sequence[Record]], list[Row]]] = {
     "scored": scored_rows,
     "percent": percent_rows,
     "measured": measured_rows,
-    "maps": map_rows,
 }
 """How the records of a line become stored rows."""
-
-
-def _joined(line: Line, records: Sequence[Record], protocol: str) -> Result:
-    first = records[0]
-    scores = [SplitScores(**record["out"][protocol]) for record in records]
-    clustering = [record["out"]["clustering"] for record in records]
-    found = None
-    if all(clustering):
-        each = [one[protocol] for one in clustering]
-        found = spread({name: [value for one in each for value in one[name]] for name in each[0]})
-    return Result(
-        method=line.method,
-        graph=line.graph,
-        sha256=first["sha256"],
-        protocol=protocol,
-        epoch_rule=TEST_EPOCH if PROTOCOLS[protocol].sees_test else "last",
-        params=first["cell"]["params"],
-        seeds=[seed for record in records for seed in record["cell"]["seeds"]],
-        versions=first["versions"],
-        device=first["device"],
-        seconds=sum(record["seconds"] for record in records),
-        clustering=found,
-        **join_seeds(scores),
-    )

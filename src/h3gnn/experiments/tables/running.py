@@ -6,7 +6,6 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any
 
@@ -16,16 +15,14 @@ import torch
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.judge import Judge
 from h3gnn.evaluation.places import place
-from h3gnn.evaluation.protocols import PROTOCOLS, PUBLISHED, VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
-from h3gnn.experiments.run import build_judge, run_method
+from h3gnn.experiments.clustered import run_clustered
+from h3gnn.experiments.nested import Part, run_nested
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.tables.cells import Cell, baseline
+from h3gnn.experiments.tables.cells import Cell, allowance_of, method_of
 from h3gnn.experiments.tables.measures import (
-    look_epochs,
     run_convergence,
     run_efficiency,
     run_statistics,
@@ -33,7 +30,6 @@ from h3gnn.experiments.tables.measures import (
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.storage.files import Record, rounded, versions
-from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import pick_device
 
 MAP_NODES, MAP_SIDE = 1500, 999
@@ -106,39 +102,40 @@ def device_name(device: torch.device) -> str:
     return f"{device.type}, {torch.get_num_threads()} thread(s)"
 
 
-def run_fit(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
-    """Train one configuration from one seed, and return its scores under each protocol.
-
-    The run is probed at a few epochs. `validation` has the last one, whatever the others say; `published`
-    has each split's best on test nodes. Where k-means is wanted, the last epoch alone is probed.
-    """
-    seed, looked_at = cell.seeds[0], look_epochs(cell.params["epochs"])
-    judge = judge_of(graph, cell.params["n_models"], seed, clusters="clusters" in cell.wants)
-    model = H3GNN(**cell.params, random_state=seed, device=str(device))
-    model.fit(graph, snapshots=Snapshots(looked_at, judge.take))
-    drawn = draw_map(graph, model.embedding_, seed) if "map" in cell.wants else None
-    engine = {"precision": model.history_.engine["precision"]}
-    return {"epochs": looked_at, **both_scores(judge), "map": drawn, **engine}
-
-
-def judge_of(graph: Graph, models: int, seed: int, *, clusters: bool = False) -> Judge:
-    """Return a judge that keeps what both protocols need."""
-    return build_judge(
+def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Tune a method as the cell allows, and return a row for each rule of choosing, and for each part."""
+    params = cell.params
+    found = run_nested(
+        method_of(params),
         graph,
-        protocol=PUBLISHED,
-        parts=models,
-        cluster=clusters,
-        cluster_options={"seeds": (seed,)},
-        probe_last=clusters,
+        seeds=cell.seeds,
+        allowance=allowance_of(params),
+        protocols=params["protocols"],
+        parts={title: Part(**told) for title, told in params["parts"].items()},
+        device=str(device),
+        name=cell.graph,
     )
+    rows = [pack(result) for result in found.results.values()]
+    rows += [{**pack(result), "part": title} for title, result in found.parts.items()]
+    record = found.record if params["allowance"] and "candidates" in found.record else None
+    return {"rows": rows, "record": record, "chosen": found.chosen}
 
 
-def both_scores(judge: Judge) -> dict[str, Any]:
-    """Return what each protocol makes of the same run: its scores, and k-means where it was asked for."""
-    found = {"published": judge.result(), "validation": judge.result_at_end()}
-    clusters = {name: one.clustering for name, one in found.items()}
-    scores: dict[str, Any] = {name: asdict(one.scores) for name, one in found.items()}
-    return {**scores, "clustering": clusters if judge.cluster else None}
+def run_map(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Train once and draw the maps of features and embedding."""
+    model = H3GNN(**cell.params, random_state=cell.seeds[0], device=str(device)).fit(graph)
+    return draw_map(graph, model.embedding_, cell.seeds[0])
+
+
+def run_masks(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
+    """Train once for each size of the mask, and return the mean share of nodes masked after the warm-up."""
+    shares = {}
+    for size in ("bounded", "free", "exact"):
+        params = {**cell.params, "mask_size": size}
+        model = H3GNN(**params, random_state=cell.seeds[0], device=str(device)).fit(graph)
+        masked = np.asarray(model.history_["masked"], dtype=np.float64)[cell.params["mask_warmup"] :]
+        shares[size] = float(masked.mean() / graph.num_nodes)
+    return {"shares": shares}
 
 
 def draw_map(graph: Graph, embedding: npt.NDArray[np.float32], seed: int) -> dict[str, Any]:
@@ -158,27 +155,6 @@ def draw_map(graph: Graph, embedding: npt.NDArray[np.float32], seed: int) -> dic
     }
 
 
-def run_baseline(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
-    """Run a baseline under `validation`, and under `published` too where the cell says so."""
-    quick = cell.params["quick"]
-    method = baseline(cell.params["method"], quick=quick)
-    settings = {name: value for name, value in cell.params.items() if name in H3GNN().get_params()}
-    results = [
-        run_method(
-            method,
-            graph,
-            seeds=cell.seeds,
-            model=H3GNN(**settings) if method.takes_settings else None,
-            protocol=PROTOCOLS[protocol],
-            device=str(device),
-            cluster="clusters" in cell.wants,
-            name=cell.graph,
-        )
-        for protocol in cell.params.get("protocols", [VALIDATION.name])
-    ]
-    return {"rows": [pack(replace(result, params=cell.params)) for result in results]}
-
-
 def pack(result: Result) -> dict[str, Any]:
     """Return a result as plain values, small: five digits, and what was chosen in columns."""
     row: dict[str, Any] = rounded(result.as_dict())
@@ -189,9 +165,13 @@ def pack(result: Result) -> dict[str, Any]:
 
 
 RUNNERS: dict[str, Callable[[Cell, Graph, torch.device], dict[str, Any]]] = {
-    "fit": run_fit,
-    "method": run_baseline,
+    "method": run_searched,
+    "clustering": lambda cell, graph, device: run_clustered(
+        method_of(cell.params), graph, cell.seeds, allowance_of(cell.params), device
+    ),
     "efficiency": run_efficiency,
     "convergence": run_convergence,
+    "masks": run_masks,
+    "map": run_map,
     "statistics": run_statistics,
 }

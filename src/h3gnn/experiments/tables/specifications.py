@@ -10,7 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.methods import METHODS
+from h3gnn.experiments.nested import Part
 from h3gnn.graphs.catalogue import benchmarks
 
 
@@ -20,21 +22,28 @@ class Entry:
 
     Attributes:
         title: as our tables call it.
+        method: a name in `experiments.methods.METHODS`; "" for a row that is no method.
         printed: as the paper's table calls it; "" where it is not there.
-        changes: arguments of `H3GNN` that differ from the graph's preset.
-        baseline: a name in `experiments.methods.METHODS`, for a row that is no preset of ours.
-        mapped: the graphs of which a map of the embedding is kept.
+        changes: settings that differ from the method's own; a search leaves them as they are.
+        allowance: what it is given to find its settings with, one of `ALLOWANCES`; "" for nothing.
+        parts: what is taken out of what it chose, one of `PARTS`; "" for nothing.
     """
 
     title: str
+    method: str = ""
     printed: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
-    baseline: str = ""
-    mapped: tuple[str, ...] = ()
+    allowance: str = ""
+    parts: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is H3GNN or the paper's method, for which other rules of choosing are shown, too."""
+        return bool(self.parts)
 
     def too_large(self, graph: str) -> bool:
         """Tell whether a benchmark graph is one that this system is not run on for its size."""
-        method = METHODS.get(self.baseline)
+        method = METHODS.get(self.method)
         most = method.system.most_nodes if method is not None and method.system is not None else None
         return most is not None and benchmarks()[graph].nodes > most
 
@@ -48,11 +57,11 @@ class Table:
         title: a heading.
         graphs, entries: what is run, every entry on every graph.
         words: the Markdown; `{name}` stands for one of `markdown.BLOCKS`, made from the stored rows.
-        kind: of its cells: "fit" (baselines beside it), "efficiency", "convergence" or "statistics".
+        kind: of its cells: "method", "clustering", "efficiency", "convergence", "masks", "map" or
+            "statistics".
         rows: how records become stored rows, see `reproduce.ROWS`.
-        measure: what is shown: "probe", or a measure of k-means.
-        seeds: training runs of a row; None for as many as its graph and preset have usually.
-        purpose: which of a graph's presets.
+        seeds: training runs of a row; None for as many as its graph has usually.
+        preset: whose settings a measurement starts from, where its entries name no method.
         picture: whether a picture is drawn from the rows.
     """
 
@@ -61,11 +70,10 @@ class Table:
     graphs: tuple[str, ...]
     entries: tuple[Entry, ...]
     words: str
-    kind: str = "fit"
+    kind: str = "method"
     rows: str = "scored"
-    measure: str = "probe"
     seeds: int | None = None
-    purpose: str | None = None
+    preset: str = ""
     picture: bool = False
 
 
@@ -78,31 +86,48 @@ def _graphs(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(graph for name in names for graph in _READ["graphs"].get(name, [name]))
 
 
-def _entry(given: str | dict[str, Any], changes: dict[str, Any]) -> Entry:
-    """Return an entry, given by its name or in full, with what its whole table changes."""
-    told = dict(_READ["entries"][given] if isinstance(given, str) else given)
-    if "baseline" in told:
-        return Entry(METHODS[told["baseline"]].title, **told)
-    mapped = _graphs([told.pop("mapped")]) if "mapped" in told else ()
-    return Entry(**{**told, "changes": {**changes, **told.get("changes", {})}}, mapped=mapped)
+def _entry(given: str | dict[str, Any], told: dict[str, Any]) -> Entry:
+    """Return an entry, given by its name or in full, with what its whole table says of all entries."""
+    own = dict(_READ["entries"][given] if isinstance(given, str) else given)
+    method = METHODS.get(own.get("method", ""))
+    if "allowance" in told and method is not None and not own.get("parts"):
+        own.setdefault("allowance", told["allowance"])
+    own["changes"] = {**told.get("changes", {}), **own.get("changes", {})}
+    return Entry(own.pop("title", None) or (method.title if method else ""), **own)
 
 
 def _table(name: str, told: dict[str, Any]) -> Table:
-    changes = told.pop("changes", {})
+    for_all: dict[str, Any] = {key: told.pop(key) for key in ("changes", "allowance") if key in told}
     told |= {
         "graphs": _graphs(told["graphs"]),
-        "entries": tuple(_entry(given, changes) for given in told["entries"]),
+        "entries": tuple(_entry(given, for_all) for given in told["entries"]),
         "words": _READ["words"].get(told["words"], told["words"]),
     }
     return Table(name, **told)
 
 
+def widths_of(graph: str) -> list[int]:
+    """Return the widths of a token that the paper's search may choose from on a graph."""
+    named = [one for group, graphs in _READ["graphs"].items() for one in [group] if graph in graphs]
+    found: list[int] = next(_READ["widths"][one] for one in (graph, *named) if one in _READ["widths"])
+    return found
+
+
 _READ = tomllib.loads(_stored("tables.toml"))
 PAPER_TITLE: str = _READ["paper"]
 """The paper whose tables these are."""
+ALLOWANCES = {
+    name: Allowance(**{**told, "looks": tuple(told.get("looks", ()))})
+    for name, told in _READ["allowances"].items()
+}
+"""What rows are given to find their settings with, by name."""
+PARTS = {
+    name: {title: Part(**told) for title, told in parts.items()} for name, parts in _READ["parts"].items()
+}
+"""What is taken out of what was chosen, by name."""
 WEBKB, CITATION = _graphs(["webkb"]), _graphs(["citation"])
-DIFFI, PROB = _entry("diffi", {}), _entry("prob", {})
-"""The two rows of the method: a preset with masks by difficulty, and with masks by probability."""
+DIFFI, PROB, UNTUNED, TUNED = (_entry(one, {}) for one in ("diffi", "prob", "untuned", "tuned"))
+"""The rows that every table of accuracies begins with: the paper's method, and ours."""
 TABLES: dict[str, Table] = {name: _table(name, told) for name, told in _READ["tables"].items()}
 """All tables by name, in the order of the paper's tables and then its figures."""
 

@@ -1,0 +1,135 @@
+"""What a method is given to find its settings with: how many of them, for how long, from which ranges.
+
+The settings are drawn before anything is trained, so that no label of any split can have shaped the list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from h3gnn.baselines.stacks import GridPoint
+from h3gnn.baselines.supervised import GRIDS, Predictions
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.judge import Joining
+from h3gnn.evaluation.protocols import TEST_EPOCH
+from h3gnn.experiments.methods import Method, Task
+from h3gnn.experiments.run import settings_of
+from h3gnn.experiments.spaces import with_objectives
+from h3gnn.graphs.graph import Graph
+
+Changes = dict[str, Any]
+"""What a setting changes in a method's own."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What each method of a table is given, so that none is tuned more than another.
+
+    Attributes:
+        trials: how many settings are drawn and tried.
+        seconds: after so long no further one is begun; None is no limit. The first is always tried.
+        looks: after how many epochs H3GNN's training is looked at, each a setting of its own; () for its end
+            alone. Only where the learning rate is constant is a shorter run the beginning of a longer one.
+        seed: of the drawn settings, and of the dealt nodes.
+    """
+
+    trials: int
+    seconds: float | None = None
+    looks: tuple[int, ...] = ()
+    seed: int = 0
+
+    def is_over(self, began: float) -> bool:
+        """Whether no further setting may be begun, of a search that began then."""
+        return self.seconds is not None and time.perf_counter() - began > self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"trials": self.trials, "seconds": self.seconds, "looks": list(self.looks), "seed": self.seed}
+
+
+def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
+    """Return what a search of a method may choose from; a classifier's grid is part of it."""
+    ranges = dict(method.ranges) or (dict(method.system.ranges) if method.system else {})
+    if method.supervised:
+        ranges |= {
+            one.name: sorted({getattr(point, one.name) for point in GRIDS["full"]})
+            for one in fields(GridPoint)
+        }
+    return ranges
+
+
+def draw_settings(ranges: Mapping[str, Sequence[Any]], trials: int, seed: int) -> list[Changes]:
+    """Return different settings: nothing changed first, then values drawn from the ranges."""
+    generator = np.random.default_rng(seed)
+    found: list[Changes] = [{}]
+    most = int(np.prod([float(len(values)) for values in ranges.values()])) if ranges else 0
+    while len(found) < min(trials, most + 1):
+        one = {name: values[int(generator.integers(len(values)))] for name, values in ranges.items()}
+        if one not in found:
+            found.append(one)
+    return found
+
+
+class _Shown(Joining):
+    """Stands in a judge's place and hands every embedding on."""
+
+    def __init__(self, hand_on: Callable[[int, Tensor], None], parts: int, *, looks: bool) -> None:
+        super().__init__(parts)
+        self.epoch_rule = TEST_EPOCH if looks else "last"
+        self.add = hand_on  # type: ignore[method-assign,assignment]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A method on a graph, trained with one setting after another.
+
+    Attributes:
+        method: which.
+        graph: to learn from.
+        model: the settings of H3GNN, for the methods that take them.
+        device: where to train.
+    """
+
+    method: Method
+    graph: Graph
+    model: H3GNN | None
+    device: torch.device
+
+    @property
+    def settings(self) -> Changes:
+        """The method's own settings."""
+        return dict(settings_of(self.method, self.model))
+
+    def task(self, seed: int, changes: Mapping[str, Any], **more: Any) -> Task:
+        """Return what the method is given to do."""
+        settings = with_objectives({**self.settings, **changes})
+        return Task(self.graph, [seed], self.device, settings, **more)
+
+    def show(
+        self,
+        seed: int,
+        changes: Mapping[str, Any],
+        hand_on: Callable[[int, Tensor], None],
+        looks: Sequence[int] = (),
+    ) -> None:
+        """Train once, and hand on the embedding after each of some epochs, or at the end."""
+        task = self.task(seed, changes, snapshots=looks) if looks else self.task(seed, changes)
+        shown = _Shown(hand_on, task.settings.get("n_models", 1), looks=bool(looks))
+        (outcome,) = self.method.train(task)
+        if isinstance(outcome, Predictions):
+            raise InputError(f"{self.method.title} gives no embedding")
+        outcome(shown)  # type: ignore[arg-type]
+
+    def rows(self, seed: int, changes: Mapping[str, Any]) -> Tensor:
+        """Train once and return the embedding at the end, `[nodes, D]`."""
+        kept: list[Tensor] = []
+        self.show(seed, changes, lambda epoch, rows: kept.append(rows))
+        return kept[-1]
