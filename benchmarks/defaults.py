@@ -45,7 +45,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "edge weights learned": {"edge_weights": "learned"},
     "edge weights computed": {"edge_weights": "computed"},
     "tokens beside": {"tokens": True},
-    "the paper's": preset("paper"),
+    "the paper's": {
+        **preset("paper"),
+        **{"edge_weights": "learned", "schedule": "cosine", "lr_warmup": 10, "precision": "auto"},
+    },
     "random masks": {"mask": "random"},
     "objective: features": {"objective": "features", "mask_ratio": 0.5},
     "powers of Ã for walks": {"smoother": "powers"},

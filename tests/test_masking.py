@@ -95,3 +95,26 @@ def test_each_model_draws_from_its_own_generator() -> None:
     for model, ratio in enumerate([0.5, 0.3, 0.8]):
         alone = ProbabilityMask([ratio], [0.5])(difficulty[model : model + 1], generators(1, model))
         assert torch.equal(together[model : model + 1], alone)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 60), ratios, shares, st.integers(0, 5))
+def test_sizes_share_one_order_of_waiting_times(nodes: int, ratio: float, exploit: float, seed: int) -> None:
+    difficulty = torch.rand(1, nodes, generator=torch.Generator().manual_seed(seed)) ** 8
+    uniform = torch.rand(1, nodes, generator=generators(1, seed)[0])
+    probability = ProbabilityMask([ratio], [exploit]).probabilities(difficulty)
+    drawn, exact, bounded = (
+        ProbabilityMask([ratio], [exploit], size)(difficulty, generators(1, seed))
+        for size in ("free", "exact", "bounded")
+    )
+    if drawn.sum() < nodes - 1:
+        assert torch.equal(drawn, torch.log(uniform) >= torch.log1p(-probability))  # one round of draws
+    assert exact.sum() == masked_count(nodes, ratio)
+    for mask in (exact, bounded):  # each is the free mask, gone on or stopped early
+        assert (mask & drawn).sum() == min(mask.sum(), drawn.sum())
+
+
+def test_a_free_mask_leaves_one_node_to_be_seen() -> None:
+    mask = ProbabilityMask([0.999999], [0.0], "free")(torch.ones(1, 20), generators(1))
+    assert mask.sum() == 19
+    assert ProbabilityMask([0.9], [0.5], "free")(torch.ones(1, 1), generators(1)).sum() == 0

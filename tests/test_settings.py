@@ -12,6 +12,7 @@ from h3gnn.graphs.catalogue import benchmarks
 from h3gnn.settings import (
     PURPOSES,
     SETTINGS,
+    _shipped,
     by_group,
     check_arguments,
     choice,
@@ -112,7 +113,14 @@ def test_a_choice_may_be_a_list_where_that_is_said() -> None:
 def test_the_paper_comes_without_what_a_search_added() -> None:
     assert preset_names()[0] == "paper"
     model = H3GNN.from_preset("paper", channels=64)
-    assert (model.channels, model.norm, model.schedule) == (64, "residual-post", "cosine")
+    assert (model.channels, model.norm, model.schedule) == (64, "residual-post", "constant")
+
+
+def test_the_paper_leaves_nothing_to_defaults_or_to_the_machine() -> None:
+    params = _shipped()["paper"]["params"]
+    assert set(params) == set(kept_for("preset", H3GNN().get_params()))
+    assert "auto" not in params.values()
+    assert {"edge_weights": "free", "mask_size": "bounded", "targets": "plain"}.items() <= params.items()
 
 
 def test_a_preset_may_be_a_file(tmp_path: Path) -> None:

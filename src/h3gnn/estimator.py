@@ -99,8 +99,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             is set off against its neighbours (where they differ); "auto" looks at the features of neighbours,
             never at labels, and writes what it chose to `smoothing_`.
         smoother: "walks", or "powers" for the mean over powers of Ã.
-        edge_weights: "fixed" at their entry of Ã, "learned", one number per edge, or "computed" from both
-            ends.
+        edge_weights: "fixed" at their entry of Ã; one number per edge, "free" as in the paper or "learned"
+            within (0, 1); or "computed" from both ends.
         edge_rate: of learned edge weights, their share of the learning rate.
         edge_start: "normalized" starts each edge weight at its entry of Ã; a number starts all there.
         self_loops: whether a node's neighbourhood includes itself.
@@ -118,6 +118,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         mask: "random", "difficulty" or "probability".
         mask_ratio: R, the share of nodes to mask; "auto" is the objective's own.
         exploit_ratio: r, the share of the mask that difficulty decides.
+        mask_size: of probability masks: "bounded" keeps them within half and five fourths of ⌊N·R⌋ nodes,
+            "exact" at ⌊N·R⌋, "free" takes what one round of draws gives.
         mask_warmup: epochs with random masks at the start.
         mask_token: the learnable mask token starts "normal" or "zero".
         epochs: training steps; 0 leaves the encoder untrained.
@@ -186,6 +188,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         mask: str = "probability",
         mask_ratio: float | str = "auto",
         exploit_ratio: float = 0.5,
+        mask_size: str = "bounded",
         mask_warmup: int = 10,
         mask_token: str = "zero",
         epochs: int = 50,
@@ -235,6 +238,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.mask = mask
         self.mask_ratio = mask_ratio
         self.exploit_ratio = exploit_ratio
+        self.mask_size = mask_size
         self.mask_warmup = mask_warmup
         self.mask_token = mask_token
         self.epochs = epochs
@@ -632,7 +636,12 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(graph, MappedGraph):
             found = support_rows(graph, undirected=self.undirected, self_loops=self.self_loops)
             return support_of_rows(
-                found.crow, found.cols, found.weight, start=self.edge_start, normalize=self.normalize
+                found.crow,
+                found.cols,
+                found.weight,
+                start=self.edge_start,
+                normalize=self.normalize,
+                bounded=self.edge_weights != "free",
             )
         return build_support(
             graph.edge_index,
@@ -642,6 +651,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self_loops=self.self_loops,
             start=self.edge_start,
             normalize=self.normalize,
+            bounded=self.edge_weights != "free",
         )
 
     def _stack(self, models: int, entries: int | None = None) -> EncoderStack:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 FEWEST = Fraction(1, 2)
-"""A probability mask hides at least ⌈M/2⌉ nodes …"""
+"""A bounded probability mask hides at least ⌈M/2⌉ nodes …"""
 MOST = Fraction(5, 4)
 """… and at most ⌈5M/4⌉, but always leaves one node to be seen."""
 
@@ -84,19 +84,22 @@ class ProbabilityMask:
     .. math:: p_v = (1-r) R + r R \cdot \mathrm{Diffi}(v) / \mathrm{Diffi}_{max}
 
     A node is given the waiting time :math:`\tau_v = \log u_v / \log(1 - p_v)`, so that
-    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. Fewer than ⌈M/2⌉: the
-    draws go on, round after round, until that many are masked. More than ⌈5M/4⌉: they stop early, there.
-    Either way the nodes with the shortest times are the ones masked.
+    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. The nodes with the
+    shortest times are masked. How many, `size` says. "bounded" is the paper's sanity check: fewer than ⌈M/2⌉,
+    and the draws go on, round after round, until that many are masked; more than ⌈5M/4⌉, and they stop early,
+    there. "exact" goes on or stops at M, so that r changes which nodes are masked and not how many. "free"
+    takes the one round as it comes, and only leaves one node to be seen.
     """
 
     ratios: Sequence[float]
     exploit_ratios: Sequence[float]
+    size: str = "bounded"
 
     def __call__(self, difficulty: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return the mask."""
         nodes = difficulty.shape[1]
         times = waiting_times(self.probabilities(difficulty), draw(generators, nodes, difficulty.device))
-        fewest, most = zip(*(mask_bounds(nodes, ratio) for ratio in self.ratios), strict=True)
+        fewest, most = zip(*(mask_bounds(nodes, ratio, self.size) for ratio in self.ratios), strict=True)
         arrived = (times <= 1).sum(dim=1, keepdim=True)
         counts = torch.minimum(torch.maximum(arrived, _column(fewest, difficulty)), _column(most, difficulty))
         return _first(times, counts)
@@ -117,9 +120,13 @@ def waiting_times(probability: Tensor, uniform: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def mask_bounds(nodes: int, ratio: float) -> tuple[int, int]:
-    """Return how few and how many nodes a probability mask may hide."""
+def mask_bounds(nodes: int, ratio: float, size: str = "bounded") -> tuple[int, int]:
+    """Return how few and how many nodes a probability mask of this size may hide."""
     masked = masked_count(nodes, ratio)
+    if size == "exact":
+        return masked, masked
+    if size == "free":
+        return 0, nodes - 1
     most = min(math.ceil(masked * MOST), nodes - 1) if masked < nodes else masked
     return math.ceil(masked * FEWEST), max(most, 0)
 

@@ -157,7 +157,9 @@ SETTINGS: dict[str, Setting] = {
     "normalize": flag(GRAPH, "Multiply each learned edge weight with its entry of Ã."),
     "edge_start": number(GRAPH, 0, 1, "Where edge weights start.", closed=True, word="normalized"),
     "edge_weights": choice(
-        GRAPH, ("fixed", "learned", "computed"), "One number per edge: as in Ã, learned, or from both ends."
+        GRAPH,
+        ("fixed", "free", "learned", "computed"),
+        "One number per edge: as in Ã, learned without bounds, learned in (0, 1), or from both ends.",
     ),
     "edge_rate": number(GRAPH, 0, 1000, "Of learned edge weights: their share of the learning rate."),
     "scale_features": choice(GRAPH, ("auto", "none", "rows", "columns"), "How features are scaled."),
@@ -171,6 +173,11 @@ SETTINGS: dict[str, Setting] = {
     "mask": choice(MASKS, ("random", "difficulty", "probability"), "How the nodes to mask are drawn."),
     "mask_ratio": number(MASKS, 0, 1, "Share of nodes to mask; `auto` is the objective's own.", word="auto"),
     "exploit_ratio": number(MASKS, 0, 1, "Share of the mask that difficulty decides.", closed=True),
+    "mask_size": choice(
+        MASKS,
+        ("bounded", "exact", "free"),
+        "Nodes in a probability mask: near ⌊N·R⌋, just as many, or as drawn.",
+    ),
     "mask_warmup": whole(MASKS, 0, "Epochs with random masks at the start."),
     "mask_token": choice(MASKS, ("normal", "zero"), "Where the learnable mask token starts."),
     "objective": choice(
@@ -256,6 +263,7 @@ BEFORE: dict[str, Any] = {
     "nodes_per_step": None,
     "tokens": False,
     "smoother": "walks",
+    "mask_size": "bounded",
 }
 """What was so before there was a setting for it: presets and results that do not name it were made so."""
 
@@ -298,6 +306,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             f"channels ({given['channels']}) must be a multiple of heads ({given['heads']}), "
             "since each head gets an equal share of a token"
         )
+    if given["edge_weights"] == "free" and given["edge_start"] == 0:
+        raise InputError('edge_start must be above 0 for edge_weights="free": at 0 no message has a slope')
 
 
 def kept_for(purpose: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def test_a_reset_forgets_what_was_learned_of_the_edges() -> None:
         ({"mask_token": "one"}, "mask_token must be one of"),
         ({"edge_weights": "nonsense"}, "edge_weights must be one of"),
         ({"edge_weights": "learned"}, "give num_edges"),
+        ({"edge_weights": "free"}, "give num_edges"),
         ({"heads": 3}, "channels .8. must be a multiple of heads .3."),
         ({"hops": 0}, "hops must be at least 1, not 0"),
         ({"token_dropout": 1.0}, "token_dropout must be at least 0 and less than 1, not 1.0"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.encoder.attached import NewEdges, attach_nodes
+from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around
 from h3gnn.encoder.support import START_BOUNDS, Support, build_support, find_entries
 
 PATH = torch.tensor([[0, 1], [1, 2]])  # 0 → 1 → 2
@@ -44,6 +44,14 @@ def test_start_stays_where_the_sigmoid_can_learn() -> None:
     # Two nodes that have only each other: Ã is 1 there, and logit(1) is infinite.
     support = build_support(torch.tensor([[0], [1]]), 2, self_loops=False)
     assert support.start.tolist() == pytest.approx([START_BOUNDS[1]] * 2)
+
+
+def test_a_start_without_bounds_stays_so_wherever_the_support_goes() -> None:
+    support = build_support(torch.tensor([[0], [1]]), 2, self_loops=False, bounded=False)
+    joining = NewEdges.to_nearest(torch.tensor([[0]]), 2)
+    larger = attach_nodes(support, joining, undirected=True, self_loops=False)
+    for one in (support, support.to(torch.device("cpu")), cut_around(larger, torch.tensor([0]), 1)[0]):
+        assert set(one.start.tolist()) == {1.0}
 
 
 def test_edge_weights_of_the_data_shape_the_start() -> None:

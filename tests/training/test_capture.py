@@ -31,6 +31,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "with a live teacher": {"teacher_mode": "train", "token_dropout": 0.3, "batch_norm": True},
     "with standard targets": {"targets": "standardized", "mask": "difficulty"},
     "each its own": {"learning_rate": [0.01, 0.002], "momentum": [0.9, 0.5], "mask_ratio": [0.3, 0.7]},
+    "with free weights": {"edge_weights": "free", "mask_size": "free"},
+    "in exact masks": {"mask_size": "exact", "exploit_ratio": 1.0},
     "in bfloat16": {"precision": "bfloat16"},
 }
 

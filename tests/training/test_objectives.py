@@ -464,6 +464,7 @@ def training(objectives: list[str], **changed: Any) -> Training:
         "mask": "difficulty",
         "mask_ratio": 0.5,
         "exploit_ratio": 0.5,
+        "mask_size": "bounded",
         "mask_warmup": 1,
         "epochs": 10,
         "learning_rate": 0.01,
@@ -540,6 +541,7 @@ def assert_model_is(stacked: EncoderStack, model: int, alone: EncoderStack, obje
         (30, False, "train", "computed"),
         (1000, True, "train", "learned"),
         (1000, True, "eval", "fixed"),
+        (30, True, "eval", "free"),
     ],
 )
 def test_a_model_in_a_mixed_stack_is_what_it_is_alone(
@@ -654,7 +656,13 @@ def test_each_objective_trains_in_batches(small_mixed: Graph, name: str) -> None
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize(
     ("targets", "edge_weights"),
-    [("plain", "learned"), ("standardized", "learned"), ("standardized", "computed"), ("plain", "fixed")],
+    [
+        ("plain", "learned"),
+        ("plain", "free"),
+        ("standardized", "learned"),
+        ("standardized", "computed"),
+        ("plain", "fixed"),
+    ],
 )
 def test_one_batch_of_everything_trains_as_the_whole_graph(
     small_mixed: Graph, targets: str, edge_weights: str
@@ -669,7 +677,7 @@ def test_one_batch_of_everything_trains_as_the_whole_graph(
         wanted = full(strategy)
         torch.testing.assert_close(batched(strategy), wanted, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(batched.difficulty, full.difficulty, rtol=1e-10, atol=1e-10)
-    assert isinstance(batched.edges, SparseEdges) == (edge_weights == "learned")
+    assert isinstance(batched.edges, SparseEdges) == (edge_weights in ("free", "learned"))
     if isinstance(batched.edges, SparseEdges):
         batched.edges.settle()
     for name, learned in full.student.state_dict().items():

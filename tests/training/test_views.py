@@ -64,6 +64,7 @@ def step_of(source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[i
         mask="random",
         mask_ratio=0.5,
         exploit_ratio=0.5,
+        mask_size="bounded",
         mask_warmup=1,
         epochs=10,
         learning_rate=0.01,

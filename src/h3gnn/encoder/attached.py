@@ -6,7 +6,7 @@ of the graph that a new node can hear.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -89,13 +89,12 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
         edges.known + edges.new,
     )
     own = torch.ones(support.entries) if support.weight is None else support.weight
-    return Support(
-        pattern,
-        torch.cat([own, torch.where(to_known, alone, weights)]),
-        torch.cat([support.receives, receives]),
-        torch.cat([degree, sends]),
-        support.start_at,
-        support.normalize,
+    return replace(
+        support,
+        pattern=pattern,
+        weight=torch.cat([own, torch.where(to_known, alone, weights)]),
+        receives=torch.cat([support.receives, receives]),
+        sends=torch.cat([degree, sends]),
     )
 
 
@@ -125,9 +124,8 @@ def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Ten
         row_pointers(rows, len(chosen)), place[support.pattern.cols[entries].long()], len(chosen)
     )
     weight = None if support.weight is None else support.weight[entries]
-    return Support(
-        pattern, weight, support.receives[chosen], support.sends[chosen], support.start_at, support.normalize
-    ), chosen
+    receives, sends = support.receives[chosen], support.sends[chosen]
+    return replace(support, pattern=pattern, weight=weight, receives=receives, sends=sends), chosen
 
 
 def _entries_of(support: Support, rows: Tensor) -> Tensor:

@@ -188,8 +188,9 @@ class LayerwiseEncoder:
         if (first, last) != (0, self.support.entries):
             entries = torch.arange(first, last, device=self.support.pattern.crow.device)
         factor = self.support.factor if entries is None else self.support.factors(entries)
-        if self.encoder.edges.kind == "learned":
-            return torch.sigmoid(self.encoder.edges.logit.detach()[:, first:last].to(factor.device)) * factor
+        edges = self.encoder.edges
+        if edges.learns:
+            return edges.strength(edges.logit.detach()[:, first:last].to(factor.device)) * factor
         start = self.support.start if entries is None else self.support.starts(entries)
         return (start * factor).expand(self.encoder.models, -1)
 
@@ -229,8 +230,8 @@ def carry_weights(encoder: EncoderStack, fitted: Support, support: Support, node
         node_of: for each of its nodes, which fitted node that is, or -1.
     """
     fixed = (support.start * support.factor).expand(encoder.models, -1)
-    if encoder.edges.kind != "learned":
+    if not encoder.edges.learns:
         return fixed
     position, found = find_entries(fitted.pattern, support.pattern, node_of)
-    learned = torch.sigmoid(encoder.edges.logit.detach().cpu())[:, position]
+    learned = encoder.edges.strength(encoder.edges.logit.detach().cpu())[:, position]
     return torch.where(found, learned * support.factor, fixed)

@@ -60,9 +60,9 @@ class JointEncoder(nn.Module):
         for reserved in ("models", "entries", "side_by_side", "fuse_in_bfloat16"):
             if reserved in options:
                 raise TypeError(f"{reserved} is an option of a stack of models, not of one encoder")
-        if options.setdefault("edge_weights", "fixed") == "learned":
+        if (kind := options.setdefault("edge_weights", "fixed")) in ("free", "learned"):
             raise ValueError(
-                'learned weights belong to the edges of one graph: give num_edges, not "learned"'
+                f'learned weights belong to the edges of one graph: give num_edges, not "{kind}"'
             )
         _check_numbers({"in_channels": in_channels, "channels": channels, **options})
         self.in_channels, self.undirected, self.self_loops = in_channels, undirected, self_loops

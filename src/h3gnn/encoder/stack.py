@@ -18,7 +18,7 @@ NORMS = ("residual-post", "post", "pre")
 FUSIONS = ("attention", "mlp")
 OUTPUTS = ("flatten", "first")
 MASK_TOKENS = ("normal", "zero")
-EDGE_WEIGHTS = ("fixed", "learned", "computed")
+EDGE_WEIGHTS = ("fixed", "free", "learned", "computed")
 ATTENTION_PLACE, TOKEN_PLACE = 0, 1
 
 
@@ -45,7 +45,7 @@ class EncoderStack(nn.Module):
         fusion: `"attention"` (paper) or `"mlp"` (ablation).
         output: `"flatten"` gives D = S·C, `"first"` the first token alone.
         batch_norm: batch norm between the layers of a weighted GCN.
-        edge_weights: `"learned"` (paper), `"fixed"` or `"computed"`; see `EdgeWeights`.
+        edge_weights: `"free"` (paper), `"learned"`, `"fixed"` or `"computed"`; see `EdgeWeights`.
         token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
         attention_dropout: rate on the attention weights, likewise.
         mask_token: the mask token starts `"normal"` or `"zero"`.

@@ -3,7 +3,8 @@ r"""The support of Ã: between which nodes messages may flow, and how strongly a
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from h3gnn.encoder.sparse import Pattern, row_pointers
 
 START_BOUNDS = (0.01, 0.99)
-"""Start values are kept inside these bounds, where the sigmoid still has a slope to learn by."""
+"""Start values are kept inside these bounds, where a sigmoid still has a slope to learn by."""
 ENTRIES_AT_A_TIME = 1 << 22
 """Arrays that may be longer than memory are read in pieces of so many entries."""
 
@@ -33,6 +34,7 @@ class Support:
         receives, sends: degree of each node in its two roles `[nodes]`.
         start_at: the one start value of all edge weights; None starts each at its entry of Ã.
         normalize: whether the fixed factor of a weight is its entry of Ã; else it is 1.
+        bounded: whether start values are kept inside `START_BOUNDS`.
     """
 
     pattern: Pattern
@@ -41,6 +43,7 @@ class Support:
     sends: Tensor
     start_at: float | None = None
     normalize: bool = False
+    bounded: bool = True
 
     @property
     def nodes(self) -> int:
@@ -59,7 +62,7 @@ class Support:
 
     @cached_property
     def start(self) -> Tensor:
-        """Start value of each learnable weight `[entries]`, inside `START_BOUNDS`."""
+        """Start value of each learnable weight `[entries]`."""
         return self.starts(None)
 
     def factors(self, entries: Tensor | None) -> Tensor:
@@ -77,7 +80,7 @@ class Support:
         found = self.normalized(entries)
         if self.start_at is not None:
             found = torch.full_like(found, self.start_at)
-        return found.clamp(*START_BOUNDS)
+        return found.clamp(*START_BOUNDS) if self.bounded else found
 
     def normalized(self, entries: Tensor | None) -> Tensor:
         """Return some entries of Ã, or all."""
@@ -103,18 +106,19 @@ class Support:
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
 
-    def fill_logit(self, logit: Tensor) -> None:
+    def fill_logit(self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit) -> None:
         """Put every model's edge logits `[models, entries]` at their start, some at a time."""
         with torch.no_grad():
             for first in range(0, self.entries, ENTRIES_AT_A_TIME):
                 entries = torch.arange(first, min(first + ENTRIES_AT_A_TIME, self.entries))
-                logit[:, first : first + len(entries)] = torch.logit(self.starts(entries)).to(logit.device)
+                logit[:, first : first + len(entries)] = logit_of(self.starts(entries)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
         """Return the support on another device, or in another precision."""
         weight = None if self.weight is None else self.weight.to(device, dtype)
         receives, sends = self.receives.to(device, dtype), self.sends.to(device, dtype)
-        return Support(self.pattern.to(device), weight, receives, sends, self.start_at, self.normalize)
+        pattern = self.pattern.to(device)
+        return replace(self, pattern=pattern, weight=weight, receives=receives, sends=sends)
 
 
 def build_support(
@@ -126,6 +130,7 @@ def build_support(
     self_loops: bool = True,
     start: float | str = "normalized",
     normalize: bool = False,
+    bounded: bool = True,
 ) -> Support:
     r"""Return the support of a graph in memory.
 
@@ -137,6 +142,7 @@ def build_support(
         self_loops: let each node hear itself; without it, self-loops of the data are left out too.
         start: `"normalized"` starts each weight at its entry of Ã, a number in (0, 1) starts all there.
         normalize: multiply each learned weight with its entry of Ã.
+        bounded: keep start values inside `START_BOUNDS`.
     """
     keys, weights = adjacency_entries(
         edge_index, edge_weight, nodes, undirected=undirected, self_loops=self_loops
@@ -145,7 +151,7 @@ def build_support(
     receives = torch.zeros(nodes, device=keys.device).index_add_(0, rows, weights)
     sends = torch.zeros(nodes, device=keys.device).index_add_(0, cols, weights)
     pattern = Pattern(row_pointers(rows, nodes), cols, nodes)
-    return Support(pattern, weights, receives, sends, _start_at(start), normalize)
+    return Support(pattern, weights, receives, sends, _start_at(start), normalize, bounded)
 
 
 def support_of_rows(
@@ -155,6 +161,7 @@ def support_of_rows(
     *,
     start: float | str,
     normalize: bool,
+    bounded: bool = True,
 ) -> Support:
     """Return the support over arrays in files, with the degrees summed a range of entries at a time."""
     nodes = len(crow) - 1
@@ -168,7 +175,7 @@ def support_of_rows(
     heard, sent = (torch.from_numpy(degree.astype(np.float32)) for degree in (receives, sends))
     pattern = Pattern(_over(crow), _over(cols), nodes)
     own_weight = None if weight is None else _over(weight)
-    return Support(pattern, own_weight, heard, sent, _start_at(start), normalize)
+    return Support(pattern, own_weight, heard, sent, _start_at(start), normalize, bounded)
 
 
 def adjacency_entries(

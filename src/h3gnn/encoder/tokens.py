@@ -132,32 +132,50 @@ class InputProjection(nn.Module):
 class EdgeWeights(nn.Module):
     r"""How strongly each edge carries its messages, the same in all layers and hops.
 
-    `"learned"`, the paper's, has one number for each entry of Ã, bounded by a sigmoid:
+    `"free"`, the paper's, and `"learned"` have one number for each entry of Ã, as it is or bounded by a
+    sigmoid:
 
-    .. math:: \tilde{\mathbb A}_{uv} = \sigma(w_{uv}) \cdot c_{uv}, \qquad \tilde A_{uv} \neq 0
+    .. math:: \tilde{\mathbb A}_{uv} = e_{uv} \cdot c_{uv} \quad\text{or}\quad
+        \tilde{\mathbb A}_{uv} = \sigma(w_{uv}) \cdot c_{uv}, \qquad \tilde A_{uv} \neq 0
 
     with :math:`c_{uv} = \tilde A_{uv}` under symmetric normalisation and 1 without it. `"fixed"` leaves every
     weight where a learned one would start, and has no state. `"computed"` multiplies that with a signed gate,
     a function of the features at both ends, which also serves edges that were not there in training:
 
     .. math:: g_{uv} = \tanh(1 + a^\top x_u + b^\top x_v) \,/ \tanh(1)
+
+    Attributes:
+        logit: what is learned, `[models, entries]`: w, or e itself where weights are free.
     """
 
     def __init__(self, models: int, entries: int, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.logit = nn.Parameter(torch.empty(models, entries if kind == "learned" else 0))
+        self.logit = nn.Parameter(torch.empty(models, entries if self.learns else 0))
+
+    @property
+    def learns(self) -> bool:
+        """Whether every entry has a number of its own."""
+        return self.kind in ("free", "learned")
+
+    def strength(self, logit: Tensor) -> Tensor:
+        """Return the weights that learned numbers stand for."""
+        return logit if self.kind == "free" else torch.sigmoid(logit)
+
+    def logit_of(self, strength: Tensor) -> Tensor:
+        """Return the numbers that stand for these weights."""
+        return strength if self.kind == "free" else torch.logit(strength)
 
     def reset_parameters(self, start: Tensor) -> None:
         """Start every model at the support's start values."""
-        if self.kind == "learned":
+        if self.learns:
             with torch.no_grad():
-                self.logit.copy_(torch.logit(start).expand_as(self.logit))
+                self.logit.copy_(self.logit_of(start).expand_as(self.logit))
 
     def forward(self, factor: Tensor, start: Tensor | None) -> Tensor:
         """Return the weights `[models, entries]`, given the fixed factor and the start value of each."""
-        if self.kind == "learned":
-            return torch.sigmoid(self.logit) * factor
+        if self.learns:
+            return self.strength(self.logit) * factor
         assert start is not None
         return (start * factor).expand(len(self.logit), -1)
 

@@ -61,6 +61,7 @@ class ConfigurationStack:
             self_loops=params["self_loops"],
             start=params["edge_start"],
             normalize=params["normalize"],
+            bounded=params["edge_weights"] != "free",
         )
         features = scaled if scaled is not None else scaled_features(graph, params, device)
         compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)

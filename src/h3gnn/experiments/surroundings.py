@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
 from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.estimator import H3GNN
@@ -34,7 +33,7 @@ def model_edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard | None, 
     receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
     if edges.kind == "fixed":
         return heard_by(receivers, sources, start, start, kept), ()
-    learned = torch.sigmoid(edges.logit.detach().cpu()).mean(dim=0).numpy()
+    learned = edges.strength(edges.logit.detach().cpu()).mean(dim=0).numpy()
     labels = None if graph.labels is None else graph.labels.numpy()
     heard = heard_by(receivers, sources, learned, start, kept)
     return heard, edge_changes(receivers, sources, learned, start, labels)
@@ -58,7 +57,8 @@ def heard_by(
     inside = (place[receivers] >= 0) & (place[sources] >= 0)
     to, who, now, before = place[receivers[inside]], place[sources[inside]], weight[inside], start[inside]
     if len(to) > most:
-        changed = pd.Series(np.abs(np.log(now / before))).groupby(to).rank(method="first", ascending=False)
+        ratio = np.maximum(now / before, np.finfo(np.float32).tiny)  # a weight without bounds may change sign
+        changed = pd.Series(np.abs(np.log(ratio))).groupby(to).rank(method="first", ascending=False)
         fits = changed.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
         to, who, now, before = to[fits], who[fits], now[fits], before[fits]
     crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])

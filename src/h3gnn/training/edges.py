@@ -10,7 +10,7 @@ equals the average that is moved at every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,7 +96,7 @@ class EdgeSteps:
 
 
 class SparseEdges:
-    """The students' and teachers' edge logits `[models, entries]`, read and stepped by entry.
+    """The students' and teachers' learned numbers `[models, entries]`, read and stepped by entry.
 
     22 bytes per entry for one model: two logits and two moments in float32, the touches in 16 bits, and the
     step up to which the teacher has followed in 32.
@@ -105,13 +105,19 @@ class SparseEdges:
         logit: the students', stepped in place.
         teacher_logit: of the first models' teachers, moved in place; None without teachers.
         steps: learning rate and weight decay of each model, momentum of each teacher.
+        strength: from the numbers to the weights that they stand for.
         allocate: where the rest of the state lives; memory by default.
     """
 
     def __init__(
-        self, logit: Tensor, teacher_logit: Tensor | None, steps: EdgeSteps, allocate: Allocate | None = None
+        self,
+        logit: Tensor,
+        teacher_logit: Tensor | None,
+        steps: EdgeSteps,
+        strength: Callable[[Tensor], Tensor] = torch.sigmoid,
+        allocate: Allocate | None = None,
     ) -> None:
-        self.logit, self.teacher_logit = logit.detach(), teacher_logit
+        self.logit, self.teacher_logit, self.strength = logit.detach(), teacher_logit, strength
         make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=logit.device))
         models, entries = logit.shape
         self.first = make("first-moment", (models, entries), logit.dtype)
@@ -133,7 +139,7 @@ class SparseEdges:
         assert batch.entries is not None
         here = self.logit.index_select(1, batch.entries.to(self.logit.device))
         self._leaf = here.to(batch.factor.device).requires_grad_(torch.is_grad_enabled())
-        return torch.sigmoid(self._leaf) * batch.factor
+        return self.strength(self._leaf) * batch.factor
 
     def teacher(self, batch: Batch) -> Tensor:
         """Return the teachers' weights, moved up to this step."""
@@ -142,7 +148,7 @@ class SparseEdges:
         entries = batch.entries.to(self.logit.device)
         self._follow(entries)
         logit = self.teacher_logit.index_select(1, entries).to(batch.factor.device)
-        return torch.sigmoid(logit) * batch.factor
+        return self.strength(logit) * batch.factor
 
     def step(self, batch: Batch, ranks: Ranks) -> None:
         """Step the students at the entries that any process touched."""

@@ -139,6 +139,7 @@ class Training(_FromSettings):
     mask: str
     mask_ratio: PerModel
     exploit_ratio: PerModel
+    mask_size: str
     mask_warmup: int
     epochs: int
     learning_rate: PerModel
@@ -172,7 +173,7 @@ class Training(_FromSettings):
         if self.mask == "difficulty":
             strategy = DifficultyMask(ratios, exploits)
         elif self.mask == "probability":
-            strategy = ProbabilityMask(ratios, exploits)
+            strategy = ProbabilityMask(ratios, exploits, self.mask_size)
         return lambda epoch: warming if epoch < max(1, self.mask_warmup) else strategy
 
     def learning_rate_of(self) -> Callable[[int], float]:
@@ -298,7 +299,7 @@ def stack_step(
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
     momentum = per_model(training.momentum, models)[: committee.teachers]
-    sparse = not source.whole and student.edges.kind == "learned"
+    sparse = not source.whole and student.edges.learns
     teacher = None
     if momentum:
         teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=sparse)
@@ -313,7 +314,9 @@ def stack_step(
         logit = _place_edges(student, source.support, make, "logit")
         followed = None if taught is None else _place_edges(taught, source.support, make, "teacher-logit")
         of_edges = [training.edge_rate * rate for rate in rates]
-        edges = SparseEdges(logit, followed, EdgeSteps(of_edges, decays, momentum), allocate)
+        edges = SparseEdges(
+            logit, followed, EdgeSteps(of_edges, decays, momentum), student.edges.strength, allocate
+        )
     stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
     return Step(
         student,
@@ -346,7 +349,7 @@ def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
 def _place_edges(encoder: EncoderStack, support: Support, make: Allocate, name: str) -> Tensor:
     """Give an encoder its edge weights, at their start, where `make` puts them."""
     logit = make(name, (encoder.models, support.entries), torch.float32).to(encoder.linear_bias.dtype)
-    support.fill_logit(logit)
+    support.fill_logit(logit, encoder.edges.logit_of)
     encoder.edges.logit = nn.Parameter(logit, requires_grad=False)
     return logit
 

@@ -1,0 +1,100 @@
+"""The paper's own equations and their named variants, from the first epoch to a stored model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from h3gnn import H3GNN, Checkpoints, Graph, InputError
+from h3gnn.encoder.support import START_BOUNDS
+from h3gnn.errors import TrainingStopped
+from h3gnn.graphs.checks import check_graph
+
+SMALL: dict[str, Any] = {"epochs": 4, "channels": 4, "heads": 2, "mask_warmup": 1, "device": "cpu"}
+VARIANTS: list[dict[str, Any]] = [
+    {"edge_weights": "free"},
+    {"edge_weights": "free", "normalize": True, "edge_start": 0.5},
+    {"mask_size": "exact"},
+    {"mask_size": "free"},
+]
+
+
+def variant(**setting: Any) -> H3GNN:
+    return H3GNN.from_preset("paper", **{**SMALL, **setting})
+
+
+@pytest.mark.parametrize("setting", VARIANTS, ids=str)
+def test_a_variant_is_stacked_stored_and_gone_on_with(
+    small_mixed: Graph, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    both = variant(n_models=2, **setting).fit(small_mixed)
+    assert np.isfinite(both.embedding_).all()
+    alone = variant(**setting).fit(small_mixed)
+    np.testing.assert_allclose(both.embedding_[:, : alone.embedding_.shape[1]], alone.embedding_, atol=1e-4)
+
+    both.save(tmp_path / "model")
+    np.testing.assert_array_equal(H3GNN.load(tmp_path / "model").embedding_, both.embedding_)
+
+    def stop(epoch: int, recorder: object) -> None:
+        if epoch == 1:
+            raise TrainingStopped("enough", 2)
+
+    kept = Checkpoints(tmp_path / "kept", every=1)
+    with pytest.raises(TrainingStopped):
+        variant(n_models=2, **setting).fit(small_mixed, checkpoints=kept, after_epoch_of=lambda _: stop)
+    gone_on = variant(n_models=2, **setting).fit(small_mixed, checkpoints=kept)
+    assert gone_on.embedding_.tobytes() == both.embedding_.tobytes()
+
+
+@pytest.mark.parametrize("setting", VARIANTS, ids=str)
+def test_a_variant_trains_in_batches(small_mixed: Graph, tmp_path: Path, setting: dict[str, Any]) -> None:
+    model = variant(n_models=2, batch_size=40, **setting).fit(small_mixed)
+    assert np.isfinite(model.history_["loss"]).all()
+    model.save(tmp_path)
+    np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, model.embedding_)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_free_weights_are_the_entries_themselves(batch_size: int | None) -> None:
+    # Two nodes that have only each other: both entries of Ã are 1, where a sigmoid could not start.
+    pair = check_graph(torch.eye(2), torch.tensor([[0, 1], [1, 0]]))
+    start = variant(self_loops=False, epochs=0, batch_size=batch_size).fit(pair)
+    assert start.encoder_.edges.logit.tolist() == [[1.0, 1.0]]
+    bounded = variant(self_loops=False, epochs=0, batch_size=batch_size, edge_weights="learned").fit(pair)
+    torch.testing.assert_close(bounded.encoder_.edges.logit.sigmoid(), torch.full((1, 2), START_BOUNDS[1]))
+    # Adam's first step is the learning rate, either way.
+    moved = variant(self_loops=False, epochs=1, batch_size=batch_size, mask_ratio=0.5).fit(pair)
+    steps = (moved.encoder_.edges.logit - 1).abs()
+    torch.testing.assert_close(steps, torch.full((1, 2), moved.learning_rate), rtol=1e-2, atol=0)
+
+
+def test_free_weights_may_turn_negative_and_are_carried_to_new_graphs(path_graph: Graph) -> None:
+    model = variant(epochs=20, edge_rate=30.0, weight_decay=0.0).fit(path_graph)
+    weights = model.encoder_.edges.logit.detach()
+    assert weights.min() < 0
+    edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
+    ring = check_graph(path_graph.features, edges)
+    support, fitted = model._support(ring), model.support_.pattern
+    dense = torch.full((5, 5), float("nan"))
+    dense[support.pattern.rows, support.pattern.cols] = 1 / 3  # every node of the ring hears three
+    dense[fitted.rows, fitted.cols] = weights[0]
+    by_hand = dense[support.pattern.rows, support.pattern.cols][None]
+    np.testing.assert_allclose(model.transform(ring), model._encode(ring, support, by_hand), atol=1e-6)
+
+
+def test_free_weights_cannot_start_at_nothing(path_graph: Graph) -> None:
+    with pytest.raises(InputError, match="edge_start must be above 0"):
+        variant(edge_start=0.0).fit(path_graph)
+
+
+def test_the_size_of_the_mask_is_as_asked(small_mixed: Graph) -> None:
+    how: dict[str, Any] = {"epochs": 12, "mask_ratio": 0.4, "exploit_ratio": 1.0}
+    masked = {size: variant(mask_size=size, **how).fit(small_mixed) for size in ("bounded", "exact", "free")}
+    after = {size: model.history_["masked"].ravel()[1:] for size, model in masked.items()}
+    assert set(after["exact"]) == {40}
+    assert after["bounded"].min() >= 20
+    assert after["free"].min() < 20  # with r = 1, p_v is R only for the most difficult node
