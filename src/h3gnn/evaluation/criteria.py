@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +17,17 @@ from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Strengths to choose from, relative to a kernel with ones on its diagonal."""
+AT_ONCE = 2**30
+"""So many bytes of inner products are worked on at a time."""
+
+
+class Draw(NamedTuple):
+    """Who is learned from and who is asked: positions, the classes of the first as 0 and 1, of the second."""
+
+    training: Tensor
+    validation: Tensor
+    targets: Tensor
+    truth: Tensor
 
 
 class RidgeValidation:
@@ -24,7 +37,8 @@ class RidgeValidation:
 
     .. math:: \alpha = (K_{tt} + \rho I)^{-1} Y_t, \qquad \hat y_v = \arg\max_c \, (K_{vt}\, \alpha)_c
 
-    for the training nodes t of each split. The class holds no label of a test node.
+    for the training nodes t of each split. The class holds no label of a test node. The inner products are
+    formed once; all splits are solved together, shorter ones filled up with nodes that say nothing.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
@@ -43,14 +57,43 @@ class RidgeValidation:
         ridges: tuple[float, ...] = RIDGES,
     ) -> None:
         known = labels >= 0
-        self.ridges = ridges
+        self.ridges, self.device = ridges, device
         self.classes = int(labels.max()) + 1
-        self.splits = []
+        draws = []
         for train, val in zip(train_mask.t(), val_mask.t(), strict=True):
             training, validation = (torch.nonzero(mask & known).flatten() for mask in (train, val))
             targets = torch.nn.functional.one_hot(labels[training], self.classes).float()
-            parts = (training, validation, targets, labels[validation])
-            self.splits.append(tuple(part.to(device) for part in parts))
+            draws.append(Draw(training, validation, targets, labels[validation]))
+        self._take(draws, [0] * len(draws))
+
+    @classmethod
+    def beside(cls, several: Sequence[RidgeValidation]) -> RidgeValidation:
+        """Return several as one, worked out together; each chooses its strength by its own splits."""
+        joined = cls.__new__(cls)
+        joined.ridges, joined.device = several[0].ridges, several[0].device
+        joined.classes = max(one.classes for one in several)
+        draws = [draw for one in several for draw in one.draws]
+        joined._take(draws, [place for place, one in enumerate(several) for _ in one.draws])
+        return joined
+
+    def _take(self, draws: Sequence[Draw], group: Sequence[int]) -> None:
+        """Keep the draws as padded tensors; `group` says which of them choose their strength together."""
+        self.draws, self.group = list(draws), torch.tensor(group, device=self.device)
+        used = torch.unique(torch.cat([torch.cat([one.training, one.validation]) for one in draws]))
+        self.used = used.to(self.device)
+        self.training = self._padded([torch.searchsorted(used, one.training) for one in draws], 0)
+        self.validation = self._padded([torch.searchsorted(used, one.validation) for one in draws], 0)
+        self.truth = self._padded([one.truth for one in draws], -1)
+        self.asked = torch.tensor([len(one.truth) for one in draws], device=self.device).clamp_min(1)
+        counts = torch.tensor([len(one.training) for one in draws], device=self.device)
+        self.is_there = torch.arange(self.training.shape[1], device=self.device) < counts[:, None]
+        self.targets = torch.zeros(*self.training.shape, self.classes, device=self.device)
+        for place, one in enumerate(draws):
+            self.targets[place, : len(one.training), : one.targets.shape[1]] = one.targets.to(self.device)
+
+    def _padded(self, rows: Sequence[Tensor], value: int) -> Tensor:
+        padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
+        return padded.to(self.device)
 
     def accuracies(self, embeddings: Tensor) -> Tensor:
         """Return the accuracy of each embedding on each split's validation nodes, `[embeddings, splits]`.
@@ -58,24 +101,36 @@ class RidgeValidation:
         Args:
             embeddings: `[embeddings, nodes, D]`; one that is not finite scores 0.
         """
-        finite = embeddings.isfinite().flatten(1).all(dim=1)
-        rows = standardise(embeddings.nan_to_num(0.0, 0.0, 0.0)) * embeddings.shape[2] ** -0.5
-        each = torch.stack([self._of_split(rows, *split) for split in self.splits], dim=2)
-        best = each.mean(dim=2).argmax(dim=0)
-        return each[best, torch.arange(len(best), device=best.device)] * finite[:, None]
+        return torch.stack([self._of(one) for one in embeddings])
 
-    def _of_split(
-        self, rows: Tensor, training: Tensor, validation: Tensor, targets: Tensor, truth: Tensor
-    ) -> Tensor:
-        """Return the accuracy with each ridge, `[ridges, embeddings]`."""
-        known = rows[:, training]
-        within, across = (torch.bmm(part, known.mT) + 1 for part in (known, rows[:, validation]))
-        identity = torch.eye(len(training), device=rows.device)
+    def _of(self, rows: Tensor) -> Tensor:
+        """Return the accuracy of one embedding on each split's validation nodes, `[splits]`."""
+        scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
+        products = scaled @ scaled.mT + 1
+        size = 4 * self.training.shape[1] * (self.training.shape[1] + self.validation.shape[1])
+        pieces = torch.split(
+            torch.arange(len(self.draws), device=self.device), max(1, AT_ONCE // max(1, size))
+        )
+        each = torch.cat([self._right(products, some) for some in pieces], dim=1)  # [ridges, splits]
+        means = torch.zeros(len(self.ridges), int(self.group.max()) + 1, device=each.device)
+        means.index_add_(1, self.group, each)
+        best = means.argmax(dim=0)[self.group]
+        return each[best, torch.arange(len(best), device=best.device)] * rows.isfinite().all()
+
+    def _right(self, products: Tensor, some: Tensor) -> Tensor:
+        """Return the accuracy of some splits with each ridge, `[ridges, splits]`."""
+        training, validation, there = self.training[some], self.validation[some], self.is_there[some]
+        within = products[training[:, :, None], training[:, None, :]]
+        within = torch.where(there[:, :, None] & there[:, None, :], within, 0.0)
+        across = products[validation[:, :, None], training[:, None, :]]
         right = []
         for ridge in self.ridges:
-            factor, _ = torch.linalg.cholesky_ex(within + ridge * identity)
-            answer = torch.bmm(across, torch.cholesky_solve(targets.expand(len(rows), -1, -1), factor))
-            right.append((answer.argmax(dim=-1) == truth).float().mean(dim=1))
+            factor, _ = torch.linalg.cholesky_ex(
+                within + ridge * torch.eye(within.shape[1], device=self.device)
+            )
+            answer = torch.bmm(across, torch.cholesky_solve(self.targets[some], factor))
+            found = (answer.argmax(dim=-1) == self.truth[some]).sum(dim=1)
+            right.append(found / self.asked[some])
         return torch.stack(right)
 
 
