@@ -29,7 +29,7 @@ from h3gnn.experiments.methods import Method, Task
 from h3gnn.experiments.run import build_judge, judge_outcome, method_params, rare_name, settings_of
 from h3gnn.experiments.spaces import COMMITTEE, with_objectives
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import versions
+from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 
 DRAWS = 10
@@ -68,7 +68,7 @@ def run_nested(
         top: the k of recall at k.
         watch: told the share of the work that is done.
     """
-    started, place = time.perf_counter(), pick_device(device)
+    started, place, made = time.perf_counter(), pick_device(device), made_with()
     tried = draw_settings(ranges_of(method), trials, seed)
     used = list(seeds) if method.has_chance else list(seeds)[:1]
     base = settings_of(method, model)
@@ -85,7 +85,7 @@ def run_nested(
         epoch_rule="validation" if method.supervised else "last",
         params={**method_params(method, model), "tried": tried},
         seeds=used,
-        versions=versions(),
+        **made,
         device=str(place),
         seconds=time.perf_counter() - started,
         rare=rare_name(graph),

@@ -11,13 +11,14 @@ from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import spread
 from h3gnn.evaluation.protocols import PROTOCOLS, TEST_EPOCH, SplitScores
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.stored import check_cells
+from h3gnn.experiments.stored import check_cells, read_table
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
 from h3gnn.experiments.tables.running import graph_of, pack, run_cells
 from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
-from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
+from h3gnn.storage.files import Record, ResultStore, write_atomically, write_json
+from h3gnn.storage.origin import joined, made_with
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""
@@ -108,7 +109,7 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
         "protocols": {name: protocol.words for name, protocol in PROTOCOLS.items()},
-        "versions": versions(),
+        **made_with(),
         "missing": missing,
         "rows": rows,
     }
@@ -116,6 +117,14 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
     write_json(stored, content)
     write_atomically(text, markdown_of(content).encode())
     return [stored, text]
+
+
+def write_texts(folder: Path) -> None:
+    """Write each `NAME.md` of a folder again: what it says about the code since then is true on its day."""
+    for name, table in TABLES.items():
+        if (stored := folder / f"{name}.json").is_file():
+            content = read_table(stored, name, table.rows, table.kind)
+            write_atomically(folder / f"{name}.md", markdown_of(content).encode())
 
 
 def _is_here(cell: Cell, scope: Scope) -> bool:
@@ -139,6 +148,7 @@ def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
             "protocol": row["protocol"],
             "percent": round((figure_of(row) or (0.0, 0.0))[0], 2),
             "sha256": row["sha256"],
+            "origin": row.get("origin"),
         }
         for row in scored_rows(line, records)
         if row["protocol"] == "validation"
@@ -153,6 +163,7 @@ def measured_rows(line: Line, records: Sequence[Record]) -> list[Row]:
             "graph": line.graph,
             **record["out"],
             **{name: record[name] for name in ("sha256", "device", "versions", "seconds")},
+            "origin": record.get("origin"),
             "params": record["cell"]["params"],
             "seeds": record["cell"]["seeds"],
         }
@@ -191,6 +202,7 @@ def _joined(line: Line, records: Sequence[Record], protocol: str) -> Result:
         params=first["cell"]["params"],
         seeds=[seed for record in records for seed in record["cell"]["seeds"]],
         versions=first["versions"],
+        origin=joined([record.get("origin") for record in records]),
         device=first["device"],
         seconds=sum(record["seconds"] for record in records),
         clustering=found,
