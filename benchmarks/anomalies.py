@@ -30,7 +30,8 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import read_json, rounded, versions, write_json
+from h3gnn.storage.files import read_json, rounded, write_json
+from h3gnn.storage.origin import made_with, origin
 
 RESULTS = Path(__file__).parent / "results" / "anomalies.json"
 GRAPHS = ("texas", "wisconsin", "chameleon-filtered", "cora")
@@ -150,7 +151,9 @@ def measure(name: str, seeds: int) -> list[dict[str, Any]]:
     for title, each in found.items():
         mean = {case: float(np.mean([one[case] for one in each])) for case in each[0]}
         std = {case: float(np.std([one[case] for one in each])) for case in each[0]}
-        rows.append({"graph": name, "detector": title, "auc": mean, "std": std, "seeds": seeds})
+        rows.append(
+            {"graph": name, "detector": title, "auc": mean, "std": std, "seeds": seeds, "origin": origin()}
+        )
         told = ", ".join(f"{case} {100 * mean[case]:.1f} ± {100 * std[case]:.1f}" for case in mean)
         print(f"{name:20} {title:24} {told}", flush=True)
     return rows
@@ -182,9 +185,7 @@ def main() -> None:
     rows = read_json(asked.out)["rows"] if asked.out.exists() else []
     for name in asked.graphs:
         rows = [row for row in rows if row["graph"] != name] + measure(name, asked.seeds)
-        write_json(
-            asked.out, {"device": device, "preset": PRESET, "versions": versions(), "rows": rounded(rows, 4)}
-        )
+        write_json(asked.out, {"device": device, "preset": PRESET, **made_with(), "rows": rounded(rows, 4)})
     print(json.dumps({"written": str(asked.out)}))
 
 

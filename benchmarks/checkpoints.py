@@ -22,7 +22,8 @@ from h3gnn import H3GNN, Checkpoints
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.checkpoints import checkpoints_in
-from h3gnn.storage.files import read_tensor_file, versions, write_tensor_file
+from h3gnn.storage.files import read_tensor_file, write_tensor_file
+from h3gnn.storage.origin import made_with
 
 EPOCHS = 5
 
@@ -78,9 +79,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = [measure(nodes, asked.folder) for nodes in asked.nodes]
     if asked.json:
-        print(
-            json.dumps({"rows": rows, "threads": torch.get_num_threads(), "versions": versions()}, indent=1)
-        )
+        print(json.dumps({"rows": rows, "threads": torch.get_num_threads(), **made_with()}, indent=1))
         return
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))

@@ -23,7 +23,7 @@ from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import answers_of, best_within_error
 from h3gnn.graphs.catalogue import benchmarks, load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import versions
+from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 
 FOLDS = 5
@@ -85,7 +85,7 @@ def main() -> None:
         _tell(name, rows[name])
     mean = {rule: float(np.mean([row[rule] for row in rows.values()])) for rule in next(iter(rows.values()))}
     _tell("mean", mean)
-    about = {"models": asked.models, "folds": FOLDS, "device": str(device), "versions": versions()}
+    about = {"models": asked.models, "folds": FOLDS, "device": str(device), **made_with()}
     asked.out.write_text(json.dumps({"about": about, "rows": rows, "mean": mean}, indent=1) + "\n")
 
 

@@ -36,6 +36,7 @@ def collected(path: Path) -> dict[str, Any]:
             "p": tests[name]["p_value"],
             "seeds": found["seeds"],
             "seconds": found["seconds"],
+            "origin": found.get("origin"),
         }
     ours = stored["methods"]["h3gnn"]["result"]
     about = {name: ours[name] for name in ("sha256", "protocol", "params", "versions", "device")}

@@ -29,7 +29,8 @@ from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import preset
-from h3gnn.storage.files import versions, write_atomically
+from h3gnn.storage.files import write_atomically
+from h3gnn.storage.origin import made_with, origin
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -163,7 +164,7 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> None:
     """Train what is asked for and not yet stored, and store each score as it comes."""
-    kept: dict[str, Any] = {"device": asked.device, "versions": versions(), "runs": []}
+    kept: dict[str, Any] = {"device": asked.device, **made_with(), "runs": []}
     if asked.json is not None and asked.json.exists():
         kept["runs"] = json.loads(asked.json.read_text())["runs"]
     for name in asked.graphs:
@@ -174,7 +175,7 @@ def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> None
             kept["runs"].append(run)
         for variant in asked.variants or every:
             if variant not in run["scores"]:
-                run["scores"][variant] = score(graph, every[variant], asked.device)
+                run["scores"][variant] = score(graph, every[variant], asked.device) | {"origin": origin()}
                 print(name, variant, run["scores"][variant], flush=True)
             if asked.json is not None:
                 write_atomically(asked.json, json.dumps(kept, indent=1).encode())

@@ -25,7 +25,8 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import read_json, rounded, versions, write_json
+from h3gnn.storage.files import read_json, rounded, write_json
+from h3gnn.storage.origin import made_with, origin
 
 RESULTS = Path(__file__).parent / "results" / "new_nodes.json"
 GRAPHS = ("texas", "wisconsin", "chameleon-filtered", "cora")
@@ -113,11 +114,9 @@ def main() -> None:
         mean = {key: float(np.mean([one[key] for one in each])) for key in each[0]}
         std = {key: float(np.std([one[key] for one in each])) for key in each[0]}
         rows = [row for row in rows if row["graph"] != name]
-        rows.append({"graph": name, "mean": mean, "std": std, "seeds": asked.seeds})
+        rows.append({"graph": name, "mean": mean, "std": std, "seeds": asked.seeds, "origin": origin()})
         print(name, json.dumps(rounded(mean, 3)), flush=True)
-        write_json(
-            asked.out, {"device": device, "preset": PRESET, "versions": versions(), "rows": rounded(rows, 4)}
-        )
+        write_json(asked.out, {"device": device, "preset": PRESET, **made_with(), "rows": rounded(rows, 4)})
     print(json.dumps({"written": str(asked.out)}))
 
 

@@ -44,6 +44,7 @@ FORBIDDEN = {
     "strangers": {"*"},
     "storage.files": {"*"},
     "storage.checkpoints": {"*"},
+    "storage.origin": {"*"},
     "masking": {"*"},
     "graphs": ABOVE | {"baselines", "encoder", "evaluation", "masking", "settings", "storage", "training"},
     "encoder": ABOVE | {"baselines", "evaluation", "graphs", "masking", "settings", "storage", "training"},
@@ -76,6 +77,7 @@ ALLOWED = {
     "baselines": {"training", "training.resources"},
     "storage.files": {"leftovers", "signals"},
     "storage.checkpoints": {"leftovers", "signals", "storage.files"},
+    "storage.origin": {"leftovers", "signals", "storage.files"},
     "experiments": {"report", "report.findings"},
 }
 LOADERS = {f"graphs.{name}" for name in ("catalogue", "files", "formats", "mapped", "prepare")}

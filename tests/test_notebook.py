@@ -43,7 +43,7 @@ def test_the_history_is_a_table(path_graph: Graph) -> None:
 def test_results_are_a_line_and_a_table() -> None:
     scores = RepeatedScore([[0.9, 0.8]])
     result = Result(
-        NASTY, "g", "0", "validation", "last", {}, [0], {}, "cpu", 1.0, scores, scores, None, scores, []
+        NASTY, "g", "0", "validation", "last", {}, [0], {}, None, "cpu", 1.0, scores, scores, None, scores, []
     )
     assert repr(result) == f"Result({NASTY} on g: accuracy 85.0 ± 5.0 %)"
     assert NASTY not in result._repr_html_()

@@ -8,6 +8,7 @@ import pytest
 
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments.spaces import with_objectives
 from h3gnn.graphs.catalogue import benchmarks
 from h3gnn.settings import (
     PURPOSES,
@@ -48,6 +49,26 @@ def test_a_preset_is_what_its_stored_study_found(name: str) -> None:
     params = tuned_presets()[name]["params"]
     assert (params["epochs"], params["smoothing"]) == (epochs, smoothing)
     assert tuned_presets()[name]["tuned"]["score"] == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(tuned_presets()))
+def test_a_preset_counts_its_study_s_trials_and_is_one_of_its_finalists(name: str) -> None:
+    study, kept = json.loads((STUDIES / f"{name}.json").read_text()), tuned_presets()[name]
+    made, trials = kept["tuned"], [trial["params"] for trial in study["trials"]]
+    assert made["trials"] == len(trials)
+    assert len(trials) > 1  # what was tried alone was chosen elsewhere
+    chosen = [
+        one["params"]
+        for one in study["finalists"]
+        if all(kept["params"][key] == value for key, value in with_objectives(one["params"]).items())
+    ]
+    assert chosen
+    assert all(one in trials for one in chosen)
+    assert made["study_file"] == f"{name}.json"
+    assert made["trainings"] == len(trials) + made["repeats"] * len(study["finalists"])
+    assert made["origin"].keys() == {"commit", "code"}
+    assert study["command"][:2] == ["h3gnn", "tune"]
+    assert study["search"].keys() >= {"space", "rungs", "at_once", "joined", "seed", "objective", "splits"}
 
 
 def test_every_argument_of_the_estimator_is_one_setting() -> None:

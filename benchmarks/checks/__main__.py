@@ -3,7 +3,7 @@
 Each system has a `NAME.toml` beside this file: the figure that its authors report on a graph, and how they
 measured it. The system is trained with its authors' settings, and scored as they score: also where they
 choose on test nodes, which the row then says. A finished check is kept in `benchmarks/results/checks.json`
-with graph, hash, settings, seeds, versions and seconds; `--document` writes it into docs/baselines.md.
+with graph, hash, settings, seeds, versions, origin and seconds; `--document` writes docs/baselines.md.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.checks.measuring import HERE, checks_of, key_of, run
 from h3gnn.baselines.registry import systems
+from h3gnn.experiments.tables.markdown import made_at
 from h3gnn.experiments.workers import in_processes
 from h3gnn.storage.files import write_atomically, write_json
 
@@ -71,7 +72,7 @@ def document(kept: dict[str, Any]) -> str:
     """Return docs/baselines.md with the table of what is kept."""
     text = DOCUMENT.read_text(encoding="utf-8")
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    return f"{text[:begin]}\n\n{table(kept)}\n\n{text[end:]}"
+    return f"{text[:begin]}\n\n{table(kept)}\n\n{made_at(list(kept.values()))}\n\n{text[end:]}"
 
 
 def main() -> None:

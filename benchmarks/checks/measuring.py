@@ -24,7 +24,8 @@ from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, random_splits
-from h3gnn.storage.files import fingerprint, versions
+from h3gnn.storage.files import fingerprint
+from h3gnn.storage.origin import made_with
 
 HERE = Path(__file__).parent
 LOOKS = 20
@@ -79,7 +80,7 @@ def run(check: dict[str, Any], watch: Progress) -> dict[str, Any]:
         "runs": len(test),
         "sha256": graph.provenance.sha256,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "versions": versions(),
+        **made_with(),
         "seconds": round(time.perf_counter() - started, 1),
     }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from h3gnn.errors import InputError, check_choice, check_number, check_whole
 from h3gnn.schema import (
+    ORIGIN,
     Checked,
     Listed,
     Maybe,
@@ -284,14 +285,22 @@ TRIAL = Record(
         "params": Named(Plain()),
         "smoothing": Maybe(Number()),
         "curve": Named(Number(any_float=True)),
-    }
+    },
+    {"seed": Maybe(Whole(0))},
 )
 FINALIST = Record({"params": Named(Plain()), "looks": Listed(Listed(Number(any_float=True), 3, 3))})
 PRESET = Record(
     {"params": STORED},
-    {"about": Text(), "tuned": Named(Plain()), "trials": Listed(TRIAL), "finalists": Listed(FINALIST)},
+    {
+        "about": Text(),
+        "tuned": Record({}, {"origin": ORIGIN}, Plain()),
+        "command": Listed(Text()),
+        "search": Named(Plain()),
+        "trials": Listed(TRIAL),
+        "finalists": Listed(FINALIST),
+    },
 )
-"""A preset, or the record of `h3gnn tune`, which begins as one."""
+"""A preset, or the record of `h3gnn tune`: a preset, what was asked for, and every trial."""
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:

@@ -29,11 +29,17 @@ def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:
     tuned = run("tune", "synthetic", *QUICK, "--out", "p.json", "--record", "r.json", "--json", cwd=tmp_path)
     assert tuned.returncode == 0, tuned.stderr
     assert json.loads(tuned.stdout) == json.loads((tmp_path / "p.json").read_text())
-    assert len(json.loads((tmp_path / "r.json").read_text())["trials"]) == 2
+    found, record = (json.loads((tmp_path / name).read_text()) for name in ("p.json", "r.json"))
+    assert record.items() > found.items()
+    assert len(record["trials"]) == found["tuned"]["trials"] == 2
+    assert found["tuned"]["study_file"] == "r.json"
+    assert record["command"][:5] == ["h3gnn", "tune", "synthetic", "--trials", "2"]
+    assert record["search"]["space"]["hops"] == [1, 2]
+    assert (record["search"]["rungs"], record["search"]["at_once"]) == ([1, 2], 2)
     fitted = run("fit", "synthetic", "--preset", "p.json", "--embeddings", "e.npy", "--json", cwd=tmp_path)
     assert fitted.returncode == 0, fitted.stderr
     assert json.loads(fitted.stdout)["params"]["n_models"] == 2
-    again = run("tune", "synthetic", *QUICK, "--out", "q.json", cwd=tmp_path)
+    again = run("tune", "synthetic", *QUICK, "--out", "q.json", "--record", "r.json", cwd=tmp_path)
     assert "2 trials" in again.stdout
     assert (tmp_path / "q.json").read_text() == (tmp_path / "p.json").read_text()
 

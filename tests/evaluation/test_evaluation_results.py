@@ -23,6 +23,7 @@ def result(protocol: str = "validation", roc_auc: list[float] | None = None) -> 
         params={"channels": 8},
         seeds=[0, 1],
         versions={"python": "3"},
+        origin={"commit": "0123456789ab", "code": {"training": "01234567"}},
         device="cpu",
         seconds=1.5,
         clustering={"acc": {"mean": 0.5, "std": 0.0, "values": [0.5]}},
@@ -51,6 +52,8 @@ def test_a_result_survives_json(roc_auc: list[float] | None) -> None:
     assert kept["probe"]["per_split"] == [[0.8, 0.9], [0.6, 0.7]]
     assert kept["probe"]["validation_mean"] == pytest.approx(0.75)
     assert kept["chosen"][1][0] == {"epoch": 5, "strength": 0.3}
+    assert kept.pop("origin") == {"commit": "0123456789ab", "code": {"training": "01234567"}}
+    assert Result.from_dict(kept).origin is None  # of before results had one
 
 
 def test_published_says_in_words_that_it_chose_on_test_nodes() -> None:

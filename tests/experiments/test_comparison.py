@@ -37,6 +37,7 @@ def result_of(name: str, values: list[list[float]]) -> Result:
         params={},
         seeds=[0],
         versions={},
+        origin=None,
         device="cpu",
         seconds=1.0,
         probe=scores,

@@ -22,7 +22,7 @@ from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running
 from h3gnn.experiments.tables.cells import Cell, Scope, lines_of
 from h3gnn.experiments.tables.document import document
-from h3gnn.experiments.tables.markdown import markdown_of
+from h3gnn.experiments.tables.markdown import made_at, markdown_of
 from h3gnn.experiments.tables.measures import look_epochs
 from h3gnn.experiments.tables.reproduce import Outcome, find_tables, plan, reproduce
 from h3gnn.experiments.tables.running import both_scores, judge_of
@@ -30,6 +30,7 @@ from h3gnn.experiments.tables.specifications import TABLES
 from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.files import ResultStore, read_json, write_json
+from h3gnn.storage.origin import code, origin
 
 ROOT = Path(__file__).parent.parent.parent
 QUICK = Scope(quick=True)
@@ -92,6 +93,9 @@ def check_page(folder: Path, graph: Graph) -> None:
         assert np.shape(row["probe"]["per_split"]) == (1, QUICK.splits)
         assert [len(one) for one in row["chosen"]["epoch"]] == [QUICK.splits]
         assert row["sha256"] == graph.provenance.sha256
+        assert row["origin"] == origin()
+    made = f"Rows made at commits {origin()['commit']} (4 rows); since then: training unchanged, "
+    assert f"{made}evaluation unchanged, baselines unchanged, presets unchanged." in page
     assert "| w/o DynMsk | paper | 83.06 ± 2.20 | 90.16 ± 3.51 | 89.71 ± 3.21 |" in page
     assert (folder / "ablation.md").read_text().strip() in page
 
@@ -159,12 +163,39 @@ def test_a_stored_result_without_a_preset_is_refused(monkeypatch: pytest.MonkeyP
 def test_the_page_is_what_the_results_give() -> None:
     results = ROOT / "results"
     page = (ROOT / "docs" / "reproduction.md").read_text()
-    assert page == document(results)
+    words = "is not what the results and today's code give: `h3gnn reproduce --document` writes it"
+    assert page == document(results), f"docs/reproduction.md {words}"
     for name in (name for name in TABLES if (results / f"{name}.json").is_file()):
         stored = read_json(results / f"{name}.json")
         assert not stored["quick"]
         assert not stored["missing"] or "Not run yet" in markdown_of(stored)
         assert markdown_of(stored).strip() in page
+        assert (results / f"{name}.md").read_text() == markdown_of(stored), f"results/{name}.md {words}"
+
+
+def test_a_table_says_where_its_rows_were_made_and_what_has_changed() -> None:
+    here = {"commit": "a1", "code": code()}
+    there = {"commit": "b2+changes", "code": {**code(), "training": "0", "presets": "0"}}
+    rows = [{"origin": there}, {"origin": here}, {"origin": None}, {}, {"origin": here}]
+    assert made_at(rows) == (
+        "Rows made at commits b2+changes (1 row), a1 (2 rows), not recorded (2 rows); since then: training "
+        "changed (for 1 of 3 rows), evaluation unchanged, baselines unchanged, presets changed (for 1 of 3 "
+        "rows)."
+    )
+    assert "training changed, evaluation unchanged" in made_at([{"origin": there}])
+    assert made_at([{}]) == "The commit at which these rows were made is not recorded."
+
+
+def test_cells_of_before_there_was_an_origin_are_read(small_benchmarks: Graph, tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / "cells" / "texas.json"
+    cells = {key: {n: v for n, v in one.items() if n != "origin"} for key, one in read_json(path).items()}
+    write_json(path, cells)
+    assert run(tmp_path).run == 0
+    assert "were made is not recorded." in document(tmp_path)
+    write_json(path, {key: {**one, "origin": "main"} for key, one in cells.items()})
+    with pytest.raises(InputError, match=r"origin must be values by name"):
+        run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from h3gnn.experiments.studies import finished
 from h3gnn.experiments.tune import Tuned, open_study, start_of, tune
 from h3gnn.experiments.tuning import Budget, Searcher, Tried
 from h3gnn.graphs.graph import Graph
+from h3gnn.storage.origin import origin
 
 CPU = torch.device("cpu")
 SPACE = Space(
@@ -37,7 +38,15 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) 
     assert found.params["n_models"] == 3
     assert found.made["trials"] == 6
     assert found.made["sha256"] == small_mixed.provenance.sha256
-    assert len(found.record["trials"]) == 6
+    assert [trial["seed"] for trial in found.record["trials"]] == [1000 * number for number in range(6)]
+    assert found.made["trainings"] == 6 + 2
+    assert found.made["origin"] == origin()
+    asked = found.record["search"]
+    assert asked["space"] == {name: list(values) for name, values in SPACE.choices.items()}
+    assert {name: asked[name] for name in ("trials", "at_once", "joined", "rungs", "seconds", "start")} == {
+        "trials": 6, "at_once": 4, "joined": 2, "rungs": [2, 4], "seconds": None, "start": "single"
+    }  # fmt: skip
+    assert (asked["models"], asked["finalists"], asked["splits"], asked["seed"]) == (3, 2, None, 0)
     finalists = [max(score for _, _, score in one["looks"]) for one in found.record["finalists"]]
     assert found.made["score"] == pytest.approx(max(finalists), abs=1e-5)
     embedding = H3GNN.from_preset("single", **found.params).fit_transform(small_mixed)
@@ -92,6 +101,8 @@ def test_repeats_are_averaged_look_by_look() -> None:
 
 def test_finalists_may_be_repeated_and_probed(small_mixed: Graph) -> None:
     found = run(small_mixed, trials=2, repeats=2, probed=True)
+    assert found.made["trainings"] == 2 + 2 * 2  # the trials, and two finalists twice
+    assert found.record["search"]["final_seeds"] == [77_000_000, 77_001_000]
     assert (found.made["repeats"], found.made["scored_by"]) == (2, "validation, linear probe")
     assert 0 < found.made["score"] <= 1
 

@@ -94,7 +94,7 @@ def _cluster(
     import numpy as np
 
     from h3gnn.evaluation.clustering import compare_clusters, pick_clusters
-    from h3gnn.storage.files import versions
+    from h3gnn.storage.origin import made_with
 
     nodes = len(read.values)
     known = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
@@ -120,7 +120,7 @@ def _cluster(
         "params": read.params,
         "starts": starts,
         "seed": seed,
-        "versions": versions(),
+        **made_with(),
     }
 
 

@@ -84,14 +84,14 @@ def _rows(scores: Scoreboard) -> list[dict[str, Any]]:
 
 
 def _summary(model: H3GNN, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    from h3gnn.storage.files import versions
+    from h3gnn.storage.origin import made_with
 
     return {
         "rows": rows,
         "protocol": "validation",
         "provenance": model.graph_.provenance.as_dict(),
         "params": {name: value for name, value in model.get_params().items() if name != "verbose"},
-        "versions": versions(),
+        **made_with(),
         "seconds": round(seconds, 2),
     }
 

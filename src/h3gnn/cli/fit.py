@@ -297,7 +297,7 @@ def _how_it_went(summary: dict[str, Any]) -> str:
 
 def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
     from h3gnn.settings import kept_for
-    from h3gnn.storage.files import versions
+    from h3gnn.storage.origin import made_with
 
     trained = len(model.history_) > 0
     return {
@@ -312,5 +312,5 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "provenance": model.graph_.provenance.as_dict(),
         "params": kept_for("log", model.get_params()),
         "seeds": model.seeds_,
-        "versions": versions(),
+        **made_with(),
     }

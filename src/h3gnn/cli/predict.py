@@ -172,11 +172,11 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
 
 
 def _tell(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
-    from h3gnn.storage.files import versions
+    from h3gnn.storage.origin import made_with
 
     told = found.as_dict()
     if as_json:
-        about = {"out": str(out), "graph": graph.provenance.as_dict(), "versions": versions()}
+        about = {"out": str(out), "graph": graph.provenance.as_dict(), **made_with()}
         typer.echo(json.dumps(told | about, indent=2))
         return
     for note in found.notes:

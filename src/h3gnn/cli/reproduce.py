@@ -48,7 +48,10 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="At most so many seeds per row.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
     document: Annotated[
-        bool, typer.Option("--document", help=f"Write {DOCUMENT} from the results that are there.")
+        bool,
+        typer.Option(
+            "--document", help=f"Write {DOCUMENT} and the tables' texts from the results that are there."
+        ),
     ] = False,
     device: settings.DeviceOption = "auto",
     as_json: settings.JsonOption = False,
@@ -93,6 +96,7 @@ def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, dev
 
 def _write_document(folder: Path) -> None:
     from h3gnn.experiments.tables.document import document
+    from h3gnn.experiments.tables.reproduce import write_texts
     from h3gnn.storage.files import write_atomically
 
     if not DOCUMENT.parent.is_dir():
@@ -100,6 +104,7 @@ def _write_document(folder: Path) -> None:
             f"{DOCUMENT} is written in the project's folder: there is no {DOCUMENT.parent}/ here"
         )
     write_atomically(DOCUMENT, document(folder).encode())
+    write_texts(folder)
     say(f"wrote {DOCUMENT}")
 
 

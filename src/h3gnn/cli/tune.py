@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from h3gnn.cli import settings
 from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
-from h3gnn.errors import InputError, check_number
+from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.experiments import LARGEST_STACK
 from h3gnn.schema import check_values
 from h3gnn.settings import PRESET, check_arguments, parse_value
@@ -136,11 +137,13 @@ def tune(
             told=_watching(bar),
             looked=lambda epoch: bar(description=f"trials (these at epoch {epoch} of {budget.rungs[-1]})"),
         )
-    write_atomically(out, _text(out, found.preset()))
+    preset = found.preset(None if record is None else record.name)
+    write_atomically(out, _text(out, preset))
     if record is not None:
-        write_atomically(record, _text(record, {**found.preset(), **found.record}))
+        command = ["h3gnn", *map(without_secrets, sys.argv[1:])]
+        write_atomically(record, _text(record, {**preset, "command": command, **found.record}))
     if as_json:
-        typer.echo(json.dumps(found.preset(), indent=2))
+        typer.echo(json.dumps(preset, indent=2))
         return
     typer.echo(
         f"{loaded.provenance.source}: {found.made['trials']} trials, best {objective} score "

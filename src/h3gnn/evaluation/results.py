@@ -82,6 +82,7 @@ class Result:
         params: the method's full configuration.
         seeds: of the training runs, in the order of the scores' rows.
         versions: of Python and the libraries.
+        origin: the commit that made it, and fingerprints of the code; None in what was stored without.
         device: what it was computed on.
         seconds: wall time of everything, training and evaluation.
         probe, macro_f1, roc_auc: on test nodes; the ROC-AUC for two classes only.
@@ -101,6 +102,7 @@ class Result:
     params: dict[str, Any]
     seeds: list[int]
     versions: dict[str, str]
+    origin: dict[str, Any] | None
     device: str
     seconds: float
     probe: RepeatedScore
@@ -173,6 +175,7 @@ class Result:
             "params": self.params,
             "seeds": self.seeds,
             "versions": self.versions,
+            "origin": self.origin,
             "device": self.device,
             "seconds": round(self.seconds, 3),
         }
@@ -191,6 +194,7 @@ class Result:
             beside={name: RepeatedScore.from_dict(probe[name]) for name in TITLES if name in probe},
             rare=kept.get("rare_class", ""),
             top=kept.get("k"),
+            origin=kept.get("origin"),
         )
 
 

@@ -45,6 +45,7 @@ from h3gnn.report.findings import (
 )
 from h3gnn.settings import kept_for
 from h3gnn.storage.files import versions
+from h3gnn.storage.origin import commit
 from h3gnn.training.history import collapse_epochs
 
 MOST_NODES = 50_000
@@ -211,10 +212,11 @@ def run_log(model: H3GNN) -> RunLog:
             f"{who} representation collapsed: at epoch {epoch} its effective rank fell to {now:.1f} from "
             f"{ranks[0, which]:.1f}. Try fewer epochs, a smaller learning rate or a larger momentum."
         )
+    made = {**versions(), "commit": commit()}
     return RunLog(
         columns=dict(history.columns),
         collapsed=" ".join(sentences),
-        facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **versions()},
+        facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **made},
         settings=kept_for("run", model.get_params()),
         provenance=model.graph_.provenance.as_dict(),
         members=describe_members(model),

@@ -49,7 +49,7 @@ from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.plan import scaling_of
 from h3gnn.graphs.scaling import fit_scaler
-from h3gnn.storage.files import versions
+from h3gnn.storage.origin import made_with
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.resources import pick_device
 
@@ -256,7 +256,7 @@ class _Run:
             epoch_rule=rule,
             params=params,
             seeds=self.seeds,
-            versions=versions(),
+            **made_with(),
             device=str(self.device),
             seconds=time.perf_counter() - self.started,
             rare=rare_name(self.graph),

@@ -21,7 +21,7 @@ from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_gri
 from h3gnn.graphs.graph import Graph
 from h3gnn.memory import check_room
 from h3gnn.settings import kept_for
-from h3gnn.storage.files import versions
+from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 
 METHOD_COLUMN = 4 * 4 * 32
@@ -65,7 +65,7 @@ def run_method(
         watch: told the share of the work that is done.
         told: called with what is scored next, and the share of one seed's scoring that is done.
     """
-    started, place = time.perf_counter(), pick_device(device)
+    started, place, made = time.perf_counter(), pick_device(device), made_with()
     method = find_methods(method)[0] if isinstance(method, str) else method
     used = list(seeds) if method.has_chance else list(seeds)[:1]
     settings, params = settings_of(method, model, grid), method_params(method, model, grid)
@@ -92,7 +92,7 @@ def run_method(
         epoch_rule="validation" if method.supervised else rule,
         params=params,
         seeds=used,
-        versions=versions(),
+        **made,
         device=str(place),
         seconds=time.perf_counter() - started,
         clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),

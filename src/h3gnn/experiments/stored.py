@@ -9,6 +9,7 @@ from h3gnn.errors import InputError
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.protocols import EVERY
 from h3gnn.schema import (
+    ORIGIN,
     SHA256,
     VERSIONS,
     FieldError,
@@ -71,6 +72,7 @@ MORE: dict[str, Kind] = {
     "leading": Text(),
     "rare_class": Text(),
     "k": Maybe(Whole(1)),
+    "origin": Maybe(ORIGIN),
 }
 RESULT = Record({**ABOUT, "chosen": Listed(Listed(Named(Plain())))}, MORE)
 """A `Result`, as a comparison keeps it."""
@@ -130,14 +132,15 @@ CELLS = Named(
             "versions": VERSIONS,
             "seconds": Number(0),
             "out": Named(Plain()),
-        }
+        },
+        {"origin": ORIGIN},
     ),
     "[0-9a-f]{16}",
 )
 """A file of `results/cells`."""
 
 
-ORIGIN: dict[str, Kind] = {
+CAME_FROM: dict[str, Kind] = {
     name: ABOUT[name]
     for name in ("method", "graph", "sha256", "device", "versions", "seconds", "params", "seeds")
 }
@@ -162,14 +165,15 @@ def read_table(path: Path, name: str, rows: str, kind: str) -> dict[str, Any]:
         rows: the sort of its rows.
         kind: of the cells that they came from.
     """
+    made: dict[str, Kind] = {"origin": Maybe(ORIGIN)}
     sorts = {
         "scored": ROW,
-        "percent": Record(PERCENT),
-        "measured": Record({**OUTCOMES[kind].fields, **ORIGIN}),
+        "percent": Record(PERCENT, made),
+        "measured": Record({**OUTCOMES[kind].fields, **CAME_FROM}, made),
     }
     content = read_json(path)
     declared = {**TABLE, "experiment": Word((name,)), "rows": Listed(sorts[rows])}
-    check_values(Record(declared), content, path)
+    check_values(Record(declared, made), content, path)
     return content
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +33,7 @@ from h3gnn.experiments.tuning import (
 )
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import kept_for
-from h3gnn.storage.files import versions
+from h3gnn.storage.origin import made_with
 
 if TYPE_CHECKING:
     import optuna
@@ -51,16 +51,16 @@ class Tuned:
     Attributes:
         params: arguments of `H3GNN`.
         made: how they were found, for the preset file.
-        record: every trial and finalist, for whoever wants to trace the choice.
+        record: what was asked for, every trial and finalist, for whoever wants to trace the choice.
     """
 
     params: dict[str, Any]
     made: dict[str, Any]
     record: dict[str, Any]
 
-    def preset(self) -> dict[str, Any]:
-        """Return the content of a preset file."""
-        return {"params": self.params, "tuned": self.made}
+    def preset(self, study_file: str | None = None) -> dict[str, Any]:
+        """Return the content of a preset file; it names the file that the record is written to, if any."""
+        return {"params": self.params, "tuned": {**self.made, "study_file": study_file}}
 
 
 def open_study(graph: Graph, name: str, storage: str | None, objective: str, seed: int) -> optuna.Study:
@@ -124,6 +124,7 @@ def tune(
         told: called after each stack of trials.
         looked: called with the epoch after each look at a stack.
     """
+    code = made_with()  # before the search: files may change while it runs
     params = {**start_of(space), **(base or {})}
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
     if "auto" in smoothings:
@@ -142,7 +143,22 @@ def tune(
     best = max(final, key=lambda one: one.score)
     found = _preset_params(best, params, models)
     made = _made(graph, study, objective, seed) | {"score": best.score, "scored_by": final_name}
-    return Tuned(found, made | {"repeats": repeats}, _record(study, final))
+    made |= {"repeats": repeats, "trainings": made["trials"] + repeats * len(final), **code}
+    asked = _asked(
+        space,
+        budget,
+        base=base or {},
+        objective=objective,
+        splits=splits,
+        clusters=clusters,
+        finalists=finalists,
+        models=models,
+        repeats=repeats,
+        scored_by=final_name,
+        seed=seed,
+        final_seeds=_final_seeds(seed, repeats),
+    )
+    return Tuned(found, made, {"search": asked, **_record(study, final)})
 
 
 def start_of(space: Space) -> dict[str, Any]:
@@ -153,10 +169,15 @@ def start_of(space: Space) -> dict[str, Any]:
 
 
 def _run_finalist(searcher: Searcher, trial: Tried, models: int, repeats: int, seed: int) -> Tried:
-    again = [Tried(trial.params, FINAL_SEED + seed + 1000 * repeat) for repeat in range(repeats)]
+    again = [Tried(trial.params, one) for one in _final_seeds(seed, repeats)]
     for one in again:
         searcher.score([one], models, [rung for rung in searcher.budget.rungs if rung <= max(trial.curve)])
     return Tried.mean(again)
+
+
+def _final_seeds(seed: int, repeats: int) -> list[int]:
+    """Return the seed of the first model of each training of a finalist."""
+    return [FINAL_SEED + seed + 1000 * repeat for repeat in range(repeats)]
 
 
 def _objective(
@@ -208,8 +229,14 @@ def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[
         "trials": finished(study),
         "seed": seed,
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "versions": versions(),
     }
+
+
+def _asked(space: Space, budget: Budget, **options: Any) -> dict[str, Any]:
+    """Return what a search was asked for: all values that it chose from, its budget, and the rest by name."""
+    choices = {name: list(values) for name, values in space.choices.items()}
+    rungs = list(budget.rungs)
+    return {"space": choices, "start": space.start, **asdict(budget), "rungs": rungs, **options}
 
 
 def _record(study: optuna.Study, final: list[Tried]) -> dict[str, Any]:
@@ -218,6 +245,7 @@ def _record(study: optuna.Study, final: list[Tried]) -> dict[str, Any]:
             "number": trial.number,
             "state": trial.state.name.lower(),
             "params": trial.params,
+            "seed": trial.user_attrs.get("seed"),
             "smoothing": trial.user_attrs.get("smoothing"),
             "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
         }

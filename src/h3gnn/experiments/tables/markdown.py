@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from h3gnn.evaluation.results import RepeatedScore, paired_test
 from h3gnn.experiments.clustered import CHOICES
 from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed
+from h3gnn.storage.origin import NOT_RECORDED, code
 
 Row = dict[str, Any]
 """A stored row of a table."""
@@ -38,7 +40,23 @@ def markdown_of(content: dict[str, Any]) -> str:
     if content["missing"]:
         parts.append(f"Not run yet: {_grouped(content['missing'])}.")
     parts.append(re.sub(r"\{(\w+)\}", lambda mark: BLOCKS[mark[1]](table, rows), table.words))
+    parts.append(made_at(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def made_at(rows: Sequence[Row]) -> str:
+    """Say at which commits rows were made, and which parts of the code have changed since."""
+    known = [row["origin"] for row in rows if row.get("origin")]
+    if not known:
+        return f"The commit at which these rows were made is {NOT_RECORDED}."
+    commits = Counter(row["origin"]["commit"] if row.get("origin") else NOT_RECORDED for row in rows)
+    told = ", ".join(f"{commit} ({many} row{'s' * (many > 1)})" for commit, many in commits.items())
+    since = []
+    for part, today in code().items():
+        other = sum(one["code"].get(part) != today for one in known)
+        some = f" (for {other} of {len(known)} rows)" if 0 < other < len(known) else ""
+        since.append(f"{part} {'changed' if other else 'unchanged'}{some}")
+    return f"Rows made at commits {told}; since then: {', '.join(since)}."
 
 
 def grid(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.protocols import EVERY, NESTED
-from h3gnn.experiments.stored import check_cells
+from h3gnn.experiments.stored import check_cells, read_table
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
 from h3gnn.experiments.tables.running import graph_of, run_cells
 from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
-from h3gnn.storage.files import Record, ResultStore, versions, write_atomically, write_json
+from h3gnn.storage.files import Record, ResultStore, write_atomically, write_json
+from h3gnn.storage.origin import made_with
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""
@@ -106,7 +107,7 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
         "protocols": {name: protocol.words for name, protocol in EVERY.items()},
-        "versions": versions(),
+        **made_with(),
         "missing": missing,
         "rows": rows,
     }
@@ -114,6 +115,14 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
     write_json(stored, content)
     write_atomically(text, markdown_of(content).encode())
     return [stored, text]
+
+
+def write_texts(folder: Path) -> None:
+    """Write each `NAME.md` of a folder again: what it says about the code since then is true on its day."""
+    for name, table in TABLES.items():
+        if (stored := folder / f"{name}.json").is_file():
+            content = read_table(stored, name, table.rows, table.kind)
+            write_atomically(folder / f"{name}.md", markdown_of(content).encode())
 
 
 def _is_here(cell: Cell, scope: Scope) -> bool:
@@ -138,6 +147,7 @@ def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
             "protocol": row["protocol"],
             "percent": round(figure_of(row)[0], 2),
             "sha256": row["sha256"],
+            "origin": row.get("origin"),
         }
         for row in scored_rows(line, records)
         if row["protocol"] == NESTED.name and not row.get("part")
@@ -152,6 +162,7 @@ def measured_rows(line: Line, records: Sequence[Record]) -> list[Row]:
             "graph": line.graph,
             **record["out"],
             **{name: record[name] for name in ("sha256", "device", "versions", "seconds")},
+            "origin": record.get("origin"),
             "params": record["cell"]["params"],
             "seeds": record["cell"]["seeds"],
         }

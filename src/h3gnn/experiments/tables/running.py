@@ -29,7 +29,8 @@ from h3gnn.experiments.tables.measures import (
 )
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.storage.files import Record, rounded, versions
+from h3gnn.storage.files import Record, rounded
+from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 
 MAP_NODES, MAP_SIDE = 1500, 999
@@ -67,7 +68,7 @@ def _run_on(device: str, cell: Cell, watch: Progress) -> Record:
 
 def run_cell(cell: Cell, device: torch.device) -> Record:
     """Do a cell's work and return what is kept of it."""
-    started = time.perf_counter()
+    started, made = time.perf_counter(), made_with()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what a user must know of a graph or a collapse
         graph = graph_of(cell.graph)
@@ -79,7 +80,7 @@ def run_cell(cell: Cell, device: torch.device) -> Record:
         "cell": cell.as_dict(),
         "sha256": graph.provenance.sha256,
         "device": device_name(device),
-        "versions": versions(),
+        **made,
         "seconds": time.perf_counter() - started,
         "out": out,
     }
