@@ -2,7 +2,8 @@
 
     python -m benchmarks.checkpoints --nodes 1000 10000 --json
 
-The graph is random with ten directed edges per node, 64 features and C = 32; the disk is the one that holds
+One model with learned edge weights (the preset `single`), C = 32; the graph is random with ten directed edges
+per node and 64 features; the disk is the one that holds
 `--folder`.
 """
 
@@ -49,10 +50,12 @@ def measure(nodes: int, folder: Path) -> dict[str, Any]:
     """Train for a few epochs, and time the checkpoint that is left."""
     graph = random_graph(nodes)
     options: dict[str, Any] = {"channels": 32, "device": "cpu"}
-    setting_up = seconds(lambda: H3GNN(**options, epochs=0).fit(graph))
-    training = seconds(lambda: H3GNN(**options, epochs=EPOCHS).fit(graph)) - setting_up
+    setting_up = seconds(lambda: H3GNN.from_preset("single", **options, epochs=0).fit(graph))
+    training = seconds(lambda: H3GNN.from_preset("single", **options, epochs=EPOCHS).fit(graph)) - setting_up
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        H3GNN(**options, epochs=EPOCHS).fit(graph, checkpoints=Checkpoints(place, keep_finished=True))
+        H3GNN.from_preset("single", **options, epochs=EPOCHS).fit(
+            graph, checkpoints=Checkpoints(place, keep_finished=True)
+        )
         (path,) = checkpoints_in(Path(place))
         tensors, description = read_tensor_file(path)
         return {

@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"edge_weights": "learned", "schedule": "cosine", "lr_warmup": 10, "precision": "auto"},
     },
     "random masks": {"mask": "random"},
+    "mask token from N(0, 1)": {"mask_token": "normal"},
     "objective: features": {"objective": "features", "mask_ratio": 0.5},
     "powers of Ã for walks": {"smoother": "powers"},
     "edge weights learned, rate × 30": {"edge_weights": "learned", "edge_rate": 30.0},

@@ -17,7 +17,6 @@ from typing import Any
 from benchmarks.browser import chromium, missing, open_page
 from benchmarks.cpu import machine
 from benchmarks.pages import made_up_page
-from benchmarks.tables import table
 
 RESULTS = Path(__file__).parent / "results" / "page.json"
 OPENINGS = 5
@@ -73,21 +72,6 @@ def _mark(browser: Any) -> float:
     """Return the milliseconds from the start of the navigation to the first drawn map."""
     at: float = browser.execute_script("return performance.getEntriesByName('map-drawn')[0].startTime")
     return at
-
-
-def document_table(rows: list[dict[str, Any]]) -> str:
-    """Return the results as the table of docs/report.md."""
-    return table(
-        [row | {"nodes": f"{row['nodes']:,}"} for row in rows],
-        {
-            "nodes": "nodes",
-            "megabytes": "page, MB",
-            "open_ms": "opens in, ms",
-            "frame_ms": "frame, ms",
-            "frame_worst_ms": "worst frame, ms",
-            "draw_ms": "drawing both maps, ms",
-        },
-    )
 
 
 def main() -> None:

@@ -1,71 +1,88 @@
 """What bfloat16 in the fusion block changes: validation accuracy of the same seeds in both precisions.
 
-`python -m benchmarks.precision [GRAPH …] [--seeds N] [--out FILE]`. Each seed is probed on its own; the
-paired difference over seeds is what the decision rests on. Test nodes are not looked at.
+`python -m benchmarks.precision [GRAPH …] [--seeds N] [--device cuda] [--out FILE]`. A seed is a committee
+with one model for each objective; all seeds of a graph train as one program. Ridge regression on the
+embedding is judged on validation nodes (see `benchmarks.defaults`), and the difference is paired over seeds.
+Test nodes are not looked at. What FILE holds of other graphs stays, if device and versions are the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
+from benchmarks.defaults import named, splits_of
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.probe import linear_probe
-from h3gnn.graphs.catalogue import load
+from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.storage.files import read_json, versions, write_json
+from h3gnn.training.resources import pick_device
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
+Compare = Callable[[str, int, torch.device], dict[str, Any]]
+GRAPHS = ("synthetic", "texas", "wisconsin", "cora", "citeseer")
 
 
-def accuracies(graph: Graph, precision: str, seeds: int) -> list[float]:
-    """Return the mean validation accuracy over splits of each seed."""
+def accuracies(graph: Graph, precision: str, seeds: int, device: torch.device) -> Tensor:
+    """Return the validation accuracy of each seed's committee in per cent, mean over splits, `[seeds]`."""
     assert graph.labels is not None
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    joined = H3GNN(n_models=seeds, precision=precision).fit_transform(graph)
-    found = []
-    for embedding in np.split(joined, seeds, axis=1):
-        probe = linear_probe(embedding, graph.labels, graph.train_mask, graph.val_mask, graph.val_mask)
-        found.append(float(probe.validation.mean()))
-    return found
+    objectives = len(H3GNN().objective)
+    model = H3GNN(n_models=objectives * seeds, precision=precision, device=str(device)).fit(graph)
+    # models of one objective are neighbours: one of each makes a committee
+    by_model = torch.from_numpy(model.embedding_).reshape(graph.num_nodes, objectives, seeds, -1)
+    committees = by_model.permute(2, 0, 1, 3).flatten(2).to(device)
+    judge = RidgeValidation(graph.labels, *splits_of(graph), device)
+    return 100 * torch.cat([judge.accuracies(one[None]) for one in committees]).double().mean(dim=1).cpu()
 
 
-def compare(name: str, graph: Graph, seeds: int) -> dict[str, Any]:
+def compare(name: str, seeds: int, device: torch.device) -> dict[str, Any]:
     """Compare both precisions on one graph."""
-    single, half = accuracies(graph, "float32", seeds), accuracies(graph, "bfloat16", seeds)
-    difference = 100 * (np.array(half) - np.array(single))
+    graph = named(name)
+    single, half = (accuracies(graph, one, seeds, device) for one in ("float32", "bfloat16"))
+    difference = half - single
     return {
         "graph": name,
         "sha256": graph.provenance.sha256,
         "seeds": seeds,
-        "float32": round(100 * float(np.mean(single)), 2),
-        "bfloat16": round(100 * float(np.mean(half)), 2),
+        "float32": round(float(single.mean()), 2),
+        "bfloat16": round(float(half.mean()), 2),
         "difference": round(float(difference.mean()), 2),
-        "standard_error": round(float(difference.std(ddof=1) / seeds**0.5), 2),
+        "standard_error": round(float(difference.std() / seeds**0.5), 2),
     }
 
 
-def main() -> None:
-    """Print the table and keep it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("graphs", nargs="*", default=["synthetic"])
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+def keep_rows(words: str, compare: Compare, graphs: Collection[str], seeds: int, results: Path) -> None:
+    """Read the arguments, compare two ways on each graph, print the rows and keep them.
+
+    Args:
+        words: what `--help` says.
+        compare: from a graph's name, a number of seeds and a device to a row.
+        graphs, seeds, results: the defaults of the arguments.
+    """
+    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("graphs", nargs="*", default=list(graphs))
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=results)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = []
-    for name in asked.graphs:
-        rows.append(compare(name, mixed_graph() if name == "synthetic" else load(name), asked.seeds))
+    device = pick_device(asked.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    about = {"device": name, "versions": versions()}
+    stored = read_json(asked.out) if asked.out.exists() else {}
+    same = all(stored.get(key) == value for key, value in about.items())
+    rows = [row for row in stored.get("rows", []) if same and row["graph"] not in asked.graphs]
+    for graph in asked.graphs:
+        rows.append(compare(graph, asked.seeds, device))
         print(rows[-1], flush=True)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(asked.out, {**about, "rows": rows})
 
 
 if __name__ == "__main__":
-    main()
+    keep_rows(__doc__ or "", compare, GRAPHS, 8, RESULTS)

@@ -1,10 +1,10 @@
 """Time and memory as a graph grows: `python -m benchmarks.scale [--json] [--table]`.
 
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
-memory is its own: an epoch of mini-batches and the writing of all embeddings; and, where it fits, an epoch of
-full-graph training with the plain implementation of `benchmarks/reference.py`. `--table` does this for graphs
-of 10⁵ to 10⁷ edges, adds the bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the
-largest measured one.
+memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
+the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
+implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
+bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one.
 """
 
 from __future__ import annotations
@@ -77,10 +77,9 @@ def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     graph: Any = open_mapped(folder)
-    model = H3GNN(
-        epochs=epochs, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu", lr_warmup=0
+    model = H3GNN.from_preset(
+        "single", channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu", lr_warmup=0, epochs=0
     )
-    model.epochs = 0
     start = time.perf_counter()
     model.fit(graph)  # builds the support beside the graph, which is done once
     prepared = time.perf_counter() - start
@@ -130,7 +129,9 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     from h3gnn.graphs.mapped import open_mapped
     from h3gnn.training.distributed import Ranks
 
-    model = H3GNN(epochs=0, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu")
+    model = H3GNN.from_preset(
+        "single", epochs=0, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu"
+    )
     model.fit(open_mapped(folder))
     dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
     half = Ranks()

@@ -1,14 +1,23 @@
-"""Writes docs/performance.md from its template and the stored results: `python -m benchmarks.tables`."""
+"""Puts the stored results into the documents: `python -m benchmarks.tables`.
+
+What stands in a document between `<!-- stored: NAME -->` and `<!-- end -->` is made from benchmarks/results
+by the function that `PIECES` has under that name; the rest is written by hand. A test compares the two.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
+from benchmarks import anomalies, comparisons, defaults, new_nodes
+
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-TEMPLATE, DOCUMENT = ROOT / "docs" / "performance.md.in", ROOT / "docs" / "performance.md"
+RESULTS, DOCUMENTS = ROOT / "benchmarks" / "results", ROOT / "docs"
+MARKED = re.compile(r"(<!-- stored: (\S+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
 
 MEASURED = {
     "graph": "graph",
@@ -30,42 +39,166 @@ STACKED = {
     "ratio": "times faster than the reference",
     "ratio_to_engine": "times faster than the engine",
 }
+OPENED = {
+    "nodes": "nodes",
+    "megabytes": "page, MB",
+    "open_ms": "opens in, ms",
+    "frame_ms": "frame, ms",
+    "frame_worst_ms": "worst frame, ms",
+    "draw_ms": "drawing both maps, ms",
+}
+PAIRED = {"graph": "graph", "seeds": "seeds", "float32": "float32", "bfloat16": "bfloat16"}
+POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def stored(name: str) -> Any:
+    """Return what a benchmark has left."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def grid(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a Markdown table."""
+    lines = [list(headings)]
+    lines += [["---"] * len(lines[0]), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
     """Return a Markdown table with these columns (name in the results: heading)."""
-    lines = ["| " + " | ".join(columns.values()) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
-    lines += ["| " + " | ".join(str(row.get(name, "")) for name in columns) + " |" for row in rows]
-    return "\n".join(lines)
+    return grid(columns.values(), ([row.get(name, "") for name in columns] for row in rows))
 
 
-def document() -> str:
-    """Return the document, each mark of the template replaced by its table."""
-    cpu, gpu, precision = (
-        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("cpu", "gpu", "precision")
+def cpu() -> str:
+    """Return an epoch of one model on a CPU, with the least time that its operations allow."""
+    found = stored("cpu")
+    floors = {(row["graph"], row["channels"]): row["floor_ms"] for row in found["floors"]}
+    rows = [row for row in found["rows"] if row["models"] == 1]
+    rows = [row | {"floor_ms": floors[row["graph"], row["channels"]]} for row in rows]
+    return table(rows, MEASURED | {"floor_ms": "floor ms (float32)"})
+
+
+def precision() -> str:
+    """Return what bfloat16 changes."""
+    found = stored("precision")
+    rows = [row | {"difference": _apart(row)} for row in found["rows"]]
+    return _with_origin(found, table(rows, PAIRED | {"difference": "difference ± standard error"}))
+
+
+def scale() -> str:
+    """Return what growing graphs cost."""
+    headings = (
+        "edges,nodes,,epoch,embeddings written,peak memory,sent per step,plain: epoch,plain: peak memory"
     )
-    floors = {(row["graph"], row["channels"]): row["floor_ms"] for row in cpu["floors"]}
-    single = [
-        row | {"floor_ms": floors[row["graph"], row["channels"]]} for row in cpu["rows"] if row["models"] == 1
+    rows = []
+    for row in stored("scale")["rows"]:
+        plain = row.get("plain", {})
+        word = " (computed)" if "computed_epoch_s" in plain else ""
+        plain = {name.removeprefix("computed_"): value for name, value in plain.items()}
+        rows.append(
+            [
+                *(f"10{str(len(str(row[one])) - 1).translate(POWERS)}" for one in ("edges", "nodes")),
+                "computed" if row.get("computed") else "measured",
+                *(_time(row[one]) for one in ("epoch_s", "embed_s")),
+                _gigabytes(row["peak_mb"]),
+                f"{row['exchanged_mb_per_step']:.1f} MB",
+                _time(plain["epoch_s"]) + word if plain else "–",
+                _gigabytes(plain["peak_mb"]) + word if plain else "–",
+            ]
+        )
+    return grid(headings.split(","), rows)
+
+
+def scale_accuracy() -> str:
+    """Return how accurate mini-batches are beside the full graph."""
+    found, rows = stored("scale_accuracy"), []
+    for row in found["rows"]:
+        full, batches = row["full graph"], row["mini-batches"]
+        size, steps = batches["settings"]["batch_size"], full["settings"]["epochs"]
+        both = [f"{mean(one['accuracies']):.1f} ± {stdev(one['accuracies']):.1f}" for one in (full, batches)]
+        rows.append([row["graph"], f"{size:,}", steps, row["seeds"], *both, _apart(row)])
+    headings = "graph,nodes in a batch,steps,seeds,full graph,mini-batches,difference ± standard error"
+    return _with_origin(found, grid(headings.split(","), rows))
+
+
+def sizes_cpu() -> str:
+    """Return what sizes of the default take on a CPU, the slowest first."""
+    (run,) = stored("sizes_cpu")["runs"]
+    scores = sorted(run["scores"].items(), key=lambda one: -one[1]["seconds"])
+    told = [[name, f"{one['seconds']:.0f}", f"{one['accuracy']:.1f}"] for name, one in scores]
+    return grid(["", f"seconds of a fit of {run['graph']}", "validation accuracy"], told)
+
+
+def choosing() -> str:
+    """Return how two rules that choose the strength of the probe do on hidden validation nodes."""
+    rules = {"accuracy": "the best accuracy", "loss within one error": "this rule"}
+    rows = [
+        [graph, *(f"{100 * row[one]:.1f}" for one in rules)]
+        for graph, row in stored("choosing")["rows"].items()
     ]
-    several = [row for row in cpu["rows"] if row["models"] > 1]
-    marks = {
-        "cpu_machine": "{processor}, {threads} threads, torch {torch}.".format(**cpu["machine"]),
-        "cpu": table(single, MEASURED | {"floor_ms": "floor ms (float32)"}),
-        "stack": table(several, STACKED),
-        "growth": table(cpu["growth"], {"graph": "shape", "engine_ms": "ms", "times": "times the base"}),
-        "gpu_machine": "{device}, torch {torch}.".format(**gpu["machine"]),
-        "gpu": table(gpu["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}),
-        "precision": table(
-            precision, {name: name.replace("_", " ") for name in precision[0] if name != "sha256"}
-        ),
-    }
-    text = TEMPLATE.read_text()
-    for mark, content in marks.items():
-        text = text.replace("{" + mark + "}", content)
-    return text
+    return grid(["graph", *rules.values()], rows)
+
+
+PIECES: dict[str, Callable[[], str]] = {
+    "precision": precision,
+    "cpu_machine": lambda: "{processor}, {threads} threads, torch {torch}.".format(
+        **stored("cpu")["machine"]
+    ),
+    "cpu": cpu,
+    "stack": lambda: table([row for row in stored("cpu")["rows"] if row["models"] > 1], STACKED),
+    "growth": lambda: table(
+        stored("cpu")["growth"], {"graph": "shape", "engine_ms": "ms", "times": "times the base"}
+    ),
+    "gpu_machine": lambda: "{device}, torch {torch}.".format(**stored("gpu")["machine"]),
+    "gpu": lambda: table(
+        stored("gpu")["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}
+    ),
+    "scale": scale,
+    "scale_accuracy": scale_accuracy,
+    "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
+    "defaults": lambda: defaults.table(stored("defaults")["runs"]),
+    "sizes": lambda: defaults.table(stored("sizes")["runs"]),
+    "sizes_cpu": sizes_cpu,
+    "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),
+    "choosing": choosing,
+    "anomalies": lambda: anomalies.markdown(stored("anomalies")["rows"]).strip(),
+    "new_nodes": lambda: new_nodes.markdown(stored("new_nodes")["rows"]).strip(),
+}
+
+
+def filled(text: str) -> str:
+    """Return a document with the stored results of today at its marks."""
+    return MARKED.sub(lambda found: found[1] + PIECES[found[2]]() + found[4], text)
+
+
+def _with_origin(found: dict[str, Any], figures: str) -> str:
+    """Return a table with where it was measured, and what else the results say of themselves."""
+    where = f"{found['device']}, torch {found['versions']['torch']}."
+    return f"{figures}\n\n{' '.join([where, found['note']] if 'note' in found else [where])}"
+
+
+def _apart(row: dict[str, Any]) -> str:
+    return f"{row['difference']:+.2f} ± {row['standard_error']:.2f}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1000:
+        return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 20_000 else f"{seconds / 3600:.0f} h"
+
+
+def _gigabytes(mebibytes: float) -> str:
+    size = mebibytes * 2**20 / 1e9
+    return f"{size:.1f} GB" if size < 100 else f"{size:.0f} GB"
+
+
+def main() -> None:
+    """Write the documents whose results have changed."""
+    for path in sorted(DOCUMENTS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if filled(text) != text:
+            path.write_text(filled(text), encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(document())
-    print(f"wrote {DOCUMENT.relative_to(ROOT)}")
+    main()

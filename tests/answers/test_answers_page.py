@@ -17,15 +17,6 @@ def test_the_scikit_learn_example_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert "embedder__epochs" in capsys.readouterr().out
 
 
-def test_the_tables_are_those_of_the_stored_results() -> None:
-    from benchmarks import anomalies, new_nodes
-    from h3gnn.storage.files import read_json
-
-    text = PAGE.read_text(encoding="utf-8")
-    assert anomalies.markdown(read_json(anomalies.RESULTS)["rows"]) in text
-    assert new_nodes.markdown(read_json(new_nodes.RESULTS)["rows"]) in text
-
-
 def test_the_page_names_every_command_and_format() -> None:
     from h3gnn.cli.export import USUAL
 

@@ -80,7 +80,7 @@ def linear_probe(
     """Fit a linear classifier on each split's training nodes and score it on its test nodes.
 
     The embedding is standardised over all nodes (no label is needed for that). For each split its validation
-    nodes choose the strength, see `Protocol.choose`. Test nodes are looked at once, to score.
+    nodes choose the strength, see `Protocol.choose`. Test nodes only score what was chosen.
 
     Args:
         embedding: `[nodes, D]`.

@@ -109,7 +109,9 @@ def best_within_error(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: in
 
 
 VALIDATION = Protocol(
-    "validation", False, "epoch and probe chosen on validation nodes or without labels; test nodes seen once"
+    "validation",
+    False,
+    "epoch and probe chosen on validation nodes or without labels; test nodes only score what was chosen",
 )
 PUBLISHED = Protocol(
     "published", True, "epoch and probe chosen on TEST nodes, only to compare with the paper's tables"
@@ -117,7 +119,7 @@ PUBLISHED = Protocol(
 NESTED = Protocol(
     "nested",
     False,
-    "settings chosen for each split by its own training and validation nodes alone; test nodes score them",
+    "settings of each split chosen by its own training and validation nodes alone; test nodes only score",
 )
 POOLED = Protocol(
     "pooled",

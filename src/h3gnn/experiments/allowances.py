@@ -67,9 +67,15 @@ def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
 
 
 def draw_settings(ranges: Mapping[str, Sequence[Any]], trials: int, seed: int) -> list[Changes]:
-    """Return different settings: nothing changed first, then values drawn from the ranges."""
+    """Return different settings: nothing changed; the first setting alone; then values drawn for all.
+
+    So the setting that matters most stands first in a method's ranges; its first value is the usual one.
+    """
     generator = np.random.default_rng(seed)
     found: list[Changes] = [{}]
+    first = next(iter(ranges), "")
+    found += [{first: value} for value in ranges.get(first, ())[1:]] if len(ranges) > 1 else []
+    del found[trials:]
     most = int(np.prod([float(len(values)) for values in ranges.values()])) if ranges else 0
     while len(found) < min(trials, most + 1):
         one = {name: values[int(generator.integers(len(values)))] for name, values in ranges.items()}

@@ -238,15 +238,25 @@ class _Run:
         part: Part | None = None,
         title: str | None = None,
     ) -> Result:
-        """Score what each split chose, from each seed; the first seed's embeddings are there already."""
+        """Score what each split chose, from each seed; the first seed's embeddings are there already.
+
+        A part is scored from the first seed alone where there are several splits.
+        """
         part = part or Part()
         probe = part.probe or _probe_of(self.method)
-        scores = [self._scores(seed, of_split, dict(part.changes), probe) for seed in self.seeds]
+        seeds = self.seeds[:1] if title and self.graph.num_splits > 1 else self.seeds
+        scores = [self._scores(seed, of_split, dict(part.changes), probe) for seed in seeds]
         params = {**method_params(self.method, self.model), **part.changes, "probe": probe, **about}
-        return self._as_result(title or self.method.title, protocol, "last", params, scores)
+        return self._as_result(title or self.method.title, protocol, "last", params, scores, seeds)
 
     def _as_result(
-        self, title: str, protocol: str, rule: str, params: Changes, scores: Sequence[SplitScores]
+        self,
+        title: str,
+        protocol: str,
+        rule: str,
+        params: Changes,
+        scores: Sequence[SplitScores],
+        seeds: Sequence[int],
     ) -> Result:
         return Result(
             method=title,
@@ -255,7 +265,7 @@ class _Run:
             protocol=protocol,
             epoch_rule=rule,
             params=params,
-            seeds=self.seeds,
+            seeds=list(seeds),
             **made_with(),
             device=str(self.device),
             seconds=time.perf_counter() - self.started,
@@ -312,7 +322,7 @@ class _Run:
         about = {"tried": tried[:used], "allowed": self.allowance.as_dict()}
         params = {**method_params(self.method, self.model), **about}
         scores = [one.scores for one in judgements]
-        result = self._as_result(self.method.title, NESTED.name, "validation", params, scores)
+        result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)
         return Searched({NESTED.name: result}, {}, about, {})
 
     def _classifier(self, seed: int, tried: list[Changes], watch: Progress) -> tuple[Judgement, int]:
@@ -338,8 +348,11 @@ class _Run:
 
 
 def _probe_of(method: Method) -> str:
-    """Return the probe of a tuned method: which scale suits its columns, each split chooses, too."""
-    return "scaled" if method.probe == "logistic" else method.probe
+    """Return the probe of a method: of a system, each split also chooses the scale that suits its columns.
+
+    H3GNN's columns stand on one scale already.
+    """
+    return "scaled" if method.probe == "logistic" and method.system is not None else method.probe
 
 
 def _grouped(tried: Sequence[Changes], usual: Changes) -> list[tuple[Changes, list[Changes]]]:

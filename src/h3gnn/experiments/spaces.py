@@ -190,18 +190,16 @@ STRUCTURE: dict[str, Sequence[Any]] = {
 COMMITTEE: dict[str, Sequence[Any]] = {
     "objective": (
         "teacher+decorrelation+neighbours+edges",
-        "teacher+decorrelation",
-        "decorrelation+edges",
         "decorrelation",
-        "teacher+neighbours+edges",
+        "edges",
+        "teacher+decorrelation",
+        "neighbours+edges",
+        "teacher",
     ),
-    "learning_rate": (0.002, 0.001, 0.004),
-    "channels": (128, 64, 256),
-    "hops": (2, 1, 3, 4),
+    "hops": (2, 1, 3),
     "self_loops": (False, True),
-    "scale_features": ("auto", "none", "rows"),
-    "edge_drop": ("auto", 0.0, 0.3, 0.6),
-    "feature_drop": ("auto", 0.0, 0.3, 0.6),
+    "channels": (128, 64, 256),
+    "learning_rate": (0.002, 0.001, 0.004),
     "smoothing": (0.0, 0.3, 0.6, 0.8, 0.95, -0.2),
 }
 

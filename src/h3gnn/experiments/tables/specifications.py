@@ -108,9 +108,19 @@ def _table(name: str, told: dict[str, Any]) -> Table:
 
 def widths_of(graph: str) -> list[int]:
     """Return the widths of a token that the paper's search may choose from on a graph."""
-    named = [one for group, graphs in _READ["graphs"].items() for one in [group] if graph in graphs]
-    found: list[int] = next(_READ["widths"][one] for one in (graph, *named) if one in _READ["widths"])
+    found: list[int] = _of_graph("widths", graph)
     return found
+
+
+def longest_of(graph: str) -> int:
+    """Return how many epochs the paper's search trains on a graph."""
+    found: int = _of_graph("epochs", graph)
+    return found
+
+
+def _of_graph(what: str, graph: str) -> Any:
+    groups = [group for group, graphs in _READ["graphs"].items() if graph in graphs]
+    return next(_READ[what][one] for one in (graph, *groups) if one in _READ[what])
 
 
 _READ = tomllib.loads(_stored("tables.toml"))
