@@ -1,7 +1,7 @@
 """What each ingredient of the default is worth, and what more or less of it costs, on validation nodes.
 
-`python -m benchmarks.defaults GRAPH … [--sizes] [--device cuda] [--json FILE]` trains the default and each
-variant once on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the
+`python -m benchmarks.defaults GRAPH … [--sizes] [--seeds 1] [--device cuda] [--json FILE]` trains the default
+and each variant on every graph (a benchmark's name, "synthetic", or a file that holds a graph) and prints the
 mean accuracy of ridge regression on validation nodes with its standard error over splits, and the seconds of
 the fit. A graph with one split of few labels is judged on repeated draws instead: 20 nodes per class from
 training and validation nodes together, the rest of them to judge. Test nodes are never looked at. What FILE
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import preset
 from h3gnn.storage.files import write_atomically
 from h3gnn.storage.origin import made_with, origin
+from h3gnn.training.resources import pick_device
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -90,15 +92,22 @@ def splits_of(graph: Graph) -> tuple[Tensor, Tensor]:
     return drawn[0], drawn[1]
 
 
-def score(graph: Graph, settings: dict[str, Any], device: str) -> dict[str, Any]:
-    """Return the mean validation accuracy in per cent, its standard error, and the seconds of the fit."""
+def score(graph: Graph, settings: dict[str, Any], device: str, seeds: int = 1) -> dict[str, Any]:
+    """Return the mean validation accuracy in per cent, its standard error, and the seconds of a fit.
+
+    Of several seeds each split has the mean, so that the error is that over splits.
+    """
     assert graph.labels is not None
-    model = H3GNN(**{**settings, "device": device}).fit(graph)
-    where = torch.device("cuda" if device == "cuda" else "cpu")
+    where = pick_device(device)
     judge = RidgeValidation(graph.labels, *splits_of(graph), where)
-    each = 100 * judge.accuracies(torch.from_numpy(model.embedding_).to(where)[None])[0].double()
+    fitted = [
+        H3GNN(**{**settings, "device": device, "random_state": seed}).fit(graph) for seed in range(seeds)
+    ]
+    embeddings = torch.stack([torch.from_numpy(model.embedding_) for model in fitted])
+    each = 100 * judge.accuracies(embeddings.to(where)).double().mean(dim=0)
     error = float(each.std() / len(each) ** 0.5) if len(each) > 1 else float("nan")
-    cost = {"seconds": model.cost_["seconds"], "smoothing": model.smoothing_}
+    seconds = sum(float(model.cost_["seconds"] or 0) for model in fitted) / seeds
+    cost = {"seconds": round(seconds, 3), "smoothing": fitted[0].smoothing_}
     return {"accuracy": round(float(each.mean()), 2), "error": round(error, 2), **cost}
 
 
@@ -109,11 +118,11 @@ def named(name: str) -> Graph:
     return load(name) if is_benchmark(name) else read_graph_file(Path(name))
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]], variants: Iterable[str]) -> str:
     """Return stored runs as a Markdown table, one column per graph."""
     head = ["", *(run["graph"] for run in runs)]
     lines = [head, ["---"] * len(head)]
-    for variant in [*VARIANTS, *(name for name in SIZES if name not in VARIANTS)]:
+    for variant in variants:
         found = [run["scores"].get(variant) for run in runs]
         if any(found):
             told = ["–" if one is None else f"{one['accuracy']:.1f} ± {one['error']:.1f}" for one in found]
@@ -145,29 +154,47 @@ def draw(picture: Path, seconds: Path, accuracy: Path) -> None:
 
 def main() -> None:
     """Measure, or show what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("graphs", nargs="*", default=["synthetic"])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", action="store_true", help="sizes of the default, not its ingredients")
-    parser.add_argument("--variants", nargs="*", help="only these")
-    parser.add_argument("--table", nargs="+", type=Path)
     parser.add_argument("--picture", nargs=3, type=Path, metavar=("PICTURE", "SECONDS", "ACCURACY"))
     asked = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if asked.table:
-        print(table([run for path in asked.table for run in json.loads(path.read_text())["runs"]]))
-    elif asked.picture:
+    if asked.picture:
         draw(*asked.picture)
     else:
-        measure(asked, SIZES if asked.sizes else VARIANTS)
+        measure_or_show(asked, SIZES if asked.sizes else VARIANTS, {**VARIANTS, **SIZES})
 
 
-def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> None:
-    """Train what is asked for and not yet stored, and store each score as it comes."""
-    kept: dict[str, Any] = {"device": asked.device, **made_with(), "runs": []}
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Return the arguments that measuring variants takes."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", nargs="*", default=["synthetic"])
+    parser.add_argument("--seeds", type=int, default=1, help="train each variant so often")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--variants", nargs="*", help="only these")
+    parser.add_argument("--table", nargs="+", type=Path)
+    return parser
+
+
+def measure_or_show(
+    asked: argparse.Namespace, every: dict[str, dict[str, Any]], shown: Iterable[str] | None = None
+) -> None:
+    """Measure the variants that are asked for, or print a table of what was measured."""
+    warnings.simplefilter("ignore")
+    runs = [run for path in asked.table or () for run in json.loads(path.read_text())["runs"]]
+    print(table(runs if asked.table else measure(asked, every), shown or every))
+
+
+def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Train what is asked for and not yet stored, and store each score as it comes; return all runs."""
+    kept: dict[str, Any] = {"device": asked.device, "seeds": asked.seeds, **made_with(), "runs": []}
     if asked.json is not None and asked.json.exists():
-        kept["runs"] = json.loads(asked.json.read_text())["runs"]
+        stored = json.loads(asked.json.read_text())
+        if stored.get("seeds", 1) != asked.seeds:
+            raise SystemExit(f"{asked.json} has {stored.get('seeds', 1)} seed(s) of each, not {asked.seeds}")
+        kept["runs"] = stored["runs"]
     for name in asked.graphs:
         graph = named(name)
         run = next((run for run in kept["runs"] if run["graph"] == Path(name).stem), None)
@@ -176,11 +203,12 @@ def measure(asked: argparse.Namespace, every: dict[str, dict[str, Any]]) -> None
             kept["runs"].append(run)
         for variant in asked.variants or every:
             if variant not in run["scores"]:
-                run["scores"][variant] = score(graph, every[variant], asked.device) | {"origin": origin()}
+                found = score(graph, every[variant], asked.device, asked.seeds)
+                run["scores"][variant] = found | {"origin": origin()}
                 print(name, variant, run["scores"][variant], flush=True)
             if asked.json is not None:
                 write_atomically(asked.json, json.dumps(kept, indent=1).encode())
-    print(table(kept["runs"]))
+    return list(kept["runs"])
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def test_settings_that_must_fit_together() -> None:
     with pytest.raises(InputError, match=r"channels \(10\) must be a multiple of heads \(4\)"):
         check_arguments({**params, "channels": 10})
     check_arguments({**params, "channels": 10, "fusion": "mlp"})
+    with pytest.raises(InputError, match=r"least_layers \(2\) must not be more than hops \(1\)"):
+        check_arguments({**params, "hops": 1, "least_layers": 2})
     with pytest.raises(InputError, match="fan_out gives 3 hop"):
         check_arguments({**params, "fan_out": [5, 5, -1]})
     check_arguments({**params, "fan_out": (5, np.int64(-1)), "self_loops": np.True_})
@@ -137,13 +139,23 @@ def test_the_paper_comes_without_what_a_search_added() -> None:
     assert (model.channels, model.norm, model.schedule) == (64, "residual-post", "constant")
 
 
-def test_the_paper_leaves_nothing_to_defaults_or_to_the_machine() -> None:
-    params = _shipped()["paper"]["params"]
+@pytest.mark.parametrize("name", ["paper", "released", "later"])
+def test_the_paper_and_its_variants_leave_nothing_to_defaults_or_to_the_machine(name: str) -> None:
+    params = _shipped()[name]["params"]
     assert set(params) == set(kept_for("preset", H3GNN().get_params()))
-    assert {name for name, value in params.items() if value == "auto"} <= {
-        "feature_storage"
-    }  # it rounds alone
-    assert {"edge_weights": "free", "mask_size": "bounded", "targets": "plain"}.items() <= params.items()
+    assert {key for key, value in params.items() if value == "auto"} <= {"feature_storage"}
+    check_arguments(H3GNN.from_preset(name).get_params())
+
+
+def test_the_papers_variants_are_what_the_notes_say() -> None:
+    paper, released, later = (_shipped()[name]["params"] for name in preset_names()[:3])
+    assert {"edge_weights": "free", "mask_size": "bounded", "targets": "plain"}.items() <= paper.items()
+    assert {name for name in paper if released[name] != paper[name]} == {
+        *("norm", "activation", "output", "least_layers", "edge_weights", "edge_start", "self_loops"),
+        *("batch_norm", "mask_token", "teacher_mode", "schedule", "lr_warmup", "mask_size"),
+    }
+    assert released["edge_start"] == pytest.approx(1 / (1 + np.exp(-1)))  # σ(1)
+    assert {name for name in paper if later[name] != paper[name]} == {"norm", "fusion", "edge_weights"}
 
 
 def test_a_preset_may_be_a_file(tmp_path: Path) -> None:

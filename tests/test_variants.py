@@ -9,29 +9,46 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn import H3GNN, Checkpoints, Graph, InputError
+from benchmarks import variants as measured
+from h3gnn import H3GNN, Checkpoints, Graph, InputError, preset
 from h3gnn.encoder.support import START_BOUNDS
 from h3gnn.errors import TrainingStopped
 from h3gnn.graphs.checks import check_graph
+from h3gnn.settings import check_arguments
 
 SMALL: dict[str, Any] = {"epochs": 4, "channels": 4, "heads": 2, "mask_warmup": 1, "device": "cpu"}
-VARIANTS: list[dict[str, Any]] = [
-    {"edge_weights": "free"},
-    {"edge_weights": "free", "normalize": True, "edge_start": 0.5},
-    {"mask_size": "exact"},
-    {"mask_size": "free"},
-]
+
+
+def of_preset(name: str) -> dict[str, Any]:
+    """Return what a preset sets, in a small size."""
+    return {**preset(name), **SMALL}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "released": of_preset("released"),
+    "later": of_preset("later"),
+    "bounds": {"normalize": True, "edge_start": 0.5, "mask_size": "exact", "loss": "cosine"},
+    "losses": {"loss": "scaled-cosine", "targets": "standardized", "fusion": "hierarchical", "output": "max"},
+    "swaps": {"swap_ratio": 0.5, "edge_weights": "computed", "least_layers": 2, "hops": 3},
+}
 
 
 def variant(**setting: Any) -> H3GNN:
     return H3GNN.from_preset("paper", **{**SMALL, **setting})
 
 
-@pytest.mark.parametrize("setting", VARIANTS, ids=str)
-def test_a_variant_is_stacked_stored_and_gone_on_with(
-    small_mixed: Graph, tmp_path: Path, setting: dict[str, Any]
-) -> None:
-    both = variant(n_models=2, **setting).fit(small_mixed)
+def test_every_difference_that_is_measured_can_be_trained() -> None:
+    for settings in measured.VARIANTS.values():
+        check_arguments(H3GNN(**settings).get_params())
+    changed = {name for change in measured.CHANGES.values() for name in change}
+    assert changed >= {"loss", "swap_ratio", "output", "fusion", "least_layers", "activation", "mask_size"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_stacked_stored_and_gone_on_with(small_mixed: Graph, tmp_path: Path, name: str) -> None:
+    setting = VARIANTS[name]
+    both = variant(**{**setting, "n_models": 2}).fit(small_mixed)
     assert np.isfinite(both.embedding_).all()
     alone = variant(**setting).fit(small_mixed)
     np.testing.assert_allclose(both.embedding_[:, : alone.embedding_.shape[1]], alone.embedding_, atol=1e-4)
@@ -45,14 +62,16 @@ def test_a_variant_is_stacked_stored_and_gone_on_with(
 
     kept = Checkpoints(tmp_path / "kept", every=1)
     with pytest.raises(TrainingStopped):
-        variant(n_models=2, **setting).fit(small_mixed, checkpoints=kept, after_epoch_of=lambda _: stop)
-    gone_on = variant(n_models=2, **setting).fit(small_mixed, checkpoints=kept)
+        variant(**{**setting, "n_models": 2}).fit(
+            small_mixed, checkpoints=kept, after_epoch_of=lambda _: stop
+        )
+    gone_on = variant(**{**setting, "n_models": 2}).fit(small_mixed, checkpoints=kept)
     assert gone_on.embedding_.tobytes() == both.embedding_.tobytes()
 
 
-@pytest.mark.parametrize("setting", VARIANTS, ids=str)
-def test_a_variant_trains_in_batches(small_mixed: Graph, tmp_path: Path, setting: dict[str, Any]) -> None:
-    model = variant(n_models=2, batch_size=40, **setting).fit(small_mixed)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_trains_in_batches(small_mixed: Graph, tmp_path: Path, name: str) -> None:
+    model = variant(**{**VARIANTS[name], "batch_size": 60}).fit(small_mixed)
     assert np.isfinite(model.history_["loss"]).all()
     model.save(tmp_path)
     np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, model.embedding_)

@@ -88,11 +88,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     Args:
         channels: width C of a token.
         hops: K, one weighted-GCN token for each hop 1…K.
+        least_layers: how many layers even the 1-hop token has; with 2, as in the released code, it hears two
+            hops.
         hidden_channels: hidden width of the token MLP and the weighted GCNs; None is 4C and C.
         heads: attention heads; must divide `channels`.
         norm: place of the norm in the Transformer block: "residual-post", "post" or "pre".
-        fusion: "attention", or "mlp" for the ablation without attention.
-        output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C).
+        activation: in the MLP of the Transformer block, "gelu" or "relu".
+        fusion: "attention"; "hierarchical", where the hops' tokens attend to one another before all do; or
+            "mlp" for the ablation without attention.
+        output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C), "max" the
+            largest value over tokens (D = C).
         tokens: put the tokens, as they are before they are fused, beside the embedding.
         smoothing: s of the read-out: 0 leaves embeddings as the encoder made them; towards 1 each becomes the
             mean over ever longer walks from its node (for graphs whose neighbours are alike); below 0 it
@@ -111,6 +116,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         objective: what a model is asked for: "teacher" (the paper's), "decorrelation", "neighbours", "edges",
             "features" or "masked-features"; or a list, which is dealt out among the models.
         targets: "standardized" brings the columns of the teacher's embedding to one scale, "plain" does not.
+        loss: of the objective "teacher": "squared" distance, "cosine" (1 − cos), or "scaled-cosine", the
+            square of that.
         feature_drop, edge_drop: chances with which the student does not see a feature column or an edge;
             "auto" is the objective's own.
         teacher_mode: "eval" keeps the teacher free of dropout; "train" does as the released code.
@@ -120,6 +127,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         exploit_ratio: r, the share of the mask that difficulty decides.
         mask_size: of probability masks: "bounded" keeps them within half and five fourths of ⌊N·R⌋ nodes,
             "exact" at ⌊N·R⌋, "free" takes what one round of draws gives.
+        swap_ratio: the chance of a masked node to show another, random node's features in place of the mask
+            token; in mini-batches that of a seed.
         mask_warmup: epochs with random masks at the start.
         mask_token: the learnable mask token starts "normal" or "zero".
         epochs: training steps; 0 leaves the encoder untrained.
@@ -157,14 +166,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         feature_names_in_: their names, where they have some.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 (scikit-learn wants one assignment for each argument)
         self,
         *,
         channels: int = 128,
         hops: int = 2,
+        least_layers: int = 1,
         hidden_channels: int | None = None,
         heads: int = 4,
         norm: str = "post",
+        activation: str = "gelu",
         fusion: str = "attention",
         output: str = "flatten",
         tokens: bool = False,
@@ -181,6 +192,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         attention_dropout: float = 0.1,
         objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
         targets: str = "standardized",
+        loss: str = "squared",
         feature_drop: float | str = "auto",
         edge_drop: float | str = "auto",
         teacher_mode: str = "eval",
@@ -189,6 +201,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         mask_ratio: float | str = "auto",
         exploit_ratio: float = 0.5,
         mask_size: str = "bounded",
+        swap_ratio: float = 0.0,
         mask_warmup: int = 10,
         mask_token: str = "zero",
         epochs: int = 50,
@@ -212,9 +225,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     ) -> None:
         self.channels = channels
         self.hops = hops
+        self.least_layers = least_layers
         self.hidden_channels = hidden_channels
         self.heads = heads
         self.norm = norm
+        self.activation = activation
         self.fusion = fusion
         self.output = output
         self.tokens = tokens
@@ -231,6 +246,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.attention_dropout = attention_dropout
         self.objective = objective
         self.targets = targets
+        self.loss = loss
         self.feature_drop = feature_drop
         self.edge_drop = edge_drop
         self.teacher_mode = teacher_mode
@@ -239,6 +255,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.mask_ratio = mask_ratio
         self.exploit_ratio = exploit_ratio
         self.mask_size = mask_size
+        self.swap_ratio = swap_ratio
         self.mask_warmup = mask_warmup
         self.mask_token = mask_token
         self.epochs = epochs
@@ -265,7 +282,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Return an estimator with named settings; any of them can be overridden.
 
         Args:
-            name: "paper", "single", "quick", a benchmark such as "texas", or a file of `h3gnn tune`.
+            name: "paper" or its variants "released" and "later", "single", "quick", a benchmark such as
+                "texas", or a file of `h3gnn tune`.
             overrides: arguments to set otherwise.
         """
         given = {**preset(name), **overrides}
@@ -480,7 +498,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             k,
             feature_names=getattr(self, "feature_names_in_", None),
             tokens=self._token_columns(),
-            listens=self._listens if self.fusion == "attention" else None,
+            listens=None if self.fusion == "mlp" else self._listens,
             candidates=None if among is None else find_nodes(self.graph_, among),
         )
 

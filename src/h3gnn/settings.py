@@ -143,13 +143,21 @@ OPTIMISATION, READ_OUT, MACHINE = "optimisation", "read-out", "machine and run"
 SETTINGS: dict[str, Setting] = {
     "channels": whole(ENCODER, 1, "Width of a token.", 2**16),
     "hops": whole(ENCODER, 1, "How far the neighbourhood tokens reach.", 100),
+    "least_layers": whole(ENCODER, 1, "Layers that even the 1-hop token has; at most `hops`.", 2),
     "hidden_channels": whole(
         ENCODER, 1, "Hidden width of the token MLP and the weighted GCNs.", 2**18, may_be_none=True
     ),
     "heads": whole(ENCODER, 1, "Attention heads; must divide `channels`."),
     "norm": choice(ENCODER, ("residual-post", "post", "pre"), "Place of the norm in the Transformer block."),
-    "fusion": choice(ENCODER, ("attention", "mlp"), "How tokens are fused; `mlp` is the ablation."),
-    "output": choice(ENCODER, ("flatten", "first"), "All tokens, or only the first."),
+    "activation": choice(ENCODER, ("gelu", "relu"), "In the MLP of the Transformer block."),
+    "fusion": choice(
+        ENCODER,
+        ("attention", "hierarchical", "mlp"),
+        "How tokens are fused: all at once, the hops first, or, as an ablation, without attention.",
+    ),
+    "output": choice(
+        ENCODER, ("flatten", "first", "max"), "All tokens, only the first, or the largest over them."
+    ),
     "batch_norm": flag(ENCODER, "Batch norm between the layers of a weighted GCN."),
     "token_dropout": number(ENCODER, 0, 1, "Dropout rate of tokens in training."),
     "attention_dropout": number(ENCODER, 0, 1, "Dropout rate of attention in training."),
@@ -179,6 +187,9 @@ SETTINGS: dict[str, Setting] = {
         ("bounded", "exact", "free"),
         "Nodes in a probability mask: near ⌊N·R⌋, just as many, or as drawn.",
     ),
+    "swap_ratio": number(
+        MASKS, 0, 1, "Share of masked nodes that show another node's features, not the mask token."
+    ),
     "mask_warmup": whole(MASKS, 0, "Epochs with random masks at the start."),
     "mask_token": choice(MASKS, ("normal", "zero"), "Where the learnable mask token starts."),
     "objective": choice(
@@ -189,6 +200,11 @@ SETTINGS: dict[str, Setting] = {
     ),
     "targets": choice(
         OBJECTIVE, ("standardized", "plain"), "The teacher's columns, brought to one scale or not."
+    ),
+    "loss": choice(
+        OBJECTIVE,
+        ("squared", "cosine", "scaled-cosine"),
+        "Of the objective `teacher`: squared distance, 1 − cosine, or the square of that.",
     ),
     "teacher_mode": choice(OBJECTIVE, ("eval", "train"), "The teacher without dropout, or with it."),
     "momentum": number(OBJECTIVE, 0, 1, "Of the teacher's moving average.", closed=True),
@@ -265,6 +281,10 @@ BEFORE: dict[str, Any] = {
     "tokens": False,
     "smoother": "walks",
     "mask_size": "bounded",
+    "loss": "squared",
+    "swap_ratio": 0.0,
+    "least_layers": 1,
+    "activation": "gelu",
 }
 """What was so before there was a setting for it: presets and results that do not name it were made so."""
 
@@ -310,10 +330,15 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             setting.check(name, given[name])
     if isinstance(given["fan_out"], list | tuple) and len(given["fan_out"]) != given["hops"]:
         raise InputError(f"fan_out gives {len(given['fan_out'])} hop(s), but hops is {given['hops']}")
-    if given["fusion"] == "attention" and given["channels"] % given["heads"]:
+    if given["fusion"] != "mlp" and given["channels"] % given["heads"]:
         raise InputError(
             f"channels ({given['channels']}) must be a multiple of heads ({given['heads']}), "
             "since each head gets an equal share of a token"
+        )
+    if given["least_layers"] > given["hops"]:
+        raise InputError(
+            f"least_layers ({given['least_layers']}) must not be more than hops ({given['hops']}), "
+            "since no token may hear further than that"
         )
     if given["edge_weights"] == "free" and given["edge_start"] == 0:
         raise InputError('edge_start must be above 0 for edge_weights="free": at 0 no message has a slope')
@@ -368,6 +393,10 @@ def _shipped() -> dict[str, dict[str, Any]]:
     }
 
 
+NAMED_PRESETS = ("paper", "released", "later", "single", "quick")
+"""The presets that are for any graph: the paper and its variants, one small model, people in a hurry."""
+
+
 def tuned_presets() -> dict[str, dict[str, Any]]:
     """Return the presets that a search made, each with its `params` and, under `tuned`, how it was made."""
     return {name: kept for name, kept in _shipped().items() if "tuned" in kept}
@@ -375,14 +404,14 @@ def tuned_presets() -> dict[str, dict[str, Any]]:
 
 def preset_names() -> list[str]:
     """Return the names of all presets."""
-    return ["paper", "single", "quick", *tuned_presets()]
+    return [*NAMED_PRESETS, *tuned_presets()]
 
 
 def preset(name: str) -> dict[str, Any]:
     """Return the settings that a preset sets.
 
     Args:
-        name: "paper", "single", "quick", the name of a benchmark graph, or a file that `h3gnn tune` wrote.
+        name: one of `NAMED_PRESETS`, the name of a benchmark graph, or a file that `h3gnn tune` wrote.
 
     Raises:
         InputError: when there is no such preset, or the file is none.

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.encoder.fusion import attention_weights, mix_tokens
+from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention, attention_weights, mix_tokens
+from h3gnn.encoder.layers import FeedForward
 
 
 def example(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -26,6 +27,32 @@ def test_dropped_weights_are_not_heard_and_the_rest_is_scaled() -> None:
     weights = attention_weights(qkv) * kept * scale.view(2, 1, 1, 1, 1)
     wanted = torch.einsum("mnqkh,mnkhc->mnqhc", weights, qkv.unbind(3)[2])
     torch.testing.assert_close(mix_tokens(qkv, kept, scale), wanted)
+
+
+@pytest.mark.parametrize("norm", ["residual-post", "pre"])
+def test_the_hops_hear_one_another_before_all_tokens_do(norm: str) -> None:
+    both = HierarchicalAttention(2, 8, 2, norm, [0.5, 0.25]).double()
+    both.reset_parameters([torch.Generator().manual_seed(seed) for seed in range(2)])
+    last = TokenAttention(2, 8, 2, norm, [0.5, 0.25]).double()
+    last.load_state_dict({name: one for name, one in both.state_dict().items() if "among_hops" not in name})
+    tokens = torch.randn(2, 6, 5, 8, dtype=torch.double)
+    of_all, of_hops = torch.rand(2, 6, 5, 5, 2) < 0.5, torch.rand(2, 6, 3, 3, 2) < 0.5
+    heard = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:], of_hops)], dim=2)
+    kept = torch.cat([of_all.flatten(2, 3), of_hops.flatten(2, 3)], dim=2)
+    assert kept.shape[2:] == both.keep_shape(5)
+    torch.testing.assert_close(both(tokens, kept), last(heard, of_all))
+    heard = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:])], dim=2)
+    torch.testing.assert_close(both(tokens), last(heard))
+    torch.testing.assert_close(both.attention(tokens), last.attention(heard))
+
+
+def test_the_mlp_has_the_activation_that_is_asked_for() -> None:
+    mlp = FeedForward(1, 2, 2, 2, "relu")
+    for layer in (mlp.input, mlp.output):
+        assert layer.bias is not None
+        layer.weight.data.copy_(torch.eye(2))
+        layer.bias.data.zero_()
+    assert mlp(torch.tensor([[[-1.0, 2.0]]])).tolist() == [[[0.0, 2.0]]]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

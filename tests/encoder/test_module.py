@@ -113,7 +113,7 @@ def test_a_reset_forgets_what_was_learned_of_the_edges() -> None:
     ("options", "words"),
     [
         ({"norm": "nonsense"}, "norm must be one of 'residual-post', 'post', 'pre', not 'nonsense'"),
-        ({"fusion": "attn"}, "fusion must be one of 'attention', 'mlp', not 'attn'"),
+        ({"fusion": "attn"}, "fusion must be one of 'attention', 'hierarchical', 'mlp', not 'attn'"),
         ({"output": "last"}, "output must be one of"),
         ({"mask_token": "one"}, "mask_token must be one of"),
         ({"edge_weights": "nonsense"}, "edge_weights must be one of"),

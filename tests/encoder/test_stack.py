@@ -57,6 +57,48 @@ def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
     assert reach(4, path_graph, encoder, support)[0] == [0, 1, 2, 3]
 
 
+def test_with_two_layers_at_least_no_token_hears_one_hop_alone(path_graph: Graph) -> None:
+    encoder, _, support = make(path_graph, hops=3, least_layers=2)
+    two = [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 4]]
+    assert reach(2, path_graph, encoder, support) == two
+    assert reach(3, path_graph, encoder, support) == two
+    assert reach(4, path_graph, encoder, support)[0] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match=r"least_layers \(2\) must not be more than hops \(1\)"):
+        make(path_graph, hops=1, least_layers=2)
+
+
+@pytest.mark.parametrize("edge_weights", ["free", "computed"])
+def test_swapped_rows_of_the_product_are_swapped_rows_of_the_features(
+    path_graph: Graph, edge_weights: str
+) -> None:
+    encoder, features, support = make(path_graph, edge_weights=edge_weights, least_layers=2)
+    part, donors = whole_graph(features, support, 2), torch.tensor([[0, 3, 2, 0, 4]])
+    mask = torch.tensor([[False, False, True, False, False]])
+    weights = encoder.edges(support.factor, support.start)
+    found = encoder.tokens(encoder.project(part), part, weights, mask, donors=donors)
+    swapped = whole_graph(FeatureMatrix(path_graph.dense_features()[donors[0]]), support, 2)
+    torch.testing.assert_close(found, encoder.tokens(encoder.project(swapped), swapped, weights, mask))
+
+
+def test_outputs_are_all_tokens_the_first_or_the_largest(path_graph: Graph) -> None:
+    encoders = {output: make(path_graph, output=output) for output in ("flatten", "first", "max")}
+    found = {output: encode(*made) for output, made in encoders.items()}
+    tokens = found["flatten"].view(1, 5, 4, 8)
+    torch.testing.assert_close(found["first"], tokens[:, :, 0])
+    torch.testing.assert_close(found["max"], tokens.max(dim=2).values)
+    assert [encoders[output][0].out_channels for output in found] == [32, 8, 8]
+
+
+def test_free_weights_are_the_entries_of_the_adjacency(path_graph: Graph) -> None:
+    encoder, features, support = make(path_graph, edge_weights="free", hops=1)
+    drawn = torch.randn(support.entries, generator=torch.Generator().manual_seed(3))
+    encoder.edges.logit.data.copy_(drawn)
+    adjacency = torch.zeros(5, 5)
+    adjacency[support.pattern.rows, support.pattern.cols] = drawn
+    wanted = torch.relu(adjacency @ path_graph.dense_features() @ encoder.input.weight[0, :, 40:])
+    torch.testing.assert_close(tokens_of(encoder, features, support)[0, :, 2], wanted)
+
+
 def test_the_gradient_reaches_every_edge_weight_and_equals_finite_differences(path_graph: Graph) -> None:
     encoder, _, support = make(path_graph)
     encoder.double()

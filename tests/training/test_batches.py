@@ -39,7 +39,12 @@ def support_of(graph: Graph, normalize: bool = False) -> Support:
 
 
 def undrawn(
-    graph: Graph, entries: int, hops: int = 2, dropout: float = 0.0, edge_weights: str = "learned"
+    graph: Graph,
+    entries: int,
+    hops: int = 2,
+    dropout: float = 0.0,
+    edge_weights: str = "learned",
+    least_layers: int = 1,
 ) -> EncoderStack:
     return EncoderStack(
         graph.num_features,
@@ -50,12 +55,13 @@ def undrawn(
         token_dropout=dropout,
         attention_dropout=dropout,
         edge_weights=edge_weights,
+        least_layers=least_layers,
         models=MODELS,
     ).double()
 
 
-def encoder_for(graph: Graph, support: Support, hops: int) -> EncoderStack:
-    encoder = undrawn(graph, support.entries, hops)
+def encoder_for(graph: Graph, support: Support, hops: int, least_layers: int = 1) -> EncoderStack:
+    encoder = undrawn(graph, support.entries, hops, least_layers=least_layers)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(MODELS)], support.start)
     return encoder
 
@@ -94,12 +100,12 @@ def entries_of(batch: Batch) -> Tensor:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("hops", [1, 2, 3])
+@pytest.mark.parametrize(("hops", "least_layers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
 def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
-    small_mixed: Graph, hops: int, normalize: bool, sparse: bool
+    small_mixed: Graph, hops: int, least_layers: int, normalize: bool, sparse: bool
 ) -> None:
     graph, support = small_mixed, support_of(small_mixed, normalize)
-    encoder = encoder_for(graph, support, hops)
+    encoder = encoder_for(graph, support, hops, least_layers)
     features = FeatureMatrix(graph.dense_features().double())
     mask = torch.rand(MODELS, graph.num_nodes, generator=torch.Generator().manual_seed(1)) < 0.5
     target = torch.randn(MODELS, graph.num_nodes, encoder.out_channels, dtype=torch.double)

@@ -32,6 +32,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "with standard targets": {"targets": "standardized", "mask": "difficulty"},
     "each its own": {"learning_rate": [0.01, 0.002], "momentum": [0.9, 0.5], "mask_ratio": [0.3, 0.7]},
     "with free weights": {"edge_weights": "free", "mask_size": "free"},
+    "with swapped nodes": {"swap_ratio": 0.4, "loss": "scaled-cosine", "least_layers": 2},
+    "with hops first": {
+        "fusion": "hierarchical",
+        "attention_dropout": 0.3,
+        "output": "max",
+        "loss": "cosine",
+    },
     "in exact masks": {"mask_size": "exact", "exploit_ratio": 1.0},
     "in bfloat16": {"precision": "bfloat16"},
 }

@@ -99,6 +99,22 @@ def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targ
     torch.testing.assert_close(compare(shifted[:, 1:3], slice(1, 3)), wanted[:, 1:3], **exact)
 
 
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    [("squared", [4.0, 5.0, 20.0]), ("cosine", [0.0, 1.0, 0.4]), ("scaled-cosine", [0.0, 1.0, 0.16])],
+)
+def test_losses_worked_by_hand(path_graph: Graph, loss: str, wanted: list[float]) -> None:
+    encoder, source = setting(path_graph, models=1)
+    embedding = torch.tensor([[[3.0, 0.0], [1.0, 0.0], [4.0, 3.0]]], dtype=torch.double, requires_grad=True)
+    target = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [0.0, 5.0]]], dtype=torch.double)
+    view = view_of(batch_of(source), teacher=lambda rows: target[:, rows])
+    shares = LatentPrediction(1, encoder, "plain", loss).compare(view)(embedding, slice(0, 3))
+    torch.testing.assert_close(shares, torch.tensor([wanted], dtype=torch.double))
+    shares.sum().backward()  # type: ignore[no-untyped-call]
+    assert embedding.grad is not None
+    assert embedding.grad.isfinite().all()
+
+
 def test_the_decoder_is_asked_for_the_raw_features(path_graph: Graph) -> None:
     encoder, source = setting(path_graph)
     batch = batch_of(source)

@@ -465,6 +465,8 @@ def training(objectives: list[str], **changed: Any) -> Training:
         "mask_ratio": 0.5,
         "exploit_ratio": 0.5,
         "mask_size": "bounded",
+        "swap_ratio": 0.0,
+        "loss": "squared",
         "mask_warmup": 1,
         "epochs": 10,
         "learning_rate": 0.01,

@@ -14,6 +14,7 @@ from torch import Tensor
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise
 from h3gnn.encoder.tokens import Part
+from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import RandomMask
 from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
@@ -53,10 +54,13 @@ def stack(columns: int, entries: int, models: int = 2) -> EncoderStack:
     return student.double()
 
 
-def step_of(source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2)) -> Step:
+def step_of(
+    source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2), swap_ratio: Any = 0.0
+) -> Step:
     training = Training(
         objective=["teacher"] * len(seeds),
         targets="plain",
+        loss="squared",
         feature_drop=feature_drop,
         edge_drop=edge_drop,
         teacher_mode="eval",
@@ -65,6 +69,7 @@ def step_of(source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[i
         mask_ratio=0.5,
         exploit_ratio=0.5,
         mask_size="bounded",
+        swap_ratio=swap_ratio,
         mask_warmup=1,
         epochs=10,
         learning_rate=0.01,
@@ -369,3 +374,52 @@ def test_views_leave_what_is_drawn_for_batches_as_it_was(small_mixed: Graph) -> 
     assert (step.order.get_state() == plain.order.get_state()).all()
     for mine, theirs in zip(step.generators, plain.generators, strict=True):
         assert (mine.get_state() == theirs.get_state()).all()
+
+
+# Swapped nodes
+
+
+def test_only_masked_nodes_show_another_nodes_features(small_mixed: Graph) -> None:
+    nodes, mask = small_mixed.num_nodes, torch.zeros(2, small_mixed.num_nodes, dtype=torch.bool)
+    mask[:, :60] = True
+    shown = torch.zeros(2)
+    for source in (whole(small_mixed), batches(small_mixed)):
+        step = step_of(source, 0.0, 0.0, swap_ratio=[0.0, 0.25])
+        seeds = source.batch_of(torch.arange(0, nodes, 2)).part
+        hidden, own = seeds.rows_of(mask), torch.arange(len(seeds.nodes))
+        for _ in range(40):
+            noise, drawers = source.noise(step.generators, step.order, step.ranks)
+            by_token, donors = step._swapped(hidden, seeds, noise, drawers)
+            assert donors is not None
+            swapped = donors != own
+            assert torch.equal(by_token | swapped, hidden)
+            assert not (by_token & swapped).any()
+            assert not swapped[0].any()
+            assert (donors[swapped] < seeds.counts[0]).all()
+            shown += swapped.sum(dim=1) / hidden.sum(dim=1) / 80
+    assert abs(float(shown[1]) - 0.25) < 0.03
+
+
+def test_a_donor_is_any_other_seed() -> None:
+    square = check_graph(torch.eye(4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
+    source = whole(square)
+    step = step_of(source, 0.0, 0.0, swap_ratio=0.9)
+    part, everyone = source.batch_of(torch.arange(4)).part, torch.ones(2, 4, dtype=torch.bool)
+    seen: set[tuple[int, int]] = set()
+    for _ in range(60):
+        _, donors = step._swapped(everyone, part, *source.noise(step.generators, step.order, step.ranks))
+        assert donors is not None
+        seen |= set(enumerate(donors[0].tolist()))
+    assert seen == {(node, donor) for node in range(4) for donor in range(4)}  # itself: shows the token
+
+
+def test_nothing_is_drawn_where_nothing_is_swapped(small_mixed: Graph) -> None:
+    source = whole(small_mixed)
+    step = step_of(source, 0.0, 0.0)
+    before = step.generators[0].get_state()
+    noise, drawers = source.noise(step.generators, step.order, step.ranks)
+    mask = torch.ones(2, small_mixed.num_nodes, dtype=torch.bool)
+    by_token, donors = step._swapped(mask, source.batch_of(torch.arange(3)).part, noise, drawers)
+    assert by_token is mask
+    assert donors is None
+    assert torch.equal(step.generators[0].get_state(), before)

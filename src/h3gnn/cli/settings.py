@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.errors import InputError
-from h3gnn.settings import LARGEST_SEED, SETTINGS, check_arguments, parse_value
+from h3gnn.settings import LARGEST_SEED, NAMED_PRESETS, SETTINGS, check_arguments, parse_value
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
@@ -28,7 +28,8 @@ def _option(name: str, panel: str | None = None, *flags: str, **more: Any) -> An
 PresetOption = Annotated[
     str | None,
     typer.Option(
-        help="Start from named settings: `paper`, a benchmark such as `texas`, or a file of `h3gnn tune`.",
+        help=f"Start from named settings: {', '.join(f'`{name}`' for name in NAMED_PRESETS)}, "
+        "a benchmark such as `texas`, or a file of `h3gnn tune`.",
         rich_help_panel=METHOD,
     ),
 ]

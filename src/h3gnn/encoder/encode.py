@@ -134,7 +134,7 @@ class LayerwiseEncoder:
         sent = self._over_nodes(
             f"sent-{hop}-0", lambda first, last: self._project(first, last, columns), width
         )
-        for layer in range(hop - 1):
+        for layer in range(token.layers - 1):
             before = sent
 
             def pass_on(first: int, last: int, layer: int = layer, before: Tensor = before) -> Tensor:

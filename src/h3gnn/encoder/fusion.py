@@ -88,13 +88,21 @@ class TokenAttention(nn.Module):
     :math:`X + f(\mathrm{Norm}(X))`.
     """
 
-    def __init__(self, models: int, channels: int, heads: int, norm: str, dropout: Sequence[float]) -> None:
+    def __init__(
+        self,
+        models: int,
+        channels: int,
+        heads: int,
+        norm: str,
+        dropout: Sequence[float],
+        activation: str = "gelu",
+    ) -> None:
         super().__init__()
         self.heads, self.norm, self.dropout = heads, norm, list(dropout)
         self.qkv = Linear(models, channels, 3 * channels)
         self.projection = Linear(models, channels, channels)
         self.attention_norm = LayerNorm(models, channels)
-        self.mlp = FeedForward(models, channels, 4 * channels, channels)
+        self.mlp = FeedForward(models, channels, 4 * channels, channels, activation)
         self.mlp_norm = LayerNorm(models, channels)
 
     def reset_parameters(self, generators: Generators) -> None:
@@ -137,12 +145,65 @@ class TokenAttention(nn.Module):
         return mixed.view(models, nodes, count, channels)
 
 
+class HierarchicalAttention(TokenAttention):
+    r"""Two Transformer blocks: the hops' tokens hear one another, then all tokens do (the later version).
+
+    .. math::
+        [X_3, \dots, X_S] &\leftarrow \mathrm{Block}_1([X_3, \dots, X_S]) \\
+        X &\leftarrow \mathrm{Block}_2([X_1, X_2, X_3, \dots, X_S])
+
+    :math:`X_1` and :math:`X_2` are the node's own tokens. Both blocks are as in `TokenAttention`, and the
+    attention that is shown is the second one's.
+    """
+
+    OWN = 2
+
+    def __init__(
+        self,
+        models: int,
+        channels: int,
+        heads: int,
+        norm: str,
+        dropout: Sequence[float],
+        activation: str = "gelu",
+    ) -> None:
+        super().__init__(models, channels, heads, norm, dropout, activation)
+        self.among_hops = TokenAttention(models, channels, heads, norm, dropout, activation)
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Start both blocks anew."""
+        self.among_hops.reset_parameters(generators)
+        super().reset_parameters(generators)
+
+    def keep_shape(self, tokens: int) -> tuple[int, ...]:
+        """Shape of one node's dropout masks: of all pairs of tokens, then of those of the hops."""
+        return (tokens**2 + (tokens - self.OWN) ** 2, self.heads)
+
+    def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Fuse `[models, nodes, tokens, channels]`."""
+        if kept is None:
+            return super().forward(self._first(tokens, None))
+        count, hops = tokens.shape[2], tokens.shape[2] - self.OWN
+        of_all, of_hops = torch.split(kept, [count**2, hops**2], dim=2)
+        shape = kept.shape[:2]
+        tokens = self._first(tokens, of_hops.reshape(*shape, hops, hops, self.heads))
+        return super().forward(tokens, of_all.reshape(*shape, count, count, self.heads))
+
+    def attention(self, tokens: Tensor) -> Tensor:
+        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        return super().attention(self._first(tokens, None))
+
+    def _first(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
+        own, hops = tokens[:, :, : self.OWN], tokens[:, :, self.OWN :]
+        return torch.cat([own, self.among_hops(hops, kept)], dim=2)
+
+
 class TokenMLP(nn.Module):
     """The ablation without attention: one MLP over the concatenated tokens."""
 
-    def __init__(self, models: int, channels: int, tokens: int) -> None:
+    def __init__(self, models: int, channels: int, tokens: int, activation: str = "gelu") -> None:
         super().__init__()
-        self.mlp = FeedForward(models, tokens * channels, 4 * channels, tokens * channels)
+        self.mlp = FeedForward(models, tokens * channels, 4 * channels, tokens * channels, activation)
 
     def reset_parameters(self, generators: Generators) -> None:
         """Start anew."""

@@ -7,7 +7,7 @@ alone. A layer computes in the precision of its input, whatever that of its weig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -72,11 +72,22 @@ class LayerNorm(nn.Module):
         return torch.addcmul(bias.view(shape), normed, weight.view(shape))
 
 
-class FeedForward(nn.Module):
-    """The paper's MLP, `in → hidden → out` with GELU."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": nn.functional.gelu, "relu": nn.functional.relu}
 
-    def __init__(self, models: int, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+
+class FeedForward(nn.Module):
+    """The paper's MLP, `in → hidden → out` with GELU, or another activation."""
+
+    def __init__(
+        self,
+        models: int,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        activation: str = "gelu",
+    ) -> None:
         super().__init__()
+        self.activation = ACTIVATIONS[activation]
         self.input = Linear(models, in_channels, hidden_channels)
         self.output = Linear(models, hidden_channels, out_channels)
 
@@ -88,7 +99,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[models, ..., in]` to `[models, ..., out]`."""
         flat = x.reshape(x.shape[0], -1, x.shape[-1])
-        mapped: Tensor = self.output(nn.functional.gelu(self.input(flat)))
+        mapped: Tensor = self.output(self.activation(self.input(flat)))
         return mapped.view(*x.shape[:-1], -1)
 
 

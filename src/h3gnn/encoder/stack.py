@@ -8,17 +8,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.fusion import TokenAttention, TokenMLP
-from h3gnn.encoder.layers import Generators, uniform_
+from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention, TokenMLP
+from h3gnn.encoder.layers import ACTIVATIONS, Generators, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency
 from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, Part, Projected, WeightedGCN
 
-NORMS = ("residual-post", "post", "pre")
-FUSIONS = ("attention", "mlp")
-OUTPUTS = ("flatten", "first")
-MASK_TOKENS = ("normal", "zero")
-EDGE_WEIGHTS = ("fixed", "free", "learned", "computed")
+WORDS = {
+    "norm": ("residual-post", "post", "pre"),
+    "fusion": ("attention", "hierarchical", "mlp"),
+    "activation": tuple(ACTIVATIONS),
+    "output": ("flatten", "first", "max"),
+    "mask_token": ("normal", "zero"),
+    "edge_weights": ("fixed", "free", "learned", "computed"),
+}
+"""What the options that are words may be."""
 ATTENTION_PLACE, TOKEN_PLACE = 0, 1
 
 
@@ -39,11 +43,13 @@ class EncoderStack(nn.Module):
         channels: width C of a token.
         entries: number of entries of the support, each with a learnable weight.
         hops: K, one weighted-GCN token for each hop 1…K.
+        least_layers: how many layers even the 1-hop token has; at most `hops`.
         hidden_channels: hidden width of the MLP (4C by default) and of the weighted GCNs (C by default).
         heads: attention heads; must divide `channels`.
         norm: `"residual-post"` (paper), `"post"` or `"pre"`.
-        fusion: `"attention"` (paper) or `"mlp"` (ablation).
-        output: `"flatten"` gives D = S·C, `"first"` the first token alone.
+        activation: `"gelu"` or `"relu"` in the MLP of the fusion block.
+        fusion: `"attention"` (paper), `"hierarchical"` (later version) or `"mlp"` (ablation).
+        output: `"flatten"` gives D = S·C, `"first"` the first token alone, `"max"` the largest over tokens.
         batch_norm: batch norm between the layers of a weighted GCN.
         edge_weights: `"free"` (paper), `"learned"`, `"fixed"` or `"computed"`; see `EdgeWeights`.
         token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
@@ -64,9 +70,11 @@ class EncoderStack(nn.Module):
         entries: int,
         *,
         hops: int = 2,
+        least_layers: int = 1,
         hidden_channels: int | None = None,
         heads: int = 4,
         norm: str = "residual-post",
+        activation: str = "gelu",
         fusion: str = "attention",
         output: str = "flatten",
         batch_norm: bool = False,
@@ -81,9 +89,11 @@ class EncoderStack(nn.Module):
         super().__init__()
         self._options: dict[str, Any] = {
             "hops": hops,
+            "least_layers": least_layers,
             "hidden_channels": hidden_channels,
             "heads": heads,
             "norm": norm,
+            "activation": activation,
             "fusion": fusion,
             "output": output,
             "batch_norm": batch_norm,
@@ -92,41 +102,52 @@ class EncoderStack(nn.Module):
             "fuse_in_bfloat16": fuse_in_bfloat16,
             "side_by_side": side_by_side,
         }
-        for name, given, known in (
-            ("norm", norm, NORMS),
-            ("fusion", fusion, FUSIONS),
-            ("output", output, OUTPUTS),
-            ("mask_token", mask_token, MASK_TOKENS),
-            ("edge_weights", edge_weights, EDGE_WEIGHTS),
-        ):
-            if given not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {given!r}")
-        if fusion == "attention" and channels % heads:
+        for name, known in WORDS.items():
+            if self._options[name] not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(repr, known))}, not {self._options[name]!r}"
+                )
+        if fusion != "mlp" and channels % heads:
             raise ValueError(f"channels ({channels}) must be a multiple of heads ({heads})")
+        if least_layers > hops:
+            raise ValueError(f"least_layers ({least_layers}) must not be more than hops ({hops})")
         mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
-        hop_widths = [channels if hop == 1 else hop_width for hop in range(1, hops + 1)]
+        layers = [max(hop, least_layers) for hop in range(1, hops + 1)]
+        hop_widths = [channels if count == 1 else hop_width for count in layers]
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
         self.fuse_in_bfloat16 = fuse_in_bfloat16
         self.token_dropout = per_model(token_dropout, models)
         self.computes_edges = edge_weights == "computed"
-        widths = [channels, mlp_width, *hop_widths, *([2] if self.computes_edges else [])]
-        self.input = InputProjection(models, in_channels, widths, mask_token, side_by_side=side_by_side)
+        widths, reaches = [channels, mlp_width, *hop_widths], [0, *layers]
+        if self.computes_edges:
+            widths, reaches = [*widths, 2], [*reaches, hops]
+        self.input = InputProjection(
+            models, in_channels, widths, reaches, mask_token, side_by_side=side_by_side
+        )
         self.edges = EdgeWeights(models, entries, edge_weights)
         self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
         self.mlp = NodeMLP(models, mlp_width, channels)
         self.hop_tokens = nn.ModuleList(
-            WeightedGCN(models, hop, hop_width, channels, batch_norm) for hop in range(1, hops + 1)
+            WeightedGCN(models, hop, count, hop_width, channels, batch_norm)
+            for hop, count in enumerate(layers, start=1)
         )
         self.fusion: TokenAttention | TokenMLP
-        if fusion == "attention":
-            self.fusion = TokenAttention(models, channels, heads, norm, per_model(attention_dropout, models))
+        if fusion == "mlp":
+            self.fusion = TokenMLP(models, channels, 2 + hops, activation)
         else:
-            self.fusion = TokenMLP(models, channels, 2 + hops)
+            block = HierarchicalAttention if fusion == "hierarchical" else TokenAttention
+            dropped = per_model(attention_dropout, models)
+            self.fusion = block(models, channels, heads, norm, dropped, activation)
 
     @property
     def out_channels(self) -> int:
         """Width D of one model's embedding."""
         return self.channels * (2 + self.hops if self.output == "flatten" else 1)
+
+    @property
+    def fused_tokens(self) -> int:
+        """How many tokens of a node go through a fusion block, those that go through two twice."""
+        return 2 + self.hops * (2 if isinstance(self.fusion, HierarchicalAttention) else 1)
 
     @property
     def device(self) -> torch.device:
@@ -178,6 +199,7 @@ class EncoderStack(nn.Module):
         edge_weights: Tensor,
         mask: Tensor | None = None,
         noise: Noise | None = None,
+        donors: Tensor | None = None,
     ) -> Tensor:
         """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
 
@@ -187,8 +209,13 @@ class EncoderStack(nn.Module):
             edge_weights: `[models, weights]`, of the edges that the part's blocks name.
             mask: bool `[models, nodes of the part]`, whose features are hidden.
             noise: where keep-masks come from; None drops nothing.
+            donors: whose features each node shows, `[models, nodes of the part]`, itself or a seed; None lets
+                each show its own.
         """
-        seen = [run.masked(None if mask is None else mask[:, : run.nodes.shape[1]]) for run in projected]
+        seen = [
+            run.masked(*(None if one is None else one[:, : run.nodes.shape[1]] for one in (mask, donors)))
+            for run in projected
+        ]
         to_linear, to_mlp, *to_others = self.input.widths
         if part.whole:
             seen = list(
@@ -205,10 +232,8 @@ class EncoderStack(nn.Module):
             Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
             for block in blocks
         ]
-        first_layers = [torch.relu(a @ messages) for a, messages in zip(adjacencies, sent, strict=True)]
-        if part.whole:
-            first_layers = list(torch.split(first_layers[0], to_others[: self.hops], dim=-1))
-            adjacencies *= self.hops
+        first_layers = self._first_layers(adjacencies, sent, whole=part.whole)
+        adjacencies = adjacencies * self.hops if part.whole else adjacencies
         linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
         hops = [
             token(first_layer, adjacencies, self.token_dropout, noise, part.nodes)
@@ -219,6 +244,16 @@ class EncoderStack(nn.Module):
             return stacked
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
         return drop(stacked, kept, self.token_dropout)
+
+    def _first_layers(
+        self, adjacencies: Sequence[Adjacency], sent: Sequence[Tensor], *, whole: bool
+    ) -> list[Tensor]:
+        """Return the first layer of each hop's token; in the whole graph one product makes them all."""
+        if whole:
+            widths = self.input.widths[2 : 2 + self.hops]
+            return list(torch.split(torch.relu(adjacencies[0] @ sent[0]), widths, dim=-1))
+        reaches = self.input.reaches[1 : 1 + self.hops]
+        return [torch.relu(adjacencies[reach - 1] @ one) for reach, one in zip(reaches, sent, strict=True)]
 
     def attention_keep(self, nodes: Tensor, noise: Noise | None) -> Tensor | None:
         """Draw the attention's dropout masks for these nodes; None where nothing is dropped."""
@@ -232,7 +267,9 @@ class EncoderStack(nn.Module):
         block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
         fused: Tensor = self.fusion(block_input, kept)
         fused = fused.to(tokens.dtype)
-        return fused.flatten(2) if self.output == "flatten" else fused[:, :, 0]
+        if self.output == "flatten":
+            return fused.flatten(2)
+        return fused[:, :, 0] if self.output == "first" else fused.amax(dim=2)
 
     def attention(self, tokens: Tensor) -> Tensor | None:
         """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""

@@ -66,15 +66,22 @@ class Projected(NamedTuple):
     nodes: Tensor
     token: Tensor
 
-    def masked(self, mask: Tensor | None) -> Tensor:
+    def masked(self, mask: Tensor | None, donors: Tensor | None = None) -> Tensor:
         """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's.
 
         Products with 0 and 1 choose exactly and, unlike `where`, collect the token's gradient in one product.
+
+        Args:
+            mask: who is masked; None is nobody.
+            donors: whose row each node shows, `[models, nodes]`; None lets each show its own.
         """
+        nodes = self.nodes
+        if donors is not None:
+            nodes = nodes.gather(1, donors.unsqueeze(-1).expand_as(nodes))
         if mask is None:
-            return self.nodes
-        hidden = mask.unsqueeze(-1).to(self.nodes.dtype)
-        return (self.nodes * (1 - hidden)).baddbmm_(hidden, self.token)
+            return nodes
+        hidden = mask.unsqueeze(-1).to(nodes.dtype)
+        return (nodes * (1 - hidden)).baddbmm_(hidden, self.token)
 
 
 class InputProjection(nn.Module):
@@ -84,15 +91,32 @@ class InputProjection(nn.Module):
 
     .. math:: \mathrm{where}(\mathcal M, t, X)\, W = \mathrm{where}(\mathcal M, t W, X W),
 
-    the features stay constant, one product :math:`XW` serves all tokens, and masking happens behind it.
+    the features stay constant, one product :math:`XW` serves all tokens, and masking happens behind it; so
+    does the exchange of one node's features for another's, which exchanges rows of :math:`XW`.
     Dropped feature columns are dropped rows of W, :math:`X\,\mathrm{diag}(m)\,W = X\,(\mathrm{diag}(m)\,W)`.
+
+    Args:
+        models: how many.
+        in_channels: number of features.
+        widths: of the linear token, the MLP, each hop's first layer, and what edges are computed from.
+        reaches: within how many hops of the seeds the features are needed, for the two own tokens together
+            and then for each of the others.
+        mask_token: where the mask token starts.
+        side_by_side: how the weights of several models lie in memory.
     """
 
     def __init__(
-        self, models: int, in_channels: int, widths: Sequence[int], mask_token: str, *, side_by_side: bool
+        self,
+        models: int,
+        in_channels: int,
+        widths: Sequence[int],
+        reaches: Sequence[int],
+        mask_token: str,
+        *,
+        side_by_side: bool,
     ) -> None:
         super().__init__()
-        self.widths = list(widths)
+        self.widths, self.reaches = list(widths), list(reaches)
         self.mask_start = mask_token
         weight = torch.empty(models, in_channels, sum(widths))
         if side_by_side:
@@ -122,10 +146,9 @@ class InputProjection(nn.Module):
             return [Projected(*project(part.features, weight, self.mask_token))]
         own, others = self.widths[0] + self.widths[1], self.widths[2:]
         pieces = torch.split(weight, [own, *others], dim=2)
-        counts = [*part.counts, part.counts[-1]][: len(pieces)]
         return [
-            Projected(*project(part.features.first(count), piece, self.mask_token))
-            for count, piece in zip(counts, pieces, strict=True)
+            Projected(*project(part.features.first(part.counts[reach]), piece, self.mask_token))
+            for reach, piece in zip(self.reaches, pieces, strict=True)
         ]
 
 
@@ -210,18 +233,28 @@ class NodeMLP(nn.Module):
 
 
 class WeightedGCN(nn.Module):
-    r"""A weighted GCN of `hops` layers; its output has heard exactly `hops` steps of the graph.
+    r"""A weighted GCN of some layers; its output has heard exactly as many steps of the graph.
 
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
     The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
     other hops: in the whole graph it is the same product for all of them.
+
+    Args:
+        models: how many.
+        hop: which token it makes.
+        layers: one for each hop, or more.
+        hidden_channels: width between layers.
+        channels: width of the last one.
+        batch_norm: batch norm between layers.
     """
 
-    def __init__(self, models: int, hops: int, hidden_channels: int, channels: int, batch_norm: bool) -> None:
+    def __init__(
+        self, models: int, hop: int, layers: int, hidden_channels: int, channels: int, batch_norm: bool
+    ) -> None:
         super().__init__()
-        widths = [hidden_channels] * (hops - 1) + [channels]
-        self.hops = hops
+        widths = [hidden_channels] * (layers - 1) + [channels]
+        self.hop, self.layers = hop, layers
         self.linears = nn.ModuleList(
             Linear(models, width_in, width_out, bias=False) for width_in, width_out in pairwise(widths)
         )
@@ -252,7 +285,7 @@ class WeightedGCN(nn.Module):
         """From the first layer `[models, nodes, hidden]` to the last `[models, seeds, channels]`.
 
         Args:
-            hidden: the first layer of the nodes within `hops - 1` hops.
+            hidden: the first layer of the nodes within `layers - 1` hops.
             adjacencies: towards the nodes within 0, 1, … hops.
             rates: of dropout between layers, one for each model.
             noise: where keep-masks come from; None drops nothing.
@@ -262,10 +295,10 @@ class WeightedGCN(nn.Module):
             if len(self.norms):
                 hidden = self.norms[layer](hidden)
             if noise is not None:
-                place = LAYER_PLACE + 64 * self.hops + layer
+                place = LAYER_PLACE + 64 * self.hop + layer
                 kept = noise.keep(rates, nodes[: hidden.shape[1]], hidden.shape[2:], place)
                 hidden = drop(hidden, kept, rates)
-            hidden = torch.relu(adjacencies[self.hops - 2 - layer] @ linear(hidden))
+            hidden = torch.relu(adjacencies[self.layers - 2 - layer] @ linear(hidden))
         return hidden
 
 

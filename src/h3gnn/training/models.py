@@ -54,7 +54,7 @@ def default_chunk(device: torch.device, models: int) -> int:
 def _may_keep(student: EncoderStack, source: Source) -> bool:
     """Say whether there is memory for what the fusion block computes for all nodes of a step."""
     heads = getattr(student.fusion, "heads", 0)
-    each = fusion_bytes(student.models, 2 + student.hops, student.channels, heads)
+    each = fusion_bytes(student.models, student.fused_tokens, student.channels, heads)
     each = each // 2 if student.fuse_in_bfloat16 else each
     return each * source.in_a_step <= KEPT_SHARE * free_bytes(source.device)
 
@@ -75,9 +75,11 @@ class Shape(_FromSettings):
 
     channels: int
     hops: int
+    least_layers: int
     hidden_channels: int | None
     heads: int
     norm: str
+    activation: str
     fusion: str
     output: str
     batch_norm: bool
@@ -132,6 +134,7 @@ class Training(_FromSettings):
 
     objective: Sequence[str]
     targets: str
+    loss: str
     feature_drop: PerModel
     edge_drop: PerModel
     teacher_mode: str
@@ -140,6 +143,7 @@ class Training(_FromSettings):
     mask_ratio: PerModel
     exploit_ratio: PerModel
     mask_size: str
+    swap_ratio: PerModel
     mask_warmup: int
     epochs: int
     learning_rate: PerModel
@@ -294,7 +298,7 @@ def stack_step(
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    committee = Committee(training.objective, student, training.targets)
+    committee = Committee(training.objective, student, training.targets, training.loss)
     committee.reset_parameters(drawing)
     committee.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
@@ -327,6 +331,7 @@ def stack_step(
         source,
         per_model(training.feature_drop, models),
         per_model(training.edge_drop, models),
+        per_model(training.swap_ratio, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         _order(source, seeds),
         chunk or default_chunk(device, models),

@@ -80,6 +80,12 @@ class Objective(nn.Module):
             on in chunks.
         views: the chances with which the student's view drops feature columns and edges and masks nodes,
             where the user leaves them to the objective.
+
+    Args:
+        models: how many models are asked so.
+        student: the stack that they stand in.
+        targets: "standardized" or "plain".
+        loss: by which of `LOSSES` `LatentPrediction` compares.
     """
 
     needs_teacher: ClassVar[bool] = False
@@ -87,9 +93,9 @@ class Objective(nn.Module):
     node_by_node: ClassVar[bool] = True
     views: ClassVar[dict[str, float]] = {"feature_drop": 0.0, "edge_drop": 0.0, "mask_ratio": 0.5}
 
-    def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
+    def __init__(self, models: int, student: EncoderStack, targets: str, loss: str = "squared") -> None:
         super().__init__()
-        self.models, self.standardized = models, targets == "standardized"
+        self.models, self.standardized, self.difference = models, targets == "standardized", LOSSES[loss]
         self.in_bfloat16 = student.fuse_in_bfloat16
 
     def reset_parameters(self, generators: Generators) -> None:
@@ -114,19 +120,22 @@ class LatentPrediction(Objective):
 
     With `targets="standardized"` the distance is to :math:`\hat T(v)`: a plain distance can fall by shrinking
     whatever is hard to predict. In mini-batches mean and variance are the batch's, over all processes.
+
+    The released code has two more losses, `"cosine"`, :math:`1 - \cos(S(v), T(v))`, and `"scaled-cosine"`,
+    its square (GraphMAE's :math:`\gamma = 2`), by which an easy node counts for less.
     """
 
     needs_teacher = True
     views: ClassVar[dict[str, float]] = {"feature_drop": 0.2, "edge_drop": 0.4, "mask_ratio": 0.1}
 
     def compare(self, view: View) -> Compare:
-        """Return the squared distance to the teacher's embedding."""
+        """Return how far each node is from the teacher's embedding."""
         if not self.standardized:
             teacher = view.teacher
             assert teacher is not None
-            return lambda embedding, rows: squared_distance(embedding, teacher(rows))
+            return lambda embedding, rows: self.difference(embedding, teacher(rows))
         target = standardize(view.target(), view.ranks)
-        return lambda embedding, rows: squared_distance(embedding, target[:, rows])
+        return lambda embedding, rows: self.difference(embedding, target[:, rows])
 
 
 class Decorrelation(Objective):
@@ -174,8 +183,8 @@ class HiddenEdges(Objective):
     views: ClassVar[dict[str, float]] = {"feature_drop": 0.0, "edge_drop": 0.7, "mask_ratio": 0.0}
     MOST = 20_000
 
-    def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
-        super().__init__(models, student, targets)
+    def __init__(self, models: int, student: EncoderStack, *how: str) -> None:
+        super().__init__(models, student, *how)
         self.head = FeedForward(models, student.out_channels, student.channels, 1)
 
     def compare(self, view: View) -> Compare:
@@ -226,8 +235,8 @@ class NeighbourPrediction(Objective):
     temperature = 0.75
     SAMPLED = 1024
 
-    def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
-        super().__init__(models, student, targets)
+    def __init__(self, models: int, student: EncoderStack, *how: str) -> None:
+        super().__init__(models, student, *how)
         self.head = Linear(models, student.out_channels, student.out_channels)
 
     def compare(self, view: View) -> Compare:
@@ -251,8 +260,8 @@ class FeatureReconstruction(Objective):
     .. math:: \mathcal L_{E-D} = \frac1N \sum_v \lVert D(S(v)) - x_v \rVert_2^2
     """
 
-    def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
-        super().__init__(models, student, targets)
+    def __init__(self, models: int, student: EncoderStack, *how: str) -> None:
+        super().__init__(models, student, *how)
         columns = student.input.weight.shape[1]
         self.decoder = FeedForward(models, student.out_channels, student.channels, columns)
 
@@ -272,10 +281,9 @@ class MaskedReconstruction(Objective):
 
     needs_pairs = True
     node_by_node = False
-    sharpness = 2
 
-    def __init__(self, models: int, student: EncoderStack, targets: str) -> None:
-        super().__init__(models, student, targets)
+    def __init__(self, models: int, student: EncoderStack, *how: str) -> None:
+        super().__init__(models, student, *how)
         self.inner = Linear(models, student.out_channels, student.channels, bias=False)
         self.outer = Linear(models, student.channels, student.input.weight.shape[1])
 
@@ -288,7 +296,7 @@ class MaskedReconstruction(Objective):
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             hidden = self.inner(embedding).masked_fill(view.mask[..., None], 0.0)
             rebuilt = self.outer(view.batch.neighbour_mean(hidden))
-            return share * (1 - cosine_similarity(rebuilt, wanted[None], dim=2)).pow(self.sharpness)
+            return share * scaled_cosine(rebuilt, wanted[None])
 
         return shares
 
@@ -323,16 +331,21 @@ class Committee(nn.Module):
         names: the objective of each model.
         student: the stack.
         targets: "standardized" or "plain".
+        loss: of the objective "teacher".
     """
 
-    def __init__(self, names: Sequence[str], student: EncoderStack, targets: str) -> None:
+    def __init__(
+        self, names: Sequence[str], student: EncoderStack, targets: str, loss: str = "squared"
+    ) -> None:
         super().__init__()
         runs: list[tuple[str, range]] = []
         for model, name in enumerate(names):
             first = runs.pop()[1].start if runs and runs[-1][0] == name else model
             runs.append((name, range(first, model + 1)))
         self.runs = [models for _, models in runs]
-        self.members = nn.ModuleList(OBJECTIVES[name](len(models), student, targets) for name, models in runs)
+        self.members = nn.ModuleList(
+            OBJECTIVES[name](len(models), student, targets, loss) for name, models in runs
+        )
         self.teachers = sum(len(models) for one, models in self if one.needs_teacher)
         if any(one.needs_teacher and models.stop > self.teachers for one, models in self):
             raise ValueError("models with a teacher must stand before those without one")
@@ -390,6 +403,23 @@ class Committee(nn.Module):
 def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
     """Return the squared distance of each row, `[models, rows, D]` to `[models, rows]`."""
     return mse_loss(embedding, target.expand_as(embedding), reduction="none").sum(dim=-1)
+
+
+def cosine_distance(embedding: Tensor, target: Tensor) -> Tensor:
+    """Return 1 − cos of each row, at least 0 whatever rounding does."""
+    return (1 - cosine_similarity(embedding, target, dim=-1)).clamp_min(0)
+
+
+def scaled_cosine(embedding: Tensor, target: Tensor, sharpness: int = 2) -> Tensor:
+    """Return (1 − cos)^γ of each row."""
+    return (1 - cosine_similarity(embedding, target, dim=-1)).pow(sharpness)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squared": squared_distance,
+    "cosine": cosine_distance,
+    "scaled-cosine": scaled_cosine,
+}
 
 
 def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.stack import EncoderStack
+from h3gnn.encoder.tokens import Part
+from h3gnn.masking import draw
 from h3gnn.training.batches import Batch, Source
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges
@@ -17,8 +19,8 @@ from h3gnn.training.objectives import Committee, Compare, View
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.teacher import Teacher
 
-COLUMN_PLACE = (1 << 20) + 1
-"""Where the noise that drops feature columns is drawn."""
+COLUMN_PLACE, SWAP_PLACE = (1 << 20) + 1, (1 << 20) + 2
+"""Where the noise is drawn that drops feature columns, and that picks the nodes to show as another."""
 
 MaskStrategy = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
 """From difficulty `[models, nodes]` and one generator per model to a mask, bool `[models, nodes]`."""
@@ -40,6 +42,7 @@ class Step:
         source: the graph, batch by batch.
         feature_drop, edge_drop: the chances with which each model's student does not see a feature column or
             an edge.
+        swap_ratio: the chances with which a masked node shows another node's features, not the mask token.
         generators: one per model, on the source's device.
         order: for the order of nodes, what is sampled, and the noise of batches; the same in every process.
         chunk: how many nodes the fusion block sees at a time.
@@ -60,6 +63,7 @@ class Step:
         source: Source,
         feature_drop: Sequence[float],
         edge_drop: Sequence[float],
+        swap_ratio: Sequence[float],
         generators: Sequence[torch.Generator],
         order: torch.Generator,
         chunk: int,
@@ -70,6 +74,7 @@ class Step:
         self.student, self.teacher, self.committee = student, teacher, committee
         self.optimizer, self.edges, self.source = optimizer, edges, source
         self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
+        self.swap_ratio = list(swap_ratio)
         self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
         self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
@@ -113,7 +118,8 @@ class Step:
         hidden = part.rows_of(mask)
         weights, pairs_kept = self._seen_edges(batch, noise)
         projected = student.project(part, self._seen_columns(noise))
-        tokens = student.tokens(projected, part, weights, hidden, noise)
+        by_token, donors = self._swapped(hidden, part, noise, drawers)
+        tokens = student.tokens(projected, part, weights, by_token, noise, donors)
         nodes = part.seeds if batch.compared is None else batch.compared
         tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
         teacher = None
@@ -142,6 +148,22 @@ class Step:
             if kept is None
             else drop(torch.ones_like(kept, dtype=self.difficulty.dtype), kept, self.feature_drop)
         )
+
+    def _swapped(
+        self, hidden: Tensor, part: Part, noise: Noise, drawers: Sequence[torch.Generator]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Pick masked nodes that show the features of another node, any of the seeds.
+
+        Returns:
+            Who shows the mask token, bool `[models, nodes]`, and whose features each node shows; None where
+            each shows its own.
+        """
+        kept = noise.keep(self.swap_ratio, part.nodes, (), SWAP_PLACE)
+        if kept is None:
+            return hidden, None
+        own, seeds = torch.arange(hidden.shape[1], device=hidden.device), part.counts[0]
+        ahead = (draw(drawers, len(own), hidden.device) * (seeds - 1)).long().clamp_max_(max(0, seeds - 2))
+        return hidden & kept, torch.where(hidden & ~kept, (own + 1 + ahead) % seeds, own)
 
     def _seen_edges(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor | None]:
         """Return the students' edge weights, with some edges dropped, and which pairs are kept."""
