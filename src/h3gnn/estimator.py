@@ -697,17 +697,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if self.batch_size is not None:
             return None, None
         with torch.device("meta"):
-            widths = self._stack(1, entries=0).input.widths
+            one = self._stack(1, entries=0)
         size = Size(
             nodes=self.graph_.num_nodes,
             entries=self.support_.entries,
             features=self.n_features_in_,
             channels=self.channels,
             hops=self.hops,
-            first_width=sum(widths),
-            mlp_width=widths[1],
+            first_width=sum(one.input.widths),
+            mlp_width=one.input.widths[1],
             heads=self.heads,
             models=self.n_models,
+            fused_tokens=one.fused_tokens,
         )
         if self.memory is None:
             check_fits(size, device)

@@ -48,6 +48,9 @@ def test_where_not_all_fit_the_most_changed_stay() -> None:
     assert heard.crow.tolist() == [0, 0, 2, 3, 5]
     assert heard.sources.tolist() == [0, 2, 0, 0, 1]  # node 3 lets go of the edge that did not change
     assert heard.total.tolist() == [0, 2, 1, 3]
+    turned = np.array([*WEIGHT[:5], -0.5])  # as large as it was, the other way round
+    heard = heard_by(RECEIVERS, SOURCES, turned, START, np.arange(4), most=5)
+    assert heard.sources.tolist() == [0, 2, 0, 1, 2]
 
 
 def test_changes_by_kind_of_edge() -> None:

@@ -58,6 +58,16 @@ def test_arrays_come_back_from_the_packer() -> None:
     assert array(told["coarse"], content).tolist() == [127, 255, 254]
 
 
+def test_weights_below_nothing_are_kept_as_they_are() -> None:
+    findings = made_up_findings(20)
+    assert findings.heard is not None
+    weight = np.linspace(-2.4, 1.5, len(findings.heard.weight), dtype=np.float32)
+    turned = replace(findings, heard=replace(findings.heard, weight=weight))
+    told, content = data_of(render_page(turned, made_up_maps(turned)))
+    kept = told["heard"]["weight"]
+    np.testing.assert_allclose(kept["low"] + kept["step"] * array(kept, content), weight, atol=0.01)
+
+
 def test_the_page_names_no_address_and_is_small() -> None:
     page = made_up_page(50_000)
     assert len(page) < 6 * 2**20

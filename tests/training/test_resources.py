@@ -55,6 +55,7 @@ SIZE = Size(
     mlp_width=256,
     heads=4,
     models=1,
+    fused_tokens=4,
 )
 
 

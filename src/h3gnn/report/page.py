@@ -196,7 +196,7 @@ def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
     return {
         "crow": packer.whole(heard.crow),
         "sources": packer.whole(heard.sources),
-        "weight": packer.scaled(heard.weight, low=min(0.0, heard.weight.min(initial=0.0)), kind=COARSE),
+        "weight": packer.scaled(heard.weight, low=float(heard.weight.min(initial=0.0)), kind=COARSE),
         "change": packer.scaled(heard.weight / heard.start - 1),
         "total": packer.whole(heard.total),
     }

@@ -126,6 +126,7 @@ class Size:
     mlp_width: int
     heads: int
     models: int
+    fused_tokens: int
 
     @property
     def tokens(self) -> int:
@@ -144,7 +145,7 @@ class Size:
 
     def per_chunk_node(self) -> int:
         """Bytes per node of a chunk."""
-        return fusion_bytes(self.models, self.tokens, self.channels, self.heads)
+        return fusion_bytes(self.models, self.fused_tokens, self.channels, self.heads)
 
     def outside_chunk(self) -> int:
         """Bytes of a full-graph training before the first chunk."""
