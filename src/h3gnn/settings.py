@@ -407,6 +407,13 @@ def preset_names() -> list[str]:
     return [*NAMED_PRESETS, *tuned_presets()]
 
 
+def tuned_on(name: str) -> str | None:
+    """Return the hash of the graph on whose splits, all together, a preset was chosen; None for any other."""
+    made = _content(name).get("tuned", {})
+    together = made.get("objective") != "label-free" and made.get("protocol") != "no labels"
+    return made.get("sha256") if together else None
+
+
 def preset(name: str) -> dict[str, Any]:
     """Return the settings that a preset sets.
 
@@ -416,8 +423,13 @@ def preset(name: str) -> dict[str, Any]:
     Raises:
         InputError: when there is no such preset, or the file is none.
     """
+    return {**BEFORE, **_content(name)["params"]}
+
+
+def _content(name: str) -> dict[str, Any]:
+    """Return what a shipped preset, or one in a file, holds."""
     if name in _shipped():
-        return {**BEFORE, **_shipped()[name]["params"]}
+        return _shipped()[name]
     if not name.endswith(".json"):
         names = ", ".join(preset_names())
         raise InputError(f"there is no preset {name!r}; the presets are {names}, or a file of `h3gnn tune`")
@@ -429,4 +441,4 @@ def preset(name: str) -> dict[str, Any]:
         raise InputError(f"{name} cannot be read as a preset: {error}") from None
     kept = parse_json(content, name, InputError, "is not a preset")
     check_values(PRESET, kept, name, InputError, "is not a preset")
-    return {**BEFORE, **kept["params"]}
+    return dict(kept)

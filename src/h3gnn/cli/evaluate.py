@@ -14,6 +14,7 @@ from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
 from h3gnn.cli.output import say, stages
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
+from h3gnn.settings import tuned_on
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
@@ -23,7 +24,8 @@ PANEL = "The evaluation"
 ProtocolOption = Annotated[
     str,
     typer.Option(
-        help="validation, or published (chosen on test nodes, only to compare with the paper).",
+        help="validation, nested (with --trials, each split chooses settings by its own nodes alone), or "
+        "published (chosen on test nodes, only to compare with the paper).",
         rich_help_panel=PANEL,
     ),
 ]
@@ -37,6 +39,14 @@ ProbeOption = Annotated[
 ]
 SeedsOption = Annotated[
     int, typer.Option(help="With --preset: train so many times.", min=1, rich_help_panel=PANEL)
+]
+TrialsOption = Annotated[
+    int,
+    typer.Option(
+        help="With --protocol nested and --preset: so many settings are tried around the preset.",
+        min=1,
+        rich_help_panel=PANEL,
+    ),
 ]
 TopOption = Annotated[
     int | None,
@@ -65,6 +75,7 @@ def evaluate(
     top: TopOption = None,
     preset: settings.PresetOption = None,
     seeds: SeedsOption = 10,
+    trials: TrialsOption = 1,
     epochs: settings.EpochsOption = None,
     models: settings.ModelsOption = None,
     set_: settings.SetOption = None,
@@ -85,6 +96,8 @@ def evaluate(
     """
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
+    if trials > 1 and (preset is None or protocol != "nested"):
+        raise InputError("--trials is for --preset NAME --protocol nested: there each split chooses")
     if preset is not None:
         if embeddings is not None and source.graph is not None:
             raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
@@ -92,7 +105,7 @@ def evaluate(
         model = settings.build_estimator(
             preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
         )
-        result = _of_preset(model, preset, source.benchmark, _load(source), seeds, how)
+        result = _of_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
         if epochs is not None or models is not None or set_:
             raise InputError("--epochs, --models and --set change what is trained: give --preset as well")
@@ -114,10 +127,12 @@ def evaluate(
 def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     """Refuse names that do not exist before any work is done; else return how to evaluate."""
     from h3gnn.evaluation.judge import find_probe
-    from h3gnn.evaluation.protocols import find_protocol
+    from h3gnn.evaluation.protocols import NESTED, find_protocol
 
-    protocol = find_protocol(how["protocol"])
+    protocol = NESTED if trains and how["protocol"] == NESTED.name else find_protocol(how["protocol"])
     rule = protocol.epoch_rule(how["epoch_rule"])
+    if protocol is NESTED and rule != "last":
+        raise InputError("--protocol nested looks at the last epoch: leave out --epoch-rule")
     find_probe(how["probe"])
     if not trains and rule in ("validation", "label-free"):
         raise InputError(f"--epoch-rule {rule} needs the epochs of a training: give --preset NAME")
@@ -132,9 +147,12 @@ def _load(source: Source) -> Graph:
 
 
 def _of_preset(
-    model: Any, preset: str, name: str | None, graph: Graph, seeds: int, how: dict[str, Any]
+    model: Any, preset: str, name: str | None, graph: Graph, seeds: int, trials: int, how: dict[str, Any]
 ) -> Result:
+    from h3gnn.evaluation.protocols import NESTED, POOLED, VALIDATION
+    from h3gnn.experiments.allowances import Allowance
     from h3gnn.experiments.methods import METHODS
+    from h3gnn.experiments.nested import run_nested
     from h3gnn.experiments.outlook import duration
     from h3gnn.experiments.run import run_method
 
@@ -149,16 +167,25 @@ def _of_preset(
     say(
         f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes, {graph.num_splits} splits"
     )
-    return run_method(
-        replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe")),
-        graph,
-        seeds=range(seeds),
-        model=model.set_params(verbose=True),
-        device=model.device,
-        name=name,
-        watch=watch,
-        **how,
-    )
+    method = replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe"))
+    given = {
+        "seeds": range(seeds),
+        "model": model.set_params(verbose=True),
+        "device": model.device,
+        "name": name,
+    }
+    pooled = tuned_on(preset) == graph.provenance.sha256
+    if how["protocol"] is NESTED:
+        if pooled:
+            raise InputError(
+                f"the preset {preset} was chosen by all splits of this graph together, which is `pooled` and "
+                "not `nested`: start from `single`, `quick` or another preset, and give --trials"
+            )
+        method = method if trials > 1 else replace(method, ranges={})
+        found = run_nested(method, graph, allowance=Allowance(trials), top=how["top"], watch=watch, **given)
+        return found.results[NESTED.name]
+    result = run_method(method, graph, watch=watch, **given, **how)
+    return replace(result, protocol=POOLED.name) if pooled and how["protocol"] is VALIDATION else result
 
 
 def _of_embedding(

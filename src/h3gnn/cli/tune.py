@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import optuna
 
     from h3gnn.experiments.spaces import Space
+    from h3gnn.experiments.tune import Tuned
     from h3gnn.graphs.graph import Graph
 
 STORAGE = "sqlite:///h3gnn-studies.db"
@@ -44,6 +45,13 @@ def tune(
     ] = None,
     trials: Annotated[int, _option("Configurations to try in all.", min=1)] = 100,
     minutes: Annotated[float | None, _option("Ask for no more after so long.")] = None,
+    protocol: Annotated[
+        str,
+        _option(
+            "pooled (one search for all splits), or nested (settings drawn beforehand; each split's own "
+            "choice tells what tuning is worth on unseen nodes)."
+        ),
+    ] = "pooled",
     objective: Annotated[
         str,
         _option(
@@ -102,9 +110,10 @@ def tune(
     from h3gnn.experiments.tune import open_study
     from h3gnn.experiments.tune import tune as run
     from h3gnn.experiments.tuning import Budget
-    from h3gnn.storage.files import write_atomically
     from h3gnn.training.resources import pick_device
 
+    if protocol not in ("pooled", "nested"):
+        raise InputError(f"there is no protocol {protocol!r} to tune by: pooled or nested")
     for path in (out, record):
         if path is not None:
             settings.check_output(path, (".json",))
@@ -114,6 +123,11 @@ def tune(
     budget = Budget(trials, at_once, of_trial, parse_epochs(epochs), seconds)
     loaded = source.load()
     name = study or _study_name(loaded, objective)
+    if protocol == "nested":
+        _tune_from_list(
+            loaded, chosen, trials, seconds, objective, models, name, seed, device, out, record, as_json
+        )
+        return
     opened = open_study(loaded, name, storage, objective, seed)
     say(
         f"{trials} trials of up to {budget.rungs[-1]} epochs on {loaded.num_nodes:,} nodes, {at_once} at once"
@@ -137,19 +151,69 @@ def tune(
             told=_watching(bar),
             looked=lambda epoch: bar(description=f"trials (these at epoch {epoch} of {budget.rungs[-1]})"),
         )
-    preset = found.preset(None if record is None else record.name)
-    write_atomically(out, _text(out, preset))
-    if record is not None:
-        command = ["h3gnn", *map(without_secrets, sys.argv[1:])]
-        write_atomically(record, _text(record, {**preset, "command": command, **found.record}))
+    _write(found, out, record)
     if as_json:
-        typer.echo(json.dumps(preset, indent=2))
+        typer.echo(json.dumps(found.preset(None if record is None else record.name), indent=2))
         return
     typer.echo(
         f"{loaded.provenance.source}: {found.made['trials']} trials, best {objective} score "
         f"{found.made['score']:.4f} after {found.params['epochs']} epochs with {models} model(s)"
     )
     typer.echo(f"wrote {out}; use it with `h3gnn fit … --preset {out}`")
+
+
+def _from_list(
+    graph: Graph,
+    space: Space,
+    trials: int,
+    seconds: float | None,
+    models: int,
+    name: str,
+    seed: int,
+    device: str,
+) -> Tuned:
+    """Try settings that are drawn beforehand, and let each split choose."""
+    from h3gnn.experiments.allowances import Allowance
+    from h3gnn.experiments.listed import tune_from_list
+
+    say(f"up to {trials} settings on {graph.num_nodes:,} nodes; {graph.num_splits} split(s) choose")
+    with progress() as add_bar:
+        bar = add_bar("settings", 1.0)
+        return tune_from_list(
+            graph,
+            space,
+            Allowance(trials, seconds, seed=seed),
+            models=models,
+            study=name,
+            device=device,
+            seed=seed,
+            watch=lambda share: bar(completed=share),
+        )
+
+
+def _tell_list(found: Tuned, graph: Graph, out: Path, record: Path | None, as_json: bool) -> None:
+    """Write what all splits like best, and say what tuning so is worth on unseen nodes."""
+    _write(found, out, record)
+    if as_json:
+        typer.echo(json.dumps(found.preset(None if record is None else record.name), indent=2))
+        return
+    worth = found.made["nested"]
+    typer.echo(
+        f"{graph.provenance.source}: {found.made['trials']} settings; tuned like this, test accuracy is "
+        f"{100 * worth['test_mean']:.1f} ± {100 * worth['test_std']:.1f} % (nested: each split's own choice)"
+    )
+    typer.echo(f"wrote {out}, what all splits together like best; use it with `h3gnn fit … --preset {out}`")
+
+
+def _write(found: Tuned, out: Path, record: Path | None) -> None:
+    """Write the preset, and the record of the search where one is asked for."""
+    from h3gnn.storage.files import write_atomically
+
+    preset = found.preset(None if record is None else record.name)
+    write_atomically(out, _text(out, preset))
+    if record is not None:
+        command = ["h3gnn", *map(without_secrets, sys.argv[1:])]
+        write_atomically(record, _text(record, {**preset, "command": command, **found.record}))
 
 
 def parse_epochs(text: str) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from h3gnn.evaluation.criteria import (
     ValidationAccuracy,
 )
 from h3gnn.evaluation.limits import ONE_CLASS, LabelWarning, usable_splits
+from h3gnn.evaluation.protocols import POOLED
 from h3gnn.experiments.spaces import Space, with_objectives
 from h3gnn.experiments.studies import connect, finished, storage_faults
 from h3gnn.experiments.trials import check_trials
@@ -224,7 +225,7 @@ def _made(graph: Graph, study: optuna.Study, objective: str, seed: int) -> dict[
         "study": study.study_name,
         "graph": graph.provenance.source,
         "sha256": graph.provenance.sha256,
-        "protocol": "no labels" if objective == "label-free" else "validation",
+        "protocol": "no labels" if objective == "label-free" else POOLED.name,
         "objective": objective,
         "trials": finished(study),
         "seed": seed,
