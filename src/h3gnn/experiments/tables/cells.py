@@ -124,7 +124,7 @@ class Scope:
             InputError: without a preset, unless the look is quick, which then takes the defaults.
         """
         name = graph if purpose is None else f"{graph}-{purpose}"
-        if name in tuned_presets():
+        if name == "paper" or name in tuned_presets():
             params = H3GNN.from_preset(name, **changes).get_params()
         elif self.quick:
             params = H3GNN(**changes).get_params()
@@ -225,8 +225,9 @@ def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Li
 
 
 def _convergence(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-    params, seeds = scope.settings_of(graph, **entry.changes), scope.seeds_up_to(table.seeds or 1)
-    return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits, alone=True),))]
+    params = scope.settings_of(table.preset or graph, **entry.changes)
+    seeds = scope.seeds_up_to(table.seeds or 1)
+    return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits),))]
 
 
 def _statistics(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:

@@ -24,12 +24,8 @@ from h3gnn.experiments import workers
 from h3gnn.experiments.run import build_judge, run_method
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables.cells import Cell, baseline
-from h3gnn.experiments.tables.measures import (
-    look_epochs,
-    run_convergence,
-    run_efficiency,
-    run_statistics,
-)
+from h3gnn.experiments.tables.measures import look_epochs, run_efficiency, run_statistics
+from h3gnn.experiments.tables.theory import run_convergence
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.storage.files import Record, rounded, versions

@@ -53,6 +53,7 @@ class Table:
         measure: what is shown: "probe", or a measure of k-means.
         seeds: training runs of a row; None for as many as its graph and preset have usually.
         purpose: which of a graph's presets.
+        preset: the one that is used on every graph, in place of each graph's own.
         picture: whether a picture is drawn from the rows.
     """
 
@@ -66,6 +67,7 @@ class Table:
     measure: str = "probe"
     seeds: int | None = None
     purpose: str | None = None
+    preset: str | None = None
     picture: bool = False
 
 
