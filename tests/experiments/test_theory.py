@@ -95,9 +95,10 @@ def test_gradients_of_a_quadratic_change_as_its_curvature_says() -> None:
     descent.look(0)
     # the step is −0.1 · (4, 1, 3), the gradient's change that times (4, 1, 3)
     assert descent.changes["smoothness"][0].item() == pytest.approx(math.sqrt((256 + 1) / (16 + 1)))
-    assert descent.changes["convexity"][0].item() == pytest.approx((64 + 1 + 27) / (16 + 1 + 9))
     assert descent.changes["coupling"][0].item() == 0
     assert torch.equal(quadratic.place(), before)
+    # from the limit at 0 to (1, 1, 1), where the gradient is (4, 1, 3)
+    assert descent.measured([before, torch.zeros(1, 3)])["convexity"] == [[pytest.approx(8 / 3)]]
 
 
 def test_the_largest_rate_is_taken_with_which_the_loss_falls() -> None:

@@ -213,7 +213,8 @@ def draw_theory(rows: Rows) -> Any:
             shift, error = (np.mean(row["masks"][state][name], axis=0) for name in ("shift", "error"))
             own[2].plot(shift, error, style, markersize=3, lw=1.5, **look)
         _band(own[3], epochs, row["gradients"]["smoothness"], **look)
-        own[3].set(yscale="log")
+        own[3].set_yscale("log")
+        own[3].tick_params(which="both", labelsize=8)
         _band(own[4], epochs, 100 * np.array(row["validation"]), **look)
     for place, axis in np.ndenumerate(axes):
         side, column = place
@@ -225,10 +226,10 @@ def draw_theory(rows: Rows) -> Any:
 
 
 SIDES_OF_THEORY = (
-    ("distance to the limit", "epochs"),
-    ("gap of the loss", "epochs"),
-    ("relative error", "relative shift of the features by the mask"),
-    ("change of the encoder's\ngradient per step", "epochs of gradient descent"),
+    ("A: distance to the limit", "epochs"),
+    ("A: gap of the loss", "epochs"),
+    ("B: relative error", "relative shift δ by the mask"),
+    ("C: change of the encoder's\ngradient per step", "epochs of gradient descent"),
     ("validation accuracy, %", "epochs with Adam"),
 )
 """What stands at the vertical and the horizontal axis of each row of `draw_theory`."""

@@ -147,8 +147,8 @@ class Claim:
 CLAIMS = (
     Claim(
         "Assumption",
-        "the loss is strongly convex in the parameters, measured as the least curvature along a step of "
-        "descent",
+        "the loss is strongly convex in the parameters, measured as the least of "
+        "⟨∇L, Φ − Φ*⟩ / ‖Φ − Φ*‖² under descent, which the proof needs to be above 0",
         "As stated it is about the encoder, whose gradient is a matrix: its product with a step is not "
         "defined. And no network with hidden channels has one optimum: two channels exchanged give another "
         "with the same loss.",
@@ -315,7 +315,7 @@ def bounds(rows: Sequence[Row]) -> Cells:
     """Return how the error grows with the mask before and after training, and how the gradient changes."""
     return [
         "graph", "objective", "untrained: slope", "intercept", "trained: slope", "intercept", "L_E", "L_D",
-        "gradient per step", "least curvature", "share of the other's step",
+        "gradient per step", "least convexity", "share of the other's step",
     ], list(_bounds(rows))  # fmt: skip
 
 

@@ -197,21 +197,22 @@ class LossRoseError(Exception):
 class Descent:
     r"""Gradient descent, :math:`\theta_{t+1} = \theta_t - \eta \nabla L(\theta_t)`; the teacher follows.
 
-    With :math:`\Delta` for the change over one step, `changes` holds at each look and for each model
+    With :math:`\Delta` for the change over one step, it measures at each look and for each model
 
     - `smoothness`, :math:`\lVert\Delta\nabla L\rVert / \lVert\Delta\Theta_{enc}\rVert` of the encoder: at
       most the theorem's β;
-    - `convexity`, :math:`\langle\Delta\nabla L, \Delta\theta\rangle / \lVert\Delta\theta\rVert^2`: at least
-      its μ, and no convex loss has it below 0;
-    - `coupling`, the change of the encoder's gradient when decoder or teacher alone makes its step, as a
-      share of :math:`\lVert\Delta\nabla L\rVert`.
+    - `convexity`, :math:`\langle\nabla L, \theta - \theta^*\rangle / \lVert\theta - \theta^*\rVert^2`, which
+      the proof needs to be at least μ; no convex loss has it below 0;
+    - `coupling`, the change of the encoder's gradient when decoder or teacher adds its step to the encoder's,
+      as a share of :math:`\lVert\Delta\nabla L\rVert`.
     """
 
     def __init__(self, asked: Asked, rate: float) -> None:
         self.asked, self.rate = asked, rate
         self.width = flat(asked.encoder_parameters).shape[1]
         self.gradient, self.start = self._gradient()
-        self.changes: dict[str, list[Tensor]] = {"smoothness": [], "convexity": [], "coupling": []}
+        self.slopes: list[Tensor] = []
+        self.changes: dict[str, list[Tensor]] = {"smoothness": [], "coupling": []}
 
     def _gradient(self) -> tuple[Tensor, Tensor]:
         """Return the gradient `[models, parameters]`, the encoder's first, and the loss of each model."""
@@ -251,11 +252,19 @@ class Descent:
         put_back(asked.others, others)
         alone = self._gradient()[0]
         put_back(moved, kept)
-        change, mine = after - before, slice(0, self.width)
-        size = change[:, mine].norm(dim=1)
+        mine = slice(0, self.width)
+        size = (after - before)[:, mine].norm(dim=1)
+        self.slopes.append(before)
         self.changes["smoothness"].append(size / moves[:, mine].norm(dim=1))
-        self.changes["convexity"].append((change * moves).sum(dim=1) / moves.square().sum(dim=1))
         self.changes["coupling"].append((after - alone)[:, mine].norm(dim=1) / size)
+
+    def measured(self, places: Sequence[Tensor]) -> dict[str, Numbers]:
+        """Return what was measured, each `[models][looks]`, given the places at the looks and the limit."""
+        ways = [place - places[-1] for place in places[: len(self.slopes)]]
+        pairs = zip(ways, self.slopes, strict=True)
+        convexity = [(way * slope).sum(dim=1) / way.square().sum(dim=1) for way, slope in pairs]
+        found = {**self.changes, "convexity": convexity}
+        return {name: torch.stack(some, dim=1).tolist() for name, some in found.items()}
 
 
 @torch.no_grad()
@@ -268,7 +277,7 @@ def put_back(values: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
 def descend(
     begin: Callable[[], Asked], looks: Sequence[int], epochs: int
 ) -> tuple[float, dict[str, Numbers], dict[str, Any]]:
-    """Descend at the largest rate with which the losses fall; return it, the changes and the settling."""
+    """Descend at the largest rate with which the losses fall; return it, the gradients and the settling."""
     for rate in RATES:
         asked = begin()
         asked.step.student.eval()
@@ -277,8 +286,7 @@ def descend(
             found = walk(asked, descent.advance, looks, epochs, descent.look)
         except LossRoseError:
             continue
-        changes = {name: torch.stack(some, dim=1).tolist() for name, some in descent.changes.items()}
-        return rate, changes, found.settled()
+        return rate, descent.measured(found.places), found.settled()
     raise InputError(f"with no learning rate down to {RATES[-1]:g} the loss falls by gradient descent")
 
 
