@@ -15,20 +15,13 @@ from torch import Tensor, nn
 from h3gnn.errors import InputError
 from h3gnn.experiments.spaces import source_of
 from h3gnn.experiments.stored import check_cells
-from h3gnn.experiments.tables import claims, running
+from h3gnn.experiments.tables import claims, readings, running
 from h3gnn.experiments.tables.cells import Scope, lines_of
+from h3gnn.experiments.tables.descent import Asked, Descent, LossRoseError, descend, walk
 from h3gnn.experiments.tables.markdown import markdown_of
 from h3gnn.experiments.tables.reproduce import measured_rows
 from h3gnn.experiments.tables.specifications import TABLES
-from h3gnn.experiments.tables.theory import (
-    RATIOS,
-    Asked,
-    Descent,
-    LossRoseError,
-    descend,
-    errors_under_masks,
-    walk,
-)
+from h3gnn.experiments.tables.theory import RATIOS, errors_under_masks
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.figures import draw_theory
 
@@ -71,20 +64,22 @@ def test_a_quadratic_contracts_by_the_factor_worked_by_hand() -> None:
     descent, looks = Descent(quadratic, rate=0.05), [0, 1, 4, 9, 16, 25]
     found = walk(quadratic, descent.advance, looks, 400, descent.look).settled()
     for curve in ("distance", "gap"):
-        assert claims.contraction(looks, found[curve][0]) == pytest.approx(0.81, rel=1e-4)
+        assert readings.contraction(looks, found[curve][0]) == pytest.approx(0.81, rel=1e-4)
     assert found["moving"][0] == pytest.approx(0.9**300, abs=1e-6)
-    assert claims.epochs_until(looks, found["distance"], 0.1) == 16  # 0.81⁹ is 0.15, 0.81¹⁶ is 0.03
-    assert claims.epochs_until(looks, found["distance"], 0.001) == math.inf
+    assert readings.epochs_until(looks, found["distance"], 0.1) == 16  # 0.81⁹ is 0.15, 0.81¹⁶ is 0.03
+    assert readings.epochs_until(looks, found["distance"], 0.001) == math.inf
 
 
 def test_where_a_run_was_looked_at_does_not_move_its_factor() -> None:
     """The first half falls by 0.9 per epoch and the second by 0.5; many looks at one half count once."""
     curve = {epoch: 0.9**epoch if epoch < 6 else 0.9**6 * 0.5 ** (epoch - 6) for epoch in range(13)}
-    even = claims.contraction(list(curve), list(curve.values()))
+    even = readings.contraction(list(curve), list(curve.values()))
     fine = sorted([*np.linspace(0, 6, 61), *range(7, 13)])
-    dense = claims.contraction(fine, [float(np.interp(at, *zip(*curve.items(), strict=True))) for at in fine])
+    dense = readings.contraction(
+        fine, [float(np.interp(at, *zip(*curve.items(), strict=True))) for at in fine]
+    )
     assert dense == pytest.approx(even, abs=0.02)
-    assert math.isnan(claims.contraction([0, 1], [1.0, 0.0]))
+    assert math.isnan(readings.contraction([0, 1], [1.0, 0.0]))
 
 
 def test_gradients_of_a_quadratic_change_as_its_curvature_says() -> None:
@@ -132,6 +127,11 @@ def test_both_objectives_have_one_start_and_one_mask_and_their_own_loss(small_mi
     assert decoder.decoder is not None
     rebuilt = decoder.decoder(student(part, weights, teacher.mask)) - small_mixed.dense_features()
     assert torch.allclose(decoder.loss(), rebuilt.square().sum(dim=2).mean(dim=1))
+    for one in (teacher, decoder):
+        one.step.student.train()
+        one.step(one.training.mask_of(2)(0))
+    drawn = zip(teacher.step.generators, decoder.step.generators, strict=True)  # so are the masks with Adam
+    assert all(torch.equal(one.get_state(), two.get_state()) for one, two in drawn)
 
 
 def test_a_look_leaves_the_run_as_it_was_and_hears_decoder_and_teacher(small_mixed: Graph) -> None:
@@ -160,8 +160,8 @@ def test_the_error_without_a_mask_is_the_approximation_error(small_mixed: Graph)
 
 
 def test_slope_and_intercept_are_those_of_the_line() -> None:
-    assert claims.line([0, 1, 2], [1, 3, 5]) == pytest.approx((2, 1))
-    assert claims.line([0, 1, 5], [0, 1, 100], [1, 1, 0]) == pytest.approx((1, 0))
+    assert readings.line([0, 1, 2], [1, 3, 5]) == pytest.approx((2, 1))
+    assert readings.line([0, 1, 5], [0, 1, 100], [1, 1, 0]) == pytest.approx((1, 0))
 
 
 def row_of(

@@ -8,6 +8,7 @@ from typing import Any
 
 from h3gnn.evaluation.results import RepeatedScore, paired_test
 from h3gnn.experiments.tables import claims as theory
+from h3gnn.experiments.tables import readings
 from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed
 
 Row = dict[str, Any]
@@ -192,7 +193,7 @@ def claims(table: Table, rows: Sequence[Row]) -> str:
     return "\n".join(claim.sentence(pairs) for claim in theory.CLAIMS)
 
 
-def _of_theory(cells: Callable[[Sequence[Row]], theory.Cells]) -> Callable[[Table, Sequence[Row]], str]:
+def _of_theory(cells: Callable[[Sequence[Row]], readings.Cells]) -> Callable[[Table, Sequence[Row]], str]:
     """Return the block of one of the theory's tables."""
 
     def block(table: Table, rows: Sequence[Row]) -> str:
@@ -205,7 +206,7 @@ def _of_theory(cells: Callable[[Sequence[Row]], theory.Cells]) -> Callable[[Tabl
 BLOCKS: dict[str, Callable[[Table, Sequence[Row]], str]] = {
     block.__name__: block
     for block in (side_by_side, selection, pairs, measures, statistics, efficiency, claims)
-} | {cells.__name__: _of_theory(cells) for cells in (theory.settling, theory.bounds, theory.accuracy)}
+} | {cells.__name__: _of_theory(cells) for cells in (readings.settling, readings.bounds, readings.accuracy)}
 """What a table's words can name."""
 
 
