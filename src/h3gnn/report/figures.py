@@ -208,7 +208,7 @@ def draw_theory(rows: Rows) -> Any:
         for axis, curve in zip(own, ("distance", "gap"), strict=False):
             _band(axis, epochs, row["descent"][curve], linestyle="-", **look)
             _band(axis, epochs, row["adam"][curve], linestyle=":", **look)
-            axis.set(yscale="log", ylim=(1e-4, 2))
+            axis.set(yscale="log", ylim=(1e-3, 2))
         for state, style in (("trained", "o-"), ("untrained", "o:")):
             shift, error = (np.mean(row["masks"][state][name], axis=0) for name in ("shift", "error"))
             own[2].plot(shift, error, style, markersize=3, lw=1.5, **look)
