@@ -1,6 +1,6 @@
 """The shipped presets, from what `h3gnn reproduce` has kept of the searches for "H3GNN, tuned".
 
-`python -m benchmarks.presets` writes `src/h3gnn/tuned/GRAPH.json`, and its study `results/studies/GRAPH.json`,
+`python -m benchmarks.presets` writes `src/h3gnn/tuned/GRAPH.json` and its study in `results/studies`,
 for each graph whose search is among the cells in `results/cells`. Nothing is trained.
 """
 

@@ -124,9 +124,10 @@ def tune(
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     if protocol == "nested":
-        _tune_from_list(
-            loaded, chosen, trials, seconds, objective, models, name, seed, device, out, record, as_json
-        )
+        if objective != "validation":
+            raise InputError("--protocol nested is about labels: leave out --objective, or --protocol")
+        tuned = _from_list(loaded, chosen, trials, seconds, models, name, seed, device)
+        _tell_list(tuned, loaded, out, record, as_json)
         return
     opened = open_study(loaded, name, storage, objective, seed)
     say(

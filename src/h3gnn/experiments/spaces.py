@@ -53,19 +53,7 @@ class ConfigurationStack:
         scaled: FeatureMatrix | None = None,
     ) -> None:
         self._params, self._own, self._seeds, self._device = dict(params), list(own), list(seeds), device
-        support = build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=params["undirected"],
-            self_loops=params["self_loops"],
-            start=params["edge_start"],
-            normalize=params["normalize"],
-            bounded=params["edge_weights"] != "free",
-        )
-        features = scaled if scaled is not None else scaled_features(graph, params, device)
-        compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
-        self._source = WholeGraph(features, support.to(device), params["hops"], compared)
+        self._source = source_of(graph, params, device, scaled)
         self.models = list(range(len(own)))
         self.epoch = 0
         self._begin()
@@ -106,6 +94,25 @@ class ConfigurationStack:
         self._step = stack_step(student, self._source, seeds, training)
         self._run = runner(self._step)
         self._mask_of, self._rate_of = training.mask_of(models), training.learning_rate_of()
+
+
+def source_of(
+    graph: Graph, params: Mapping[str, Any], device: torch.device, scaled: FeatureMatrix | None = None
+) -> WholeGraph:
+    """Return the graph as one batch, with its features scaled unless the caller has them."""
+    support = build_support(
+        graph.edge_index,
+        graph.num_nodes,
+        edge_weight=graph.edge_weight,
+        undirected=params["undirected"],
+        self_loops=params["self_loops"],
+        start=params["edge_start"],
+        normalize=params["normalize"],
+        bounded=params["edge_weights"] != "free",
+    )
+    features = scaled if scaled is not None else scaled_features(graph, params, device)
+    compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
+    return WholeGraph(features, support.to(device), params["hops"], compared)
 
 
 def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.device) -> FeatureMatrix:

@@ -94,6 +94,16 @@ MAP = Record(
 )
 COUNTS = ("nodes", "edges", "features", "classes", "splits")
 HOMOPHILY = ("homophily", "node_homophily", "adjusted_homophily", "label_informativeness")
+SETTLING = Record(
+    {"distance": Grid(MEASURED), "gap": Grid(MEASURED), "moving": Listed(MEASURED, least=1)},
+)
+GRADIENTS = Record(dict.fromkeys(("smoothness", "convexity", "coupling"), Grid(MEASURED)))
+MASKED = Record(
+    {
+        **dict.fromkeys(("shift", "error"), Grid(MEASURED)),
+        **dict.fromkeys(("encoder", "decoder"), Listed(MEASURED, least=1)),
+    }
+)
 OUTCOMES: dict[str, Record] = {
     "method": Record(
         {"rows": Listed(ROW, least=1), "record": Maybe(Named(Plain())), "chosen": Named(Plain())}
@@ -110,7 +120,17 @@ OUTCOMES: dict[str, Record] = {
     "efficiency": Record(
         {**dict.fromkeys(("memory_mb", "epoch_s", "total_s"), MEASURED), "epochs": Whole(0)}
     ),
-    "convergence": Record({"epochs": Listed(Whole(0)), "validation": Grid(MEASURED), "epoch_s": MEASURED}),
+    "convergence": Record(
+        {
+            "epochs": Listed(Whole(0), least=1),
+            "rate": Text(),
+            **dict.fromkeys(("descent", "adam"), SETTLING),
+            "gradients": GRADIENTS,
+            "masks": Record(dict.fromkeys(("untrained", "trained"), MASKED)),
+            "rank": Grid(MEASURED),
+            "validation": Grid(MEASURED),
+        }
+    ),
     "statistics": Record({**dict.fromkeys(COUNTS, Whole(0)), **dict.fromkeys(HOMOPHILY, MEASURED)}),
 }
 """What comes out of each kind of cell."""
@@ -188,5 +208,10 @@ def check_cells(content: Any, path: Path) -> None:
 
 def _check_outcome(cell: dict[str, Any], out: dict[str, Any], where: str) -> None:
     OUTCOMES[cell["kind"]].check(out, where)
-    if cell["kind"] == "convergence" and any(len(row) != len(out["epochs"]) for row in out["validation"]):
-        raise FieldError(f"{where}.validation", "must have a value for each epoch")
+    if cell["kind"] == "convergence":
+        curves = {
+            f"{way}.{name}": out[way][name] for way in ("descent", "adam") for name in ("distance", "gap")
+        }
+        for name, rows in {"validation": out["validation"], **curves}.items():
+            if any(len(row) != len(out["epochs"]) for row in rows):
+                raise FieldError(f"{where}.{name}", "must have a value for each epoch")

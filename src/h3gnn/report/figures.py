@@ -191,29 +191,75 @@ def draw_radar(rows: Rows) -> Any:
     return figure
 
 
-def draw_curves(rows: Rows) -> Any:
-    """Draw accuracy on validation nodes against epochs (above) and seconds (below), a column per graph."""
+def draw_theory(rows: Rows) -> Any:
+    """Draw, a column per graph, what the paper's theorem is about.
+
+    From above: distance to the limit and gap of the loss, for gradient descent and Adam; the error against
+    what the mask moves; the change of the gradient per step; accuracy on validation nodes. Lines are means
+    over seeds, bands go from the lowest to the highest.
+    """
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure = new_figure(2.6 * len(graphs), 4.8)
-    axes = figure.subplots(2, len(graphs), squeeze=False)
+    figure = new_figure(2.9 * len(graphs), 2.0 * len(SIDES_OF_THEORY))
+    axes = figure.subplots(len(SIDES_OF_THEORY), len(graphs), squeeze=False)
     for row in rows:
-        column, colour = graphs.index(row["graph"]), COLOURS[methods.index(row["method"])]
-        epochs, every = np.array(row["epochs"]), 100 * np.array(row["validation"])
-        for axis, at, words in zip(
-            axes[:, column], (epochs, epochs * row["epoch_s"]), ("epochs", "seconds"), strict=True
-        ):
-            axis.fill_between(at, every.min(axis=0), every.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-            axis.plot(at, every.mean(axis=0), color=colour, label=row["method"])
-            plain(axis, row["graph"], words, "validation accuracy, %" if column == 0 else "")
-    axes[0, 0].legend(frameon=False, fontsize=8)
+        own, epochs = axes[:, graphs.index(row["graph"])], row["epochs"]
+        look = {"color": COLOURS[methods.index(row["method"])], "label": row["method"]}
+        for axis, curve in zip(own, ("distance", "gap"), strict=False):
+            _band(axis, epochs, row["descent"][curve], linestyle="-", **look)
+            _band(axis, epochs, row["adam"][curve], linestyle=":", **look)
+            axis.set(yscale="log", ylim=(1e-3, 2))
+        for state, style in (("trained", "o-"), ("untrained", "o:")):
+            shift, error = (np.mean(row["masks"][state][name], axis=0) for name in ("shift", "error"))
+            own[2].plot(shift, error, style, markersize=3, lw=1.5, **look)
+        _band(own[3], epochs, row["gradients"]["smoothness"], **look)
+        own[3].set_yscale("log")
+        own[3].tick_params(which="both", labelsize=8)
+        _band(own[4], epochs, 100 * np.array(row["validation"]), **look)
+    for place, axis in np.ndenumerate(axes):
+        side, column = place
+        y, x = SIDES_OF_THEORY[side]
+        plain(axis, graphs[column] if side == 0 else "", x, y if column == 0 else "")
+    figure.align_ylabels(axes[:, 0])
+    _theory_key(figure, methods)
     return figure
+
+
+SIDES_OF_THEORY = (
+    ("A: distance to the limit", "epochs"),
+    ("A: gap of the loss", "epochs"),
+    ("B: relative error", "relative shift δ by the mask"),
+    ("C: change of the encoder's\ngradient per step", "epochs of gradient descent"),
+    ("validation accuracy, %", "epochs with Adam"),
+)
+"""What stands at the vertical and the horizontal axis of each row of `draw_theory`."""
+
+
+def _band(axis: Any, at: Any, every: Any, **look: Any) -> None:
+    """Draw the mean of some curves, and the band between the lowest and the highest."""
+    values = np.array(every, dtype=float)
+    axis.fill_between(
+        at, values.min(axis=0), values.max(axis=0), color=look["color"], alpha=0.15, linewidth=0
+    )
+    axis.plot(at, values.mean(axis=0), lw=1.5, **look)
+
+
+def _theory_key(figure: Any, methods: Sequence[str]) -> None:
+    """Explain colours and styles below the figure."""
+    from matplotlib.lines import Line2D
+
+    told = [Line2D([], [], color=colour, label=name) for name, colour in zip(methods, COLOURS, strict=False)]
+    told += [
+        Line2D([], [], color=SOFT, linestyle="-", label="gradient descent; trained"),
+        Line2D([], [], color=SOFT, linestyle=":", label="Adam; untrained"),
+    ]
+    figure.legend(handles=told, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
 
 FIGURES: dict[str, Callable[[Rows], Any]] = {
     "tsne": draw_maps_before_and_after,
     "radar": draw_radar,
-    "convergence": draw_curves,
+    "convergence": draw_theory,
 }
 """How the figure of an experiment is drawn."""
 

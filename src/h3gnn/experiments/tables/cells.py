@@ -241,7 +241,7 @@ def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Li
 def _convergence(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
     params = scope.settings_of(table.preset or None, **entry.changes)
     seeds = scope.seeds_up_to(table.seeds or 1)
-    return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits, alone=True),))]
+    return [Line(entry.title, graph, (Cell("convergence", graph, params, seeds, scope.splits),))]
 
 
 def _measured(kind: str) -> Callable[[Table, Entry, str, Scope], list[Line]]:

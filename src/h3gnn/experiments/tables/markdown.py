@@ -11,6 +11,8 @@ import numpy as np
 
 from h3gnn.evaluation.results import RepeatedScore, paired_test
 from h3gnn.experiments.clustered import CHOICES
+from h3gnn.experiments.tables import claims as theory
+from h3gnn.experiments.tables import readings
 from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed
 from h3gnn.storage.origin import NOT_RECORDED, code
 
@@ -25,8 +27,6 @@ TITLES = {"citeseer": "CiteSeer", "pubmed": "PubMed"}
 PROTOCOL_NAMES = {"nested": "here, `nested`", "pooled": "here, `pooled`", "published": "here, `published`"}
 MORE_MEASURES = {"nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 COUNTS = ("nodes", "edges", "features", "classes")
-NEAR = 0.99
-"""Converged: at this share of the run's own best validation accuracy."""
 
 
 def markdown_of(content: dict[str, Any]) -> str:
@@ -318,22 +318,20 @@ def efficiency(table: Table, rows: Sequence[Row]) -> str:
     return grid(["graph", "method", "device", "memory, MB", "epoch, ms", "total, s"], lines)
 
 
-def convergence(table: Table, rows: Sequence[Row]) -> str:
-    """Return where each objective begins and ends, and the first epoch that is near its best."""
-    lines = []
-    for row in rows:
-        curve: list[float] = (100 * np.mean(row["validation"], axis=0)).tolist()
-        spent = [NOTHING, NOTHING]
-        if max(curve) > curve[0]:
-            near = (
-                epoch for epoch, value in zip(row["epochs"], curve, strict=True) if value >= NEAR * max(curve)
-            )
-            epoch = next(near)
-            spent = [str(epoch), f"{epoch * row['epoch_s']:.2f}"]
-        told = [f"{value:.2f}" for value in (curve[0], max(curve), curve[-1])]
-        lines.append([graph_title(row["graph"]), row["method"], *told, *spent, row["device"]])
-    headings = ["at the start", "best", "at the end", "epochs until near", "seconds", "device"]
-    return grid(["graph", "objective", *headings], lines)
+def claims(table: Table, rows: Sequence[Row]) -> str:
+    """Return a sentence with a verdict for each claim of the paper's theory."""
+    pairs = theory.pairs_of(rows, graph_title)
+    return "\n".join(claim.sentence(pairs) for claim in theory.CLAIMS)
+
+
+def _of_theory(cells: Callable[[Sequence[Row]], readings.Cells]) -> Callable[[Table, Sequence[Row]], str]:
+    """Return the block of one of the theory's tables."""
+
+    def block(table: Table, rows: Sequence[Row]) -> str:
+        headings, lines = cells(rows)
+        return grid(headings, [[graph_title(graph), *told] for graph, *told in lines])
+
+    return block
 
 
 BLOCKS: dict[str, Callable[[Table, Sequence[Row]], str]] = {
@@ -350,9 +348,9 @@ BLOCKS: dict[str, Callable[[Table, Sequence[Row]], str]] = {
         masks,
         statistics,
         efficiency,
-        convergence,
+        claims,
     )
-}
+} | {cells.__name__: _of_theory(cells) for cells in (readings.settling, readings.bounds, readings.accuracy)}
 """What a table's words can name."""
 
 

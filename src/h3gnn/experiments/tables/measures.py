@@ -1,4 +1,4 @@
-"""What is measured and not scored: seconds and bytes of training, how fast it converges, what a graph is."""
+"""What is measured and not scored: seconds and bytes of training, what a graph is."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from h3gnn.baselines.embedder import train
 from h3gnn.baselines.registry import systems
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.training.loop import Snapshots
 
-LOOKS, CURVE_POINTS = 10, 20
-"""At so many epochs a run is probed, for the protocol that picks the best on test nodes; and of a curve."""
-FEW, TIMED = 5, 40
-"""Epochs for the peak of memory, and for the seconds of an epoch beside a curve."""
+LOOKS = 10
+"""At so many epochs a run is probed, for the protocol that picks the best on test nodes."""
+FEW = 5
+"""Epochs for the peak of memory."""
 
 
 def look_epochs(epochs: int, count: int = LOOKS) -> list[int]:
@@ -120,29 +117,6 @@ def _moment(device: torch.device) -> Any:
 def _seconds(start: Any, end: Any) -> float:
     """Return the seconds between two moments of one kind."""
     return float(end - start) if isinstance(start, float) else float(start.elapsed_time(end)) / 1000
-
-
-def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
-    """Follow the accuracy on validation nodes through training; test nodes are not looked at.
-
-    Seconds are epochs times the seconds of an epoch, measured in runs that nobody looks into.
-    """
-    labels, train, val, _ = Splits.of(graph)
-    ridge = RidgeValidation(labels, train, val, device)
-    looked_at = [0, *look_epochs(cell.params["epochs"], CURVE_POINTS)]
-    curves = []
-    for seed in cell.seeds:
-        curve: list[float] = []
-
-        def take(_epoch: int, _models: range, embedding: Tensor, curve: list[float] = curve) -> None:
-            curve.append(float(ridge.accuracies(embedding[None]).mean()))
-
-        model = H3GNN(**cell.params, random_state=seed, device=str(device))
-        model.fit(graph, snapshots=Snapshots(looked_at, take))
-        curves.append(curve)
-    few = cell.params | {"epochs": min(TIMED, cell.params["epochs"])}
-    epoch, _ = seconds_per_epoch(few, graph, device)
-    return {"epochs": looked_at, "validation": curves, "epoch_s": epoch}
 
 
 def run_statistics(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:

@@ -22,11 +22,8 @@ from h3gnn.experiments.clustered import run_clustered
 from h3gnn.experiments.nested import Part, run_nested
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.tables.cells import Cell, allowance_of, method_of
-from h3gnn.experiments.tables.measures import (
-    run_convergence,
-    run_efficiency,
-    run_statistics,
-)
+from h3gnn.experiments.tables.measures import run_efficiency, run_statistics
+from h3gnn.experiments.tables.theory import run_convergence
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.storage.files import Record, rounded

@@ -1,0 +1,233 @@
+"""A verdict on each claim of the paper's theory: seen, not seen or not testable, chosen by the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from h3gnn.experiments.tables.readings import (
+    STATES,
+    WAYS,
+    Row,
+    epochs_until_near,
+    factor,
+    growth,
+    kept_rank,
+    largest_step,
+    mean,
+    of_gradients,
+)
+
+SETTLED, ALIKE, COLLAPSED = 0.1, 0.1, 0.1
+"""Shares: of its way that a settled run still moves, by which equal errors differ, and of its rank that an
+embedding keeps at least, unless it has collapsed."""
+
+
+def alike(one: float, two: float) -> bool:
+    """Say whether two sizes differ by no more than a share of the larger."""
+    return abs(one - two) <= ALIKE * max(one, two)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of the paper.
+
+    Attributes:
+        part: of the theorem that it belongs to.
+        words: the claim.
+        why: what is to be said about it whatever the numbers are.
+        quantity: what is measured, from a row; None where nothing can be.
+        holds: whether two such numbers, of teacher–student and encoder–decoder, agree with the claim.
+        digits: how the numbers are written.
+    """
+
+    part: str
+    words: str
+    why: str = ""
+    quantity: Callable[[Row], float] | None = None
+    holds: Callable[[float, float], bool] = lambda teacher, decoder: teacher < decoder
+    digits: str = ".3g"
+
+    def sentence(self, pairs: Mapping[str, tuple[Row, Row]]) -> str:
+        """Return the claim with its verdict, the figures of each graph and the reason."""
+        verdict, told = self.verdict(pairs)
+        return " ".join(
+            part for part in (f"- {self.part}: {self.words}: **{verdict}**{told}.", self.why) if part
+        )
+
+    def verdict(self, pairs: Mapping[str, tuple[Row, Row]]) -> tuple[str, str]:
+        """Return "seen", "not seen" or "not testable", and the figures in words."""
+        if self.quantity is None:
+            return "not testable", ""
+        if not pairs:
+            return "not measured yet", ""
+        found = {graph: (self.quantity(one), self.quantity(two)) for graph, (one, two) in pairs.items()}
+        held = sum(self.holds(*both) for both in found.values())
+        figures = ", ".join(
+            f"{graph} {one:{self.digits}} against {two:{self.digits}}" for graph, (one, two) in found.items()
+        )
+        return (
+            "seen" if held == len(found) else "not seen"
+        ), f" on {held} of {len(found)} graphs ({figures})"
+
+
+CLAIMS = (
+    Claim(
+        "Assumption",
+        "encoder, decoder and student are strongly convex in their parameters",
+        "The gradient of a network is a matrix: its product with a step is not defined. And no network with "
+        "hidden channels has one optimum: two channels exchanged give another with the same loss.",
+    ),
+    Claim(
+        "Assumption",
+        "what the proof uses of that holds on the way of descent: ⟨∇L, Φ − Φ*⟩ / ‖Φ − Φ*‖² stays above 0",
+        "The numbers are the least ones; they would be the theorem's μ.",
+        lambda row: of_gradients(row, "convexity", np.min),
+        lambda teacher, decoder: min(teacher, decoder) > 0,
+    ),
+    Claim(
+        "Assumption",
+        "gradients are Lipschitz and, like the errors, bounded",
+        "Any finite run has some largest value; that of the gradient's change per step stands under C.",
+    ),
+    Claim(
+        "Assumption",
+        "the limit of teacher–student is a solution and not a collapse, measured as the share of its "
+        f"effective rank that the embedding keeps at the limit (a collapse: under {COLLAPSED:g})",
+        "The loss is 0 wherever both embeddings are constant, and nothing in the proof keeps Φ* from being "
+        "such a place.",
+        kept_rank,
+        lambda teacher, decoder: teacher >= COLLAPSED,
+        ".2f",
+    ),
+    Claim(
+        "A",
+        "there is a limit: in the last quarter of descent the parameters move less than "
+        f"{SETTLED:g} of their way",
+        "Where this is not seen, the distances below are to a place on the way.",
+        lambda row: mean(row["descent"]["moving"]),
+        lambda teacher, decoder: max(teacher, decoder) < SETTLED,
+        ".2f",
+    ),
+    Claim(
+        "A",
+        "the distance to the limit shrinks from look to look, under descent, measured as the largest ratio "
+        "of two",
+        "",
+        largest_step,
+        lambda teacher, decoder: max(teacher, decoder) < 1,
+    ),
+    *(
+        Claim(
+            "A",
+            f"teacher–student has the smaller factor per epoch, {words} with {way_words}",
+            "",
+            lambda row, way=way, curve=curve: factor(row, way, curve),  # type: ignore[misc]
+            digits=".4f",
+        )
+        for way, way_words in WAYS.items()
+        for curve, words in (("distance", "of the distance"), ("gap", "of the loss"))
+    ),
+    Claim(
+        "A",
+        "1 − μ_E²/β_E² < 1 − min(μ_E², μ_D²)/max(β_E², β_D²)",
+        "What is shown is ≤: where the encoder has the smaller μ and the larger β, both sides are equal. "
+        "And both are upper bounds: the smaller bound need not belong to the faster run.",
+    ),
+    Claim(
+        "A",
+        "the composition is min(μ_E, μ_D)-strongly convex and max(β_E, β_D)-smooth",
+        "Assumed “for simplicity”, and false in general: an encoder a·x and a decoder b·y are linear, and "
+        "(b·a − 1)² is not convex in (a, b). The inequality derived before has μ/2, the one that is used has "
+        "μ.",
+    ),
+    Claim(
+        "A",
+        "the factors belong to the rates min μ / max β and μ_E/β_E",
+        "The line before finds min μ / max β² as the best rate, and the printed factor belongs to that; with "
+        "μ/β it would be 1 − 2μ²/β + μ², which is no contraction for β ≥ 2.",
+    ),
+    Claim(
+        "A",
+        "the bound holds with momentum α",
+        "α stands in no formula: the proof treats the teacher as fixed, while the loss moves with it.",
+    ),
+    Claim(
+        "B",
+        "‖S(f̄) − T(f)‖ ≤ L_E·δ + ε and ‖D(E(f̄)) − f‖ ≤ L_E·L_D·δ + ε",
+        "Both are the triangle inequality and hold for every pair of functions with these constants.",
+    ),
+    *(
+        Claim(
+            "B",
+            f"the error of teacher–student grows more slowly with δ, {state}",
+            "",
+            lambda row, state=state: growth(row, state)[0],  # type: ignore[misc]
+        )
+        for state in STATES
+    ),
+    Claim(
+        "B",
+        f"ε is the same for both “without loss of generality” (within {ALIKE:.0%}), trained, without a mask",
+        "They live in different spaces, so that nothing makes them equal.",
+        lambda row: mean([one[0] for one in row["masks"]["trained"]["error"]]),
+        alike,
+    ),
+    Claim(
+        "B",
+        f"L_E is the same in both bounds (within {ALIKE:.0%}), trained",
+        "The encoders are the same, their trainings are not.",
+        lambda row: mean(row["masks"]["trained"]["encoder"]),
+        alike,
+    ),
+    Claim(
+        "B",
+        "L_D > 1, trained, without which L_E·L_D·δ is the smaller of the two",
+        "Teacher–student has no decoder, which counts as 1.",
+        lambda row: mean(row["masks"]["trained"]["decoder"]),
+        lambda teacher, decoder: decoder > 1,
+    ),
+    Claim(
+        "C",
+        "the change of encoder's and decoder's gradient is bounded by both steps",
+        "The last term, 4·B_E·B_D·B_Reconst, is a bound alone: each gradient is at most half of it. So the "
+        "terms with the steps are never needed, and no bound of teacher–student is given to compare with. "
+        "One step of the proof takes L_D, which is about D, for ∇D; the decoder's proof has β_D there.",
+    ),
+    Claim(
+        "C",
+        "updates are coupled: of the change of the encoder's gradient over a step, the decoder's move makes "
+        "a larger share than the teacher's does",
+        "",
+        lambda row: of_gradients(row, "coupling"),
+        lambda teacher, decoder: decoder > teacher,
+    ),
+    Claim(
+        "C",
+        "updates of teacher–student are more stable: its encoder's gradient changes less per step",
+        "The two losses have different units, and so do these.",
+        lambda row: of_gradients(row, "smoothness"),
+    ),
+    Claim(
+        "Consequence",
+        "teacher–student needs fewer epochs until its validation accuracy is near its best, with Adam",
+        "",
+        epochs_until_near,
+        digits=".0f",
+    ),
+)
+"""Every claim of the section and of its proofs in the appendix."""
+
+
+def pairs_of(rows: Sequence[Row], title: Callable[[str], str]) -> dict[str, tuple[Row, Row]]:
+    """Return teacher–student and encoder–decoder of each graph that has both."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(title(row["graph"]), {})[row["params"]["objective"]] = row
+    return {
+        graph: (both["teacher"], both["features"])
+        for graph, both in found.items()
+        if both.keys() >= {"teacher", "features"}
+    }

@@ -1,0 +1,253 @@
+"""Gradient descent on the two objectives of the theorem, and where a run was on its way to its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.encoder.stack import per_model
+from h3gnn.errors import InputError
+from h3gnn.masking import RandomMask
+from h3gnn.training.batches import WholeGraph
+from h3gnn.training.models import PerModel, Shape, Training, stack_step
+from h3gnn.training.objectives import FeatureReconstruction, squared_distance
+from h3gnn.training.step import Step
+
+RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
+"""Learning rates of gradient descent: the first is taken with which no loss ever lies above its start."""
+
+Numbers = list[list[float]]
+"""One row for each seed."""
+
+
+class Asked:
+    r"""What both objectives ask, as a loss of the parameters alone: one mask, no dropout.
+
+    .. math:: L_{T-S} = \frac1N \lVert S(\bar f; \Phi) - T(f; \Psi) \rVert^2, \qquad
+        L_{E-D} = \frac1N \lVert D(E(\bar f)) - f \rVert^2
+
+    The student or encoder E comes first among the parameters, then the decoder D, if there is one.
+
+    Args:
+        step: trains a stack of models, one for each seed, with one of the two objectives.
+        seeds: of the models, from which the mask is drawn.
+        training: how the step trains.
+    """
+
+    def __init__(self, step: Step, seeds: Sequence[int], training: Training) -> None:
+        self.step, self.seeds, self.training = step, seeds, training
+        self.batch = step.source.batch_of(torch.empty(0, dtype=torch.int64))
+        asked = step.committee.members[0]
+        self.decoder = asked.decoder if isinstance(asked, FeatureReconstruction) else None
+        self.mask = self.hide(training.mask_ratio)
+
+    @classmethod
+    def begin(cls, params: dict[str, Any], source: WholeGraph, seeds: Sequence[int]) -> Asked:
+        """Draw the models anew."""
+        training = Training.of(params | {"n_models": len(seeds)})
+        columns, entries = source.features.shape[1], source.support.entries
+        student = Shape.of(params).build(columns, entries, len(seeds), source.device)
+        return cls(stack_step(student, source, seeds, training), seeds, training)
+
+    def hide(self, ratio: PerModel) -> Tensor:
+        """Return a mask, bool `[models, nodes]`; a larger ratio hides the same nodes and more."""
+        drawn = [torch.Generator(self.step.source.device).manual_seed(seed) for seed in self.seeds]
+        return RandomMask(per_model(ratio, len(drawn)))(self.step.difficulty, drawn)
+
+    def encode(self, mask: Tensor | None) -> Tensor:
+        """Return the student's embedding `[models, nodes, D]` of the graph with a mask."""
+        found: Tensor = self.step.student(self.batch.part, self.step.edges.student(self.batch), mask)
+        return found
+
+    def decode(self, embedding: Tensor) -> Tensor:
+        """Return what is compared: the decoder's features, or the embedding itself."""
+        return embedding if self.decoder is None else cast(Tensor, self.decoder(embedding))
+
+    @torch.no_grad()
+    def wanted(self) -> Tensor:
+        """Return what it is compared with: the raw features, or the teacher's embedding without a mask."""
+        teacher = self.step.teacher
+        if teacher is None:
+            return self.batch.part.features.dense[None]
+        found: Tensor = teacher.encoder(self.batch.part, self.step.edges.teacher(self.batch))
+        return found
+
+    def loss(self) -> Tensor:
+        """Return the loss of each model, `[models]`."""
+        return squared_distance(self.decode(self.encode(self.mask)), self.wanted()).mean(dim=1)
+
+    @property
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Of the student or encoder."""
+        return [one for one in self.step.student.parameters() if one.requires_grad]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that are trained."""
+        return [*self.encoder_parameters, *self.step.committee.parameters()]
+
+    @property
+    def others(self) -> list[Tensor]:
+        """What the encoder's gradient depends on beside the encoder: the decoder, or the teacher."""
+        teacher = self.step.teacher
+        return [*(self.step.committee if teacher is None else teacher.encoder).parameters()]
+
+    def place(self) -> Tensor:
+        """Return the parameters of each model as a vector, `[models, parameters]`."""
+        return flat(self.parameters)
+
+
+def flat(values: Sequence[Tensor]) -> Tensor:
+    """Return tensors whose first axis is models as one vector for each model."""
+    return torch.cat([value.detach().flatten(1) for value in values], dim=1)
+
+
+@dataclass
+class Walk:
+    """Where a run was at the looks, before its last quarter and at its end."""
+
+    places: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+
+    def settled(self) -> dict[str, Any]:
+        r"""Return how far the run is from its limit at the looks, each `[models][looks]`.
+
+        `distance` is :math:`\lVert\Phi_t - \Phi^*\rVert^2 / \lVert\Phi_0 - \Phi^*\rVert^2`, `gap` is
+        :math:`(L_t - L^*) / (L_0 - L^*)`, and `moving` is the root of the distance after three quarters of
+        the run: near 0 where the limit deserves its name.
+        """
+        losses = torch.stack(self.losses, dim=1).double()
+        apart = torch.stack([(one - self.places[-1]).square().sum(dim=1) for one in self.places], dim=1)
+        distance = (apart / apart[:, :1]).double()
+        gap = (losses - losses[:, -1:]) / (losses[:, :1] - losses[:, -1:])
+        return {
+            "distance": distance[:, :-2].tolist(),
+            "gap": gap[:, :-2].tolist(),
+            "moving": distance[:, -2].sqrt().tolist(),
+        }
+
+
+def walk(
+    asked: Asked,
+    advance: Callable[[int], None],
+    looks: Sequence[int],
+    epochs: int,
+    look: Callable[[int], None],
+) -> Walk:
+    """Train for some epochs, and note where the parameters and the loss are at the looks and at the end."""
+    found, noted = Walk(), [*looks, 3 * epochs // 4, epochs]
+    for epoch in range(epochs + 1):
+        for _ in range(noted.count(epoch)):
+            asked.step.student.eval()
+            found.places.append(asked.place())
+            with torch.no_grad():
+                found.losses.append(asked.loss())
+        if epoch in looks:
+            look(epoch)
+        if epoch < epochs:
+            advance(epoch)
+    return found
+
+
+class LossRoseError(Exception):
+    """A loss is above its start, or no number any more."""
+
+
+class Descent:
+    r"""Gradient descent, :math:`\theta_{t+1} = \theta_t - \eta \nabla L(\theta_t)`; the teacher follows.
+
+    With :math:`\Delta` for the change over one step, it measures at each look and for each model
+
+    - `smoothness`, :math:`\lVert\Delta\nabla L\rVert / \lVert\Delta\Theta_{enc}\rVert` of the encoder: at
+      most the theorem's β;
+    - `convexity`, :math:`\langle\nabla L, \theta - \theta^*\rangle / \lVert\theta - \theta^*\rVert^2`, which
+      the proof needs to be at least μ; no convex loss has it below 0;
+    - `coupling`, the change of the encoder's gradient when decoder or teacher adds its step to the encoder's,
+      as a share of :math:`\lVert\Delta\nabla L\rVert`.
+    """
+
+    def __init__(self, asked: Asked, rate: float) -> None:
+        self.asked, self.rate = asked, rate
+        self.width = flat(asked.encoder_parameters).shape[1]
+        self.gradient, self.start = self._gradient()
+        self.slopes: list[Tensor] = []
+        self.changes: dict[str, list[Tensor]] = {"smoothness": [], "coupling": []}
+
+    def _gradient(self) -> tuple[Tensor, Tensor]:
+        """Return the gradient `[models, parameters]`, the encoder's first, and the loss of each model."""
+        parameters = self.asked.parameters
+        loss = self.asked.loss()
+        found = torch.autograd.grad(loss.sum(), parameters, materialize_grads=True)
+        return flat(found), loss.detach()
+
+    def advance(self, epoch: int) -> None:
+        """Make one step.
+
+        Raises:
+            LossRoseError: where the loss of a model is then above its start.
+        """
+        self._step()
+        self.gradient, loss = self._gradient()
+        if not bool((loss <= self.start).all()):
+            raise LossRoseError
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        parameters = self.asked.parameters
+        widths = [parameter[0].numel() for parameter in parameters]
+        for parameter, slope in zip(parameters, torch.split(self.gradient, widths, dim=1), strict=True):
+            parameter.sub_(slope.view_as(parameter), alpha=self.rate)
+        if self.asked.step.teacher is not None:
+            self.asked.step.teacher.update(self.asked.step.student)
+
+    def look(self, epoch: int) -> None:
+        """Measure how one step from here changes the gradient, and come back."""
+        asked, before = self.asked, self.gradient
+        moved = [*asked.parameters, *(asked.others if asked.step.teacher is not None else [])]
+        kept = [one.detach().clone() for one in moved]
+        others, place = [one.detach().clone() for one in asked.others], asked.place()
+        self._step()
+        after, moves = self._gradient()[0], asked.place() - place
+        put_back(asked.others, others)
+        alone = self._gradient()[0]
+        put_back(moved, kept)
+        mine = slice(0, self.width)
+        size = (after - before)[:, mine].norm(dim=1)
+        self.slopes.append(before)
+        self.changes["smoothness"].append(size / moves[:, mine].norm(dim=1))
+        self.changes["coupling"].append((after - alone)[:, mine].norm(dim=1) / size)
+
+    def measured(self, places: Sequence[Tensor]) -> dict[str, Numbers]:
+        """Return what was measured, each `[models][looks]`, given the places at the looks and the limit."""
+        ways = [place - places[-1] for place in places[: len(self.slopes)]]
+        pairs = zip(ways, self.slopes, strict=True)
+        convexity = [(way * slope).sum(dim=1) / way.square().sum(dim=1) for way, slope in pairs]
+        found = {**self.changes, "convexity": convexity}
+        return {name: torch.stack(some, dim=1).tolist() for name, some in found.items()}
+
+
+@torch.no_grad()
+def put_back(values: Sequence[Tensor], kept: Sequence[Tensor]) -> None:
+    """Give tensors the values that they had."""
+    for value, old in zip(values, kept, strict=True):
+        value.copy_(old)
+
+
+def descend(
+    begin: Callable[[], Asked], looks: Sequence[int], epochs: int
+) -> tuple[float, dict[str, Numbers], dict[str, Any]]:
+    """Descend at the largest rate with which the losses fall; return it, the gradients and the settling."""
+    for rate in RATES:
+        asked = begin()
+        asked.step.student.eval()
+        descent = Descent(asked, rate)
+        try:
+            found = walk(asked, descent.advance, looks, epochs, descent.look)
+        except LossRoseError:
+            continue
+        return rate, descent.measured(found.places), found.settled()
+    raise InputError(f"with no learning rate down to {RATES[-1]:g} the loss falls by gradient descent")
