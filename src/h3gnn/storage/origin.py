@@ -25,6 +25,11 @@ Origin = dict[str, Any]
 """`{"commit": …, "code": {part: fingerprint}}`."""
 
 PACKAGE = Path(__file__).parent.parent
+EXPERIMENTS = (
+    *("methods", "run", "allowances", "preferences", "nested", "clustered"),
+    *("tables/running", "tables/measures", "tables/theory", "tables/descent"),
+)
+"""The modules of `experiments` that a score passes through on its way; the others ask for it or show it."""
 PARTS: dict[str, tuple[str, ...]] = {
     "training": (
         "encoder/*.py",
@@ -36,9 +41,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "evaluation": (
         "evaluation/*.py",
-        "experiments/*.py",
-        "experiments/tables/running.py",
-        "experiments/tables/measures.py",
+        *(f"experiments/{name}.py" for name in EXPERIMENTS),
     ),
     "baselines": ("baselines/*.py",),
 }
