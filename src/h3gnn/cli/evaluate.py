@@ -129,7 +129,9 @@ def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     from h3gnn.evaluation.judge import find_probe
     from h3gnn.evaluation.protocols import NESTED, find_protocol
 
-    protocol = NESTED if trains and how["protocol"] == NESTED.name else find_protocol(how["protocol"])
+    if how["protocol"] == NESTED.name and not trains:
+        raise InputError("--protocol nested chooses among trainings: give --preset NAME with a graph")
+    protocol = NESTED if how["protocol"] == NESTED.name else find_protocol(how["protocol"])
     rule = protocol.epoch_rule(how["epoch_rule"])
     if protocol is NESTED and rule != "last":
         raise InputError("--protocol nested looks at the last epoch: leave out --epoch-rule")
