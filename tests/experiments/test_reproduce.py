@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from h3gnn.baselines import Progress
+from h3gnn.cli.reproduce import reproduce as command
 from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import MEASURES
 from h3gnn.evaluation.results import RepeatedScore, Result
@@ -346,6 +347,12 @@ def test_what_ends_a_process_does_not_end_the_others() -> None:
     finished = list(workers.in_processes(cells, work, jobs=1, threads=1))
     assert [one.fault for one in finished] == ["Lost", "InputError"]
     assert finished[0].failure == "its process ended with code 3"
+
+
+def test_help_lists_every_experiment() -> None:
+    (name,) = get_type_hints(command, include_extras=True)["name"].__metadata__
+    listed = name.help.partition("one of ")[2].rstrip(".").split(", ")
+    assert listed == list(TABLES)
 
 
 def test_an_unknown_experiment_is_named() -> None:

@@ -90,9 +90,12 @@ def evaluate(
 
     `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
 
+    `h3gnn evaluate --preset single texas --protocol nested --trials 8` lets each split choose settings.
+
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
-    validation nodes, and test nodes only score it. Where one class is rare, average precision, recall at
-    k and balanced accuracy stand beside accuracy. docs/evaluation.md explains the rest.
+    validation nodes (settings on its training nodes too), and test nodes only score it. Where one class is
+    rare, average precision, recall at k and balanced accuracy stand beside accuracy. docs/evaluation.md
+    explains the rest.
     """
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)

@@ -28,8 +28,8 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="`all`, or one of classification, efficiency, ablation, mask-ratio, datasets, clustering, "
-            "filtered, recent, tsne, radar, convergence.",
+            help="`all`, or one of classification, efficiency, ablation, mask-ratio, masks, datasets, "
+            "clustering, filtered, recent, tsne, radar, convergence.",
             show_default=False,
         ),
     ] = None,
@@ -60,8 +60,9 @@ def reproduce(
 
     `h3gnn reproduce classification --quick` takes minutes; `h3gnn reproduce all --jobs 8` on a GPU is the
     whole paper. Every piece that is finished is kept: the same command goes on where it was stopped, and runs
-    again only what a changed preset or graph concerns. Each table sets the paper, ours chosen on test nodes
-    as the paper does (`published`), and ours without that (`validation`) side by side.
+    again only what a changed setting or graph concerns. Tables of accuracies set side by side what the paper
+    prints, what each split chooses by its own training and validation nodes alone (`nested`), what all splits
+    choose together (`pooled`), and what test nodes choose, as in the paper (`published`).
     """
     if name is None and not document:
         raise InputError("name an experiment, or `all`; `h3gnn reproduce --help` lists them")

@@ -139,7 +139,7 @@ def _look(candidate: Sequence[Any], record: Mapping[str, Any]) -> list[Any]:
     trial, at, own = candidate
     known = {**record["settings"], **record["tried"][trial], **at}
     smoothing = known["smoothing"] if isinstance(known["smoothing"], int | float) else 0.0
-    return [trial, known["epochs"], smoothing, float(np.mean(own))]
+    return [trial, known["epochs"], smoothing, round(float(np.mean(own)), 5)]
 
 
 def _trial(number: int, drawn: Changes, looks: Sequence[list[Any]], seed: int) -> dict[str, Any]:
