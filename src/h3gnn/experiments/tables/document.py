@@ -98,9 +98,7 @@ def _in_short(stored: dict[str, dict[str, Any]]) -> str:
     }
     if not graphs:
         return ""
-    lines = [
-        [title, *(NOTHING if one is None else f"{one[0]:.2f}" for one in row)] for title, row in rows.items()
-    ]
+    lines = [[title, *map(_mean, row)] for title, row in rows.items()]
     return grid(["test accuracy, %", *map(graph_title, graphs)], lines)
 
 
