@@ -28,8 +28,8 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="`all`, or one of classification, efficiency, ablation, mask-ratio, datasets, clustering, "
-            "filtered, recent, tsne, radar, convergence.",
+            help="`all`, or one of classification, efficiency, ablation, mask-ratio, masks, datasets, "
+            "clustering, filtered, recent, tsne, radar, convergence.",
             show_default=False,
         ),
     ] = None,
@@ -47,6 +47,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="At most so many seeds per row.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Run nothing: write the tables from the cells that are kept.")
+    ] = False,
     document: Annotated[
         bool,
         typer.Option(
@@ -60,20 +63,22 @@ def reproduce(
 
     `h3gnn reproduce classification --quick` takes minutes; `h3gnn reproduce all --jobs 8` on a GPU is the
     whole paper. Every piece that is finished is kept: the same command goes on where it was stopped, and runs
-    again only what a changed preset or graph concerns. Each table sets the paper, ours chosen on test nodes
-    as the paper does (`published`), and ours without that (`validation`) side by side.
+    again only what changed settings or a changed graph concern. Each table sets side by side what the paper
+    prints, what each split chooses by its own nodes (`nested`), and what test nodes choose (`published`).
     """
     if name is None and not document:
         raise InputError("name an experiment, or `all`; `h3gnn reproduce --help` lists them")
     folder = out or (QUICK_RESULTS if quick else RESULTS)
-    outcome = None if name is None else _run(name, quick, folder, seeds, jobs, device)
+    outcome = None if name is None else _run(name, quick, folder, seeds, jobs, device, kept)
     if document:
         _write_document(folder)
     if outcome is not None:
         _tell(outcome, folder, as_json)
 
 
-def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
+def _run(
+    name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str, kept: bool
+) -> Outcome:
     from h3gnn.experiments.tables.cells import Scope
     from h3gnn.experiments.tables.reproduce import find_tables
     from h3gnn.experiments.tables.reproduce import reproduce as run
@@ -84,7 +89,7 @@ def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, dev
     scope = Scope(quick, seeds, pick_device(device).type)
     folder.mkdir(parents=True, exist_ok=True)
     with _goes_on(folder), progress(counted=True) as add_bar:
-        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar))
+        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar), run=not kept)
     for table in tables:
         stored = folder / f"{table.name}.json"
         if table.picture and stored in outcome.written:

@@ -24,7 +24,7 @@ Figures = dict[tuple[str, str, str], MeanStd]
 NOTHING, TOO_LARGE = "–", "too large"
 TITLES = {"citeseer": "CiteSeer", "pubmed": "PubMed"}
 """Graphs that the paper writes otherwise than with a first capital."""
-PROTOCOL_NAMES = {"nested": "here, `nested`", "pooled": "here, `pooled`", "published": "here, `published`"}
+PROTOCOL_NAMES = {name: f"here, `{name}`" for name in ("nested", "pooled", "published", "validation")}
 MORE_MEASURES = {"nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 COUNTS = ("nodes", "edges", "features", "classes")
 
@@ -131,7 +131,9 @@ def selection(table: Table, rows: Sequence[Row]) -> str:
     for entry in table.entries:
         for graph in table.graphs:
             theirs = paper.get(entry.printed, {}).get(graph)
-            nested, pooled, chosen = (figures.get((entry.title, graph, one)) for one in PROTOCOL_NAMES)
+            nested, pooled, chosen = (
+                figures.get((entry.title, graph, one)) for one in ("nested", "pooled", "published")
+            )
             if nested is None or chosen is None:
                 continue
             shown = [percent(nested), _more(pooled, nested), _more(chosen, nested), percent(theirs)]
@@ -163,7 +165,7 @@ def allowed(table: Table, rows: Sequence[Row]) -> str:
     found: dict[tuple[str, str], str] = {}
     for row in rows:
         about = row["params"]
-        if row.get("protocol", "nested") == "nested" and not row.get("part"):
+        if row.get("protocol", "nested") in ("nested", "validation") and not row.get("part"):
             given.setdefault(row["method"], about.get("allowed") or about.get("allowance") or {})
             tried = row["tried"] if "tried" in row else len(about.get("tried", [{}]))
             spent = row.get("searched_s", about.get("searched_s"))
