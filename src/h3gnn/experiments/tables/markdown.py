@@ -259,9 +259,8 @@ def measures(table: Table, rows: Sequence[Row]) -> str:
 def _clustered(
     table: Table, rows: Sequence[Row], method: str, choice: str, measure: str, words: str
 ) -> list[list[str]]:
-    known = {
-        row["graph"]: row["choices"][choice]["values"][measure] for row in rows if row["method"] == method
-    }
+    own = (row for row in rows if row["method"] == method and choice in row["choices"])
+    known = {row["graph"]: row["choices"][choice]["values"][measure] for row in own}
     shown = [
         percent((100 * float(np.mean(known[graph])), 100 * float(np.std(known[graph]))))
         if graph in known
