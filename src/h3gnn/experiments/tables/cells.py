@@ -35,8 +35,8 @@ QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "ho
 QUICK_EPOCHS, QUICK_BASELINE_EPOCHS = 2, 5
 QUICK_ALLOWANCE = {"trials": 2, "looks": (1, 2)}
 DEVICES = ("cpu", "cuda")
-WIDEST = 256
-"""Of a token, where many searches of the paper's method stand in one table."""
+WIDEST, LONGEST = 256, 100
+"""Width of a token and epochs, at most, where many searches of the paper's method stand in one table."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
         ranges["channels"] = [one for one in widths_of(graph) if entry.is_ours or one <= WIDEST]
     allowance = asdict(ALLOWANCES[entry.allowance]) if entry.allowance else {}
     if allowance.get("looks"):
-        allowance["looks"] = [one for one in allowance["looks"] if one <= longest_of(graph)]
+        most = longest_of(graph) if entry.is_ours else min(LONGEST, longest_of(graph))
+        allowance["looks"] = [one for one in allowance["looks"] if one <= most]
         settings["epochs"] = max(allowance["looks"])
     if not entry.allowance:
         ranges = {}
