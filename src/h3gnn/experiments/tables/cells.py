@@ -35,8 +35,6 @@ QUICK = {"channels": 16, "heads": 2, "hidden_channels": None, "n_models": 1, "ho
 QUICK_EPOCHS, QUICK_BASELINE_EPOCHS = 2, 5
 QUICK_ALLOWANCE = {"trials": 2, "looks": (1, 2)}
 DEVICES = ("cpu", "cuda")
-WIDEST, LONGEST = 256, 100
-"""Width of a token and epochs, at most, where many searches of the paper's method stand in one table."""
 
 
 @dataclass(frozen=True)
@@ -187,11 +185,10 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
     if method.system is not None and not method.supervised:
         ranges = {key: list(values) for key, values in method.system.ranges.items()}
     if entry.method.startswith("paper"):
-        ranges["channels"] = [one for one in widths_of(graph) if entry.is_ours or one <= WIDEST]
+        ranges["channels"] = widths_of(graph)
     allowance = asdict(ALLOWANCES[entry.allowance]) if entry.allowance else {}
     if allowance.get("looks"):
-        most = longest_of(graph) if entry.is_ours else min(LONGEST, longest_of(graph))
-        allowance["looks"] = [one for one in allowance["looks"] if one <= most]
+        allowance["looks"] = [one for one in allowance["looks"] if one <= longest_of(graph)]
         settings["epochs"] = max(allowance["looks"])
     if not entry.allowance:
         ranges = {}
