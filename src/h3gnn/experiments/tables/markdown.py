@@ -82,8 +82,13 @@ def figure_of(row: Row) -> MeanStd:
 
 def figures_of(rows: Sequence[Row]) -> Figures:
     """Return the figures of stored rows; those with something taken out are left out."""
-    whole = (row for row in rows if not row.get("part"))
+    whole = (row for row in rows if not row.get("part") and not _is_empty(row))
     return {(row["method"], row["graph"], row["protocol"]): figure_of(row) for row in whole}
+
+
+def _is_empty(row: Row) -> bool:
+    """Whether a row says nothing of its own: a pooled choice among one setting is none."""
+    return bool(row["protocol"] == "pooled" and len(row["params"].get("tried", ())) == 1)
 
 
 def side_by_side(table: Table, rows: Sequence[Row]) -> str:
