@@ -21,7 +21,8 @@ from benchmarks.defaults import named, splits_of
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import read_json, versions, write_json
+from h3gnn.storage.files import read_json, write_json
+from h3gnn.storage.origin import made_with, origin
 from h3gnn.training.resources import pick_device
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
@@ -74,12 +75,12 @@ def keep_rows(words: str, compare: Compare, graphs: Collection[str], seeds: int,
     warnings.simplefilter("ignore")
     device = pick_device(asked.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    about = {"device": name, "versions": versions()}
+    about = {"device": name, "versions": made_with()["versions"]}
     stored = read_json(asked.out) if asked.out.exists() else {}
     same = all(stored.get(key) == value for key, value in about.items())
     rows = [row for row in stored.get("rows", []) if same and row["graph"] not in asked.graphs]
     for graph in asked.graphs:
-        rows.append(compare(graph, asked.seeds, device))
+        rows.append({**compare(graph, asked.seeds, device), "origin": origin()})
         print(rows[-1], flush=True)
         write_json(asked.out, {**about, "rows": rows})
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
@@ -16,7 +18,7 @@ from h3gnn.cli.output import write_embedding
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.probe import linear_probe
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.graphs.synthetic import mixed_graph
 
 SMALL = ["--set", "channels=8", "--epochs", "6", "--set", "device=cpu"]
@@ -102,6 +104,55 @@ def test_training_anew_scores_every_seed(tmp_path: Path, fitted: H3GNN) -> None:
     assert {one["epoch"] for seed in honest["chosen"] for one in seed} <= set(range(1, 7))
 
 
+def splits_that_overlap(graph: Graph) -> Graph:
+    """Most test nodes of one split are training or validation nodes of the others."""
+    assert graph.labels is not None
+    train, val, test = random_splits(graph.labels, generator=torch.Generator().manual_seed(1), splits=3)
+    return replace(graph, train_mask=train, val_mask=val, test_mask=test)
+
+
+def test_under_nested_a_split_s_choice_hangs_on_no_label_of_its_test_nodes(tmp_path: Path) -> None:
+    graph = splits_that_overlap(mixed_graph(100, words=40, splits=3))
+    assert graph.labels is not None
+    assert graph.test_mask is not None
+
+    def of(labels: torch.Tensor) -> Any:
+        path = npz(replace(graph, labels=labels), tmp_path / "graph.npz")
+        options = ("--protocol", "nested", "--trials", 5, "--seeds", 1, "--models", 1, "--device", "cpu")
+        return invoke("evaluate", "--preset", "single", path, *SMALL[:4], *options, "--json")
+
+    before = of(graph.labels)
+    assert (before["protocol"], len(before["params"]["tried"])) == ("nested", 5)
+    changed = []
+    for split in range(2):
+        after = of(torch.where(graph.test_mask[:, split], (graph.labels + 1) % 5, graph.labels))
+        assert after["chosen"][0][split] == before["chosen"][0][split]
+        assert after["probe"]["validation"][0][split] == before["probe"]["validation"][0][split]
+        changed += [one for one in after["chosen"][0] if one not in before["chosen"][0]]
+    assert changed  # other splits have these nodes to choose by
+
+
+def test_a_preset_that_all_splits_of_this_graph_chose_is_called_pooled(tmp_path: Path) -> None:
+    graph = npz(splits_that_overlap(mixed_graph(100, words=40, splits=3)), tmp_path / "graph.npz")
+    common = (graph, "--seeds", 1, *SMALL, "--device", "cpu", "--no-clusters", "--json")
+    plain = invoke("evaluate", "--preset", "single", *common)
+    assert plain["protocol"] == "validation"
+    for sha256, protocol in ((plain["sha256"], "pooled"), ("0" * 64, "validation")):
+        tuned = {"protocol": "pooled", "objective": "validation", "sha256": sha256}
+        preset = tmp_path / "mine.json"
+        preset.write_text(json.dumps({"params": H3GNN.from_preset("single").get_params(), "tuned": tuned}))
+        found = invoke("evaluate", "--preset", preset, *common)
+        assert found["protocol"] == protocol
+        assert found["probe"] == plain["probe"]
+    tuned["sha256"] = plain["sha256"]
+    preset.write_text(json.dumps({"params": {"channels": 8}, "tuned": tuned}))
+    refused = invoke("evaluate", "--preset", preset, *common, "--protocol", "nested", fails=True)
+    assert "which is `pooled` and not `nested`: start from `single`, `quick` or another preset" in refused
+    assert len(refused.splitlines()) == 1
+    best = invoke("evaluate", "--preset", preset, *common, "--protocol", "published")
+    assert best["protocol"] == "published"
+
+
 def test_the_table_says_what_the_numbers_are(run: Path) -> None:
     shown = invoke("evaluate", run, "--protocol", "published", "--device", "cpu")
     assert "H3GNN" in shown
@@ -121,6 +172,14 @@ def test_mistakes_are_said_in_one_sentence(run: Path, tmp_path: Path, fitted: H3
     assert "no probe" in invoke("evaluate", run, "--probe", "svm", fails=True)
     assert "--preset" in invoke("evaluate", run, "--epoch-rule", "validation", fails=True)
     assert "--preset" in invoke("evaluate", run, "--epochs", 3, fails=True)
+    trials = ("--trials", 3)
+    for more in ((run,), ("--preset", "single", graph)):
+        assert "--trials is for --preset NAME --protocol nested" in invoke(
+            "evaluate", *more, *trials, fails=True
+        )
+    assert "give --preset NAME" in invoke("evaluate", run, "--protocol", "nested", fails=True)
+    nested = ("--preset", "single", graph, "--protocol", "nested", "--epoch-rule", "validation")
+    assert "leave out --epoch-rule" in invoke("evaluate", *nested, fails=True)
     bare = tmp_path / "edges.csv"
     bare.write_text("a,b\n1,2\n2,3\n")
     assert "no labels" in invoke("evaluate", "--preset", "paper", "--edges", bare, fails=True)

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.synthetic import mixed_graph
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
@@ -44,6 +47,32 @@ def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:
     assert (tmp_path / "q.json").read_text() == (tmp_path / "p.json").read_text()
 
 
+LIST = (
+    "--protocol", "nested", "--trials", "3", "--models", "1", "--device", "cpu", "--space", "structure",
+    "--choices", "channels=8", "--choices", "heads=2", "--choices", "epochs=2", "--choices", "smoothing=0,.5",
+)  # fmt: skip
+
+
+def test_a_list_is_tuned_from_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "optuna", None)  # whoever imports it fails
+    graph = mixed_graph(80, words=30, splits=2)
+    monkeypatch.setattr("h3gnn.graphs.synthetic.mixed_graph", lambda *_, **__: graph)
+    told = CliRunner().invoke(app, ["tune", "synthetic", *LIST, "--out", "p.json", "--record", "r.json"])
+    assert told.exit_code == 0, (told.output, told.exception)
+    found, record = (json.loads((tmp_path / name).read_text()) for name in ("p.json", "r.json"))
+    assert record.items() > found.items()
+    made = found["tuned"]
+    assert (made["protocol"], made["study_file"], made["sha256"]) == (
+        *("pooled", "r.json"), graph.provenance.sha256
+    )  # fmt: skip
+    assert made["trials"] == len(record["trials"]) == 3
+    assert (found["params"]["channels"], found["params"]["epochs"]) == (8, 2)
+    assert "3 settings; tuned like this, test accuracy is " in told.stdout
+    assert f"{100 * made['nested']['test_mean']:.1f} ± " in told.stdout
+    assert H3GNN.from_preset("p.json").channels == 8
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -53,10 +82,12 @@ def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:
         (("--space", "none"), "spaces are"),
         (("--objective", "test"), "objectives are"),
         (("--out", "p.txt"), "ending must be"),
+        (("--protocol", "test"), "no protocol 'test' to tune by: pooled or nested"),
+        (("--protocol", "nested", "--objective", "label-free"), "leave out --objective"),
     ],
 )
 def test_bad_options_are_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], word: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=word) as refused:

@@ -7,7 +7,14 @@ from sklearn.linear_model import LogisticRegression
 
 from h3gnn.evaluation.candidates import inner_products, standardise, turned
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import TOGETHER, gradient_candidates, linear_probe, probe_candidates
+from h3gnn.evaluation.probe import (
+    TOGETHER,
+    gradient_candidates,
+    linear_probe,
+    probe_candidates,
+    scaled_candidates,
+)
+from h3gnn.evaluation.protocols import VALIDATION
 
 
 def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,3 +147,27 @@ def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
         assert found.settings[11] == {"learning_rate": 0.001, "weight_decay": 5e-4, "step": 25}
         assert found.val_loss[split, 11] == pytest.approx(loss.item(), abs=1e-5)
         assert found.predicted[split][11].tolist() == layer(scaled[test]).argmax(1).tolist()
+
+
+def test_the_scale_is_chosen_as_the_strength_is() -> None:
+    """Column 0 says the class and is large beside others that say nothing: one scale for all leaves it so."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    rows = torch.randn(90, 80, generator=generator)
+    rows[:, 0] = 40.0 * (labels - 1) + 4 * torch.randn(90, generator=generator)
+    masks = thirds(2)
+    found = scaled_candidates(rows, labels, *masks, strengths=(0.1, 1.0))
+    assert [dict(one) for one in found.settings] == [
+        {"strength": strength, "scale": scale} for scale in ("columns", "common") for strength in (0.1, 1.0)
+    ]
+    for at, by_column in ((0, True), (2, False)):
+        alone = probe_candidates(rows, labels, *masks, strengths=(0.1, 1.0), by_column=by_column)
+        assert found.val_accuracy[:, at : at + 2].tolist() == alone.val_accuracy.tolist()
+        assert found.val_loss[:, at : at + 2].tolist() == alone.val_loss.tolist()
+        for split in range(2):
+            assert found.predicted[split][at : at + 2].tolist() == alone.predicted[split].tolist()
+            assert found.odds[split][at : at + 2].tolist() == alone.odds[split].tolist()
+    assert [choice.setting["scale"] for choice in VALIDATION.choose({0: found})] == ["common"] * 2
+    rows[:, 0] /= 4000  # now the one scale drowns it
+    again = VALIDATION.choose({0: scaled_candidates(rows, labels, *masks)})
+    assert [choice.setting["scale"] for choice in again] == ["columns"] * 2

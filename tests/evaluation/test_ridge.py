@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 import torch
 
-from h3gnn.evaluation.criteria import RidgeValidation
+from h3gnn.evaluation import criteria
+from h3gnn.evaluation.criteria import RIDGES, RidgeValidation
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,3 +47,60 @@ def test_an_embedding_that_is_not_finite_scores_nothing() -> None:
     scores = RidgeValidation(labels, train, val, torch.device("cpu")).accuracies(broken)
     assert (scores[0] > 0.3).all()
     assert (scores[1] == 0).all()
+
+
+def uneven() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Three splits of different sizes, with so much noise that the strength matters."""
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(60) % 3
+    embedding = torch.nn.functional.one_hot(labels, 3) + 1.5 * torch.randn(60, 3, generator=generator)
+    embedding = torch.cat([embedding, torch.randn(60, 30, generator=generator)], dim=1)
+    order = torch.rand(60, 3, generator=generator).argsort(dim=0)
+    sizes, asked = torch.tensor([6, 30, 15]), torch.tensor([40, 11, 23])
+    return embedding, labels, order < sizes, (order >= sizes) & (order < sizes + asked)
+
+
+def one_by_one(
+    embedding: torch.Tensor, labels: torch.Tensor, train: torch.Tensor, val: torch.Tensor
+) -> npt.NDArray[np.float64]:
+    """Return the accuracy of each split with each strength, `[ridges, splits]`, each solved by itself."""
+    rows, known = embedding.double().numpy(), labels.numpy()
+    rows = (rows - rows.mean(0)) / rows.std(0) / rows.shape[1] ** 0.5
+    rows = np.hstack([rows, np.ones((len(rows), 1))])
+    found = np.zeros((len(RIDGES), train.shape[1]))
+    for place, ridge in enumerate(RIDGES):
+        for split in range(train.shape[1]):
+            learned, asked = train[:, split].numpy(), val[:, split].numpy()
+            weights = np.linalg.solve(
+                rows[learned].T @ rows[learned] + ridge * np.eye(rows.shape[1]),
+                rows[learned].T @ np.eye(3)[known[learned]],
+            )
+            found[place, split] = ((rows[asked] @ weights).argmax(1) == known[asked]).mean()
+    return found
+
+
+def test_splits_of_different_sizes_are_what_each_is_by_itself() -> None:
+    embedding, labels, train, val = uneven()
+    each = one_by_one(embedding, labels, train, val)
+    together = RidgeValidation(labels, train, val, torch.device("cpu"))
+    best = each.mean(axis=1).argmax()
+    np.testing.assert_allclose(together.accuracies(embedding[None])[0], each[best], atol=1e-6)
+    own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], torch.device("cpu")) for i in range(3)]
+    assert len(set(each.argmax(axis=0))) > 1  # what is best for all is not what is best for each
+    beside = RidgeValidation.beside(own)
+    np.testing.assert_allclose(beside.accuracies(embedding[None])[0], each.max(axis=0), atol=1e-6)
+    two = RidgeValidation.beside(
+        [RidgeValidation(labels, train[:, :2], val[:, :2], torch.device("cpu")), own[2]]
+    )
+    shared = each[:, :2].mean(axis=1).argmax()
+    np.testing.assert_allclose(
+        two.accuracies(embedding[None])[0], [*each[shared, :2], each[:, 2].max()], atol=1e-6
+    )
+
+
+def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding, labels, train, val = uneven()
+    criterion = RidgeValidation(labels, train, val, torch.device("cpu"))
+    whole = criterion.accuracies(embedding[None])
+    monkeypatch.setattr(criteria, "AT_ONCE", 1)  # one split at a time
+    assert torch.equal(criterion.accuracies(embedding[None]), whole)

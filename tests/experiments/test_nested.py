@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import one_hot
 
+from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
-from h3gnn.experiments.allowances import Allowance, draw_settings, ranges_of
+from h3gnn.experiments.allowances import Allowance, Changes, draw_settings, ranges_of
+from h3gnn.experiments.listed import tune_from_list
 from h3gnn.experiments.methods import METHODS, Task
 from h3gnn.experiments.nested import run_nested
 from h3gnn.experiments.preferences import inner_draws
+from h3gnn.experiments.spaces import Space
+from h3gnn.experiments.tables.cells import Cell
+from h3gnn.experiments.tables.markdown import Row
+from h3gnn.experiments.tables.running import run_searched
+from h3gnn.experiments.tune import Tuned
 from h3gnn.graphs.graph import Graph, random_splits
+from h3gnn.settings import kept_for
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
 
@@ -51,7 +60,21 @@ def test_settings_differ_and_the_first_changes_nothing() -> None:
     assert found[0] == {}
     assert len(found) == 5  # four there are, and none
     assert draw_settings({}, 10, 0) == [{}]
+    assert draw_settings({"width": (4, 8)}, 10, 0)[0] == {}  # of one alone, both values are drawn
+    assert sorted(one["width"] for one in draw_settings({"width": (4, 8)}, 10, 0)[1:]) == [4, 8]
     assert draw_settings(RANGES, 3, 0) == draw_settings(RANGES, 3, 0)
+
+
+def test_the_first_setting_is_tried_alone_before_all_are_drawn() -> None:
+    ranges = {"objective": ("a", "b", "c"), "hops": (2, 1), "rate": (0.1, 0.2, 0.3)}
+    found = draw_settings(ranges, 9, 0)
+    assert found[:3] == [{}, {"objective": "b"}, {"objective": "c"}]
+    assert all(one.keys() == ranges.keys() for one in found[3:])
+    assert draw_settings(ranges, 2, 0) == found[:2]
+    assert draw_settings(ranges, 6, 0) == found[:6]  # who is given more tries the same ones first
+    assert draw_settings(ranges, 9, 1)[3:] != found[3:]
+    every = draw_settings(ranges, 1000, 0)
+    assert len(every) == len({str(one) for one in every}) == 18 + 1
 
 
 @pytest.mark.slow
@@ -104,3 +127,70 @@ def test_every_method_with_settings_has_ranges() -> None:
     for method in METHODS.values():
         ours = method.takes_settings and method.settings.get("epochs") != 0
         assert bool(ranges_of(method)) == (ours or method.system is not None), method.name
+
+
+TINY = {"channels": 8, "heads": 2, "hidden_channels": None, "epochs": 4}
+OURS: dict[str, tuple[Any, ...]] = {
+    "objective": ("teacher", "decorrelation", "edges"),
+    "hops": (1, 2),
+    "smoothing": (0.0, 0.6),
+}
+
+
+def turned(graph: Graph, split: int) -> Graph:
+    """Other labels for a split's test nodes, in whichever split else they are used."""
+    assert graph.labels is not None
+    assert graph.test_mask is not None
+    return replace(graph, labels=torch.where(graph.test_mask[:, split], (graph.labels + 1) % 5, graph.labels))
+
+
+def searched(graph: Graph) -> tuple[dict[str, Row], list[list[float]], Changes]:
+    """Run a cell of H3GNN as a table does: its rows by protocol, how splits liked all, what all chose."""
+    params = {
+        "method": "h3gnn",
+        "settings": kept_for("preset", H3GNN.from_preset("single", **TINY).get_params()),
+        "changes": {},
+        "ranges": OURS,
+        "allowance": {"trials": 4, "looks": [1, 2, 4]},
+        "parts": {},
+        "protocols": ["nested", "pooled", "published"],
+    }
+    out = run_searched(Cell("method", "texas", params, (0,)), graph, torch.device("cpu"))
+    liked = [own for _, _, own in out["record"]["candidates"]]
+    return {row["protocol"]: row for row in out["rows"]}, liked, out["chosen"]
+
+
+def test_no_choice_of_a_split_in_a_table_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
+    graph = overlapping(small_mixed)
+    rows, liked, pooled = searched(graph)
+    others = {split: searched(turned(graph, split)) for split in (0, 2)}
+    for split, (found, liked_now, _) in others.items():
+        assert [one[split] for one in liked_now] == [one[split] for one in liked]
+        for name, every in rows["nested"]["chosen"].items():
+            assert found["nested"]["chosen"][name][0][split] == every[0][split]
+        assert (
+            found["nested"]["probe"]["validation"][0][split]
+            == rows["nested"]["probe"]["validation"][0][split]
+        )
+    # the same labels are among those by which the other splits and the other rules choose
+    assert all(found["nested"]["chosen"] != rows["nested"]["chosen"] for found, _, _ in others.values())
+    assert all(now != pooled for _, _, now in others.values())
+    assert all(found["published"]["chosen"] != rows["published"]["chosen"] for found, _, _ in others.values())
+
+
+def listed(graph: Graph) -> Tuned:
+    space = Space({"channels": (8,), **OURS}).restricted({"heads": [2], "epochs": [4]})
+    return tune_from_list(graph, space, Allowance(6), models=1, study="mine", device="cpu")
+
+
+def test_no_choice_of_a_split_from_a_list_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
+    graph = overlapping(small_mixed)
+    before = listed(graph)
+    others = {split: listed(turned(graph, split)) for split in range(2)}
+    chosen = before.made["nested"]["trials"]
+    for split, after in others.items():
+        assert after.made["nested"]["trials"][split] == chosen[split]
+    assert any(after.made["nested"]["trials"] != chosen for after in others.values())
+    assert any(
+        after.params != before.params for after in others.values()
+    )  # one setting for all splits: pooled

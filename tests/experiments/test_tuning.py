@@ -118,7 +118,7 @@ def test_clusters_are_scored_on_validation_nodes_alone() -> None:
 
 def test_a_search_for_clusters_ends_in_a_preset(small_mixed: Graph) -> None:
     found = run(small_mixed, objective="clustering", trials=2)
-    assert (found.made["objective"], found.made["protocol"]) == ("clustering", "validation")
+    assert (found.made["objective"], found.made["protocol"]) == ("clustering", "pooled")
     assert 0 < found.made["score"] <= 1
 
 

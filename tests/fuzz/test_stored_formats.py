@@ -166,7 +166,16 @@ def prepared(folder: Path) -> Path:
 class Tables(Format):
     """A folder with a table of results of each sort, of which one is changed."""
 
-    NAMES = ("classification", "clustering", "radar", "efficiency", "convergence", "datasets", "tsne")
+    NAMES = (
+        "classification",
+        "clustering",
+        "radar",
+        "efficiency",
+        "convergence",
+        "masks",
+        "datasets",
+        "tsne",
+    )
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from h3gnn.storage import origin as module
-from h3gnn.storage.origin import PACKAGE, PARTS, commit, fingerprint_of, joined, made_with, modules_of, origin
+from h3gnn.storage.origin import PACKAGE, PARTS, commit, fingerprint_of, made_with, modules_of, origin
 
 ROOT = PACKAGE.parent.parent
 CODE = '''"""What it is."""
@@ -140,15 +140,6 @@ def test_git_is_asked_once(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(subprocess, "run", never_ends)
     assert [origin()["commit"] for _ in range(3)] == ["unknown"] * 3
     assert len(asked) == 1
-
-
-def test_what_several_pieces_make_up_has_the_origin_of_all() -> None:
-    one = {"commit": "a", "code": {"training": "1", "evaluation": "2"}}
-    other = {"commit": "b", "code": {"training": "1", "evaluation": "3"}}
-    assert joined([one, one]) == one
-    assert joined([one, other, one]) == {"commit": "a, b", "code": {"training": "1"}}
-    assert joined([one, None]) is None
-    assert joined([]) is None
 
 
 def test_nobody_stores_versions_without_the_origin() -> None:

@@ -90,9 +90,12 @@ def evaluate(
 
     `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
 
+    `h3gnn evaluate --preset single texas --protocol nested --trials 8` lets each split choose settings.
+
     A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
-    validation nodes, and test nodes only score it. Where one class is rare, average precision, recall at
-    k and balanced accuracy stand beside accuracy. docs/evaluation.md explains the rest.
+    validation nodes (settings on its training nodes too), and test nodes only score it. Where one class is
+    rare, average precision, recall at k and balanced accuracy stand beside accuracy. docs/evaluation.md
+    explains the rest.
     """
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
@@ -129,7 +132,9 @@ def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     from h3gnn.evaluation.judge import find_probe
     from h3gnn.evaluation.protocols import NESTED, find_protocol
 
-    protocol = NESTED if trains and how["protocol"] == NESTED.name else find_protocol(how["protocol"])
+    if how["protocol"] == NESTED.name and not trains:
+        raise InputError("--protocol nested chooses among trainings: give --preset NAME with a graph")
+    protocol = NESTED if how["protocol"] == NESTED.name else find_protocol(how["protocol"])
     rule = protocol.epoch_rule(how["epoch_rule"])
     if protocol is NESTED and rule != "last":
         raise InputError("--protocol nested looks at the last epoch: leave out --epoch-rule")

@@ -63,8 +63,9 @@ def reproduce(
 
     `h3gnn reproduce classification --quick` takes minutes; `h3gnn reproduce all --jobs 8` on a GPU is the
     whole paper. Every piece that is finished is kept: the same command goes on where it was stopped, and runs
-    again only what changed settings or a changed graph concern. Each table sets side by side what the paper
-    prints, what each split chooses by its own nodes (`nested`), and what test nodes choose (`published`).
+    again only what a changed setting or graph concerns. Tables of accuracies set side by side what the paper
+    prints, what each split chooses by its own training and validation nodes alone (`nested`), what all splits
+    choose together (`pooled`), and what test nodes choose, as in the paper (`published`).
     """
     if name is None and not document:
         raise InputError("name an experiment, or `all`; `h3gnn reproduce --help` lists them")

@@ -106,6 +106,9 @@ def tune(
     Trials are scored on validation nodes (or without labels) while they train, many at once; those that fall
     behind stop early. The best few are then trained with `--models` models each, and the best of those is the
     preset. An interrupted search goes on when the same command is given again.
+
+    `--protocol nested` tries settings that are drawn beforehand, and says what such tuning is worth on nodes
+    that had no part in it: there each split chooses by its own training and validation nodes alone.
     """
     from h3gnn.experiments.tune import open_study
     from h3gnn.experiments.tune import tune as run

@@ -50,12 +50,21 @@ def tune_from_list(
     """
     ranges = {name: values for name, values in space.choices.items() if name != "n_models"}
     method = replace(METHODS["h3gnn"], title="H3GNN, tuned", ranges=ranges)
-    model = H3GNN(**{**start_of(space), "n_models": models})
+    model = H3GNN(**{**_start_within(space), "n_models": models})
     found = run_nested(
         method, graph, seeds=[seed], allowance=allowance, model=model, device=device, watch=watch
     )
     about = {"by": "h3gnn tune", "study": study, "graph": graph.provenance.source}
     return preset_from(found, {**about, "sha256": graph.provenance.sha256})
+
+
+def _start_within(space: Space) -> Changes:
+    """Return the settings that the list begins with: the space's start, where a choice does not forbid it."""
+    start = start_of(space)
+    if not isinstance(start["objective"], str):
+        start["objective"] = "+".join(start["objective"])  # as a space writes it
+    first = {name: values[0] for name, values in space.choices.items() if start[name] not in values}
+    return with_objectives({**start, **first})
 
 
 def preset_from(found: Searched, about: Mapping[str, Any]) -> Tuned:
@@ -83,20 +92,16 @@ def preset_of(
     settings = {**H3GNN().get_params(), **record["settings"]}
     params = kept_for("preset", with_objectives({**settings, **chosen}))
     looks = [_look(one, record) for one in record["candidates"]]
-    best = max(score for *_, score in looks)
-    winner = next(trial for trial, *_, score in looks if score == best)
-    seed, allowed = nested["seeds"][0], record["allowed"]
+    taken = [{**record["tried"][trial], **at} for trial, at, _ in record["candidates"]].index(chosen)
+    winner, *_, best = looks[taken]
+    seed = nested["seeds"][0]
     made = {
         **about,
         "protocol": POOLED.name,
         "objective": "validation",
         "score": best,
         "scored_by": "ridge regression on dealt training and validation nodes, all splits together",
-        "nested": {
-            "test_mean": nested["probe"]["test_mean"],
-            "test_std": nested["probe"]["test_std"],
-            "in_words": "test accuracy where each split chose by its own nodes from the same list",
-        },
+        "nested": _worth(nested),
         "trials": len(record["tried"]),
         "trainings": len(record["tried"]),
         "repeats": 0,
@@ -106,17 +111,27 @@ def preset_of(
     }
     asked = {
         "space": record["ranges"],
-        "allowed": allowed,
-        "rungs": allowed["looks"],
+        "allowed": record["allowed"],
+        "rungs": record["allowed"]["looks"],
         "at_once": 1,
         "joined": params["n_models"],
-        "seed": seed,
-        "objective": "validation",
-        "splits": None,
+        **{"seed": seed, "objective": "validation", "splits": None},
     }
     trials = [_trial(number, drawn, looks, seed) for number, drawn in enumerate(record["tried"])]
     finalist = {"params": record["tried"][winner], "looks": [look[1:] for look in looks if look[0] == winner]}
     return Tuned(params, made, {"search": asked, "trials": trials, "finalists": [finalist]})
+
+
+def _worth(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what such tuning is worth on unseen nodes, and which trial each split chose."""
+    chosen = nested["chosen"]  # of each seed and split; a cell keeps it in columns
+    trials = chosen["trial"][0] if isinstance(chosen, dict) else [one["trial"] for one in chosen[0]]
+    return {
+        "test_mean": nested["probe"]["test_mean"],
+        "test_std": nested["probe"]["test_std"],
+        "trials": trials,
+        "in_words": "test accuracy where each split chose by its own nodes from the same list",
+    }
 
 
 def _look(candidate: Sequence[Any], record: Mapping[str, Any]) -> list[Any]:
@@ -124,7 +139,7 @@ def _look(candidate: Sequence[Any], record: Mapping[str, Any]) -> list[Any]:
     trial, at, own = candidate
     known = {**record["settings"], **record["tried"][trial], **at}
     smoothing = known["smoothing"] if isinstance(known["smoothing"], int | float) else 0.0
-    return [trial, known["epochs"], smoothing, float(np.mean(own))]
+    return [trial, known["epochs"], smoothing, round(float(np.mean(own)), 5)]
 
 
 def _trial(number: int, drawn: Changes, looks: Sequence[list[Any]], seed: int) -> dict[str, Any]:

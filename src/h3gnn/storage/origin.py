@@ -14,7 +14,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,23 +114,6 @@ def fingerprint_of(modules: Iterable[Path], root: Path = PACKAGE) -> str:
         _describe(ast.parse(path.read_bytes()), words)
         digest.update("\n".join(words).encode(errors="backslashreplace"))
     return digest.hexdigest()[:8]
-
-
-def joined(origins: Sequence[Origin | None]) -> Origin | None:
-    """Return the origin of what several pieces make up: all commits, and the parts in which they agree.
-
-    None, which is "not recorded", where that of one piece is.
-    """
-    known = [one for one in origins if one is not None]
-    if len(known) < len(origins) or not known:
-        return None
-    commits = dict.fromkeys(one["commit"] for one in known)
-    alike = {
-        part: value
-        for part, value in known[0]["code"].items()
-        if all(one["code"].get(part) == value for one in known)
-    }
-    return {"commit": ", ".join(commits), "code": alike}
 
 
 def _git(*arguments: str) -> str | None:
