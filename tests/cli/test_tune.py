@@ -49,7 +49,8 @@ def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:
 
 LIST = (
     "--protocol", "nested", "--trials", "3", "--models", "1", "--device", "cpu", "--space", "structure",
-    "--choices", "channels=8", "--choices", "heads=2", "--choices", "epochs=2", "--choices", "smoothing=0,.5",
+    "--choices", "channels=8", "--choices", "heads=2", "--choices", "epochs=2",
+    "--choices", "smoothing=0,0.5",
 )  # fmt: skip
 
 
