@@ -47,6 +47,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="At most so many seeds per row.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Run nothing: write the tables from the cells that are kept.")
+    ] = False,
     document: Annotated[
         bool,
         typer.Option(
@@ -67,14 +70,16 @@ def reproduce(
     if name is None and not document:
         raise InputError("name an experiment, or `all`; `h3gnn reproduce --help` lists them")
     folder = out or (QUICK_RESULTS if quick else RESULTS)
-    outcome = None if name is None else _run(name, quick, folder, seeds, jobs, device)
+    outcome = None if name is None else _run(name, quick, folder, seeds, jobs, device, kept)
     if document:
         _write_document(folder)
     if outcome is not None:
         _tell(outcome, folder, as_json)
 
 
-def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str) -> Outcome:
+def _run(
+    name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str, kept: bool
+) -> Outcome:
     from h3gnn.experiments.tables.cells import Scope
     from h3gnn.experiments.tables.reproduce import find_tables
     from h3gnn.experiments.tables.reproduce import reproduce as run
@@ -85,7 +90,7 @@ def _run(name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, dev
     scope = Scope(quick, seeds, pick_device(device).type)
     folder.mkdir(parents=True, exist_ok=True)
     with _goes_on(folder), progress(counted=True) as add_bar:
-        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar))
+        outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar), run=not kept)
     for table in tables:
         stored = folder / f"{table.name}.json"
         if table.picture and stored in outcome.written:

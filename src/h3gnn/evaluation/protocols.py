@@ -154,6 +154,31 @@ class SplitScores:
     chosen: list[dict[str, Any]]
     beside: dict[str, list[float]] = field(default_factory=dict)
 
+    def of(self, split: int) -> SplitScores:
+        """Return the scores of one split."""
+        auc = None if self.roc_auc is None else [self.roc_auc[split]]
+        return SplitScores(
+            [self.accuracy[split]],
+            [self.macro_f1[split]],
+            auc,
+            [self.validation[split]],
+            [self.chosen[split]],
+            {name: [values[split]] for name, values in self.beside.items()},
+        )
+
+    @classmethod
+    def joined(cls, several: Sequence[SplitScores]) -> SplitScores:
+        """Return the scores of splits that were scored apart, in their order."""
+        aucs = [one.roc_auc for one in several if one.roc_auc is not None]
+        return cls(
+            [value for one in several for value in one.accuracy],
+            [value for one in several for value in one.macro_f1],
+            [value for one in aucs for value in one] if len(aucs) == len(several) else None,
+            [value for one in several for value in one.validation],
+            [value for one in several for value in one.chosen],
+            {name: [value for one in several for value in one.beside[name]] for name in several[0].beside},
+        )
+
 
 def score(
     by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers: Answers, top: int | None = None

@@ -23,7 +23,7 @@ from h3gnn.baselines.supervised import Predictions, part_of
 from h3gnn.encoder import build_support
 from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.candidates import Candidates
+from h3gnn.evaluation.candidates import known_classes
 from h3gnn.evaluation.judge import Judgement, find_probe
 from h3gnn.evaluation.protocols import (
     NESTED,
@@ -53,8 +53,8 @@ from h3gnn.storage.origin import made_with
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.resources import pick_device
 
-PUBLISHED_LOOKS = 10
-"""So many epochs are looked at for the best on test nodes."""
+PUBLISHED_LOOKS, LARGE, LOOKS_OF_LARGE = 10, 1000, 3
+"""So many epochs are looked at for the best on test nodes; with more training nodes than this, fewer."""
 
 
 @dataclass(frozen=True)
@@ -279,20 +279,29 @@ class _Run:
         assert self.graph.labels is not None
         assert self.graph.test_mask is not None
         judge, fit = build_judge(self.graph), find_probe(probe)
-        candidates: dict[int, Candidates] = {}
-        for one in of_split:
-            if id(one) in candidates:
-                continue
+        answers = answers_of(self.graph.labels, self.graph.test_mask)
+        found: dict[int, tuple[SplitScores, dict[str, Any]]] = {}
+        for one in {id(one): one for one in of_split}.values():
             kept = one.rows if seed == self.seeds[0] and not out else None
             rows = self.training.rows(seed, {**one.changes, **out}) if kept is None else kept
-            candidates[id(one)] = fit(rows.to(self.device), judge.labels, *judge.masks)
-        picks = [VALIDATION.choose({id(one): candidates[id(one)]})[i] for i, one in enumerate(of_split)]
-        found = score(candidates, picks, answers_of(self.graph.labels, self.graph.test_mask), self.top)
-        named = [
-            {"trial": one.trial, **one.changes, **pick.setting}
-            for one, pick in zip(of_split, picks, strict=True)
-        ]
-        return replace(found, chosen=named)
+            splits = [split for split, chosen in enumerate(of_split) if chosen is one]
+            masks = [mask[:, splits] for mask in judge.masks]
+            candidates = {0: fit(rows.to(self.device), judge.labels, *masks, classes=self.classes)}
+            picks = VALIDATION.choose(candidates)
+            scored = score(candidates, picks, [answers[split] for split in splits], self.top)
+            for place, split in enumerate(splits):
+                named = {"trial": one.trial, **one.changes, **picks[place].setting}
+                found[split] = (scored.of(place), named)
+        every = [found[split] for split in range(len(of_split))]
+        return replace(SplitScores.joined([one for one, _ in every]), chosen=[named for _, named in every])
+
+    @property
+    def classes(self) -> int:
+        """How many the training and validation nodes of all splits show."""
+        assert self.graph.labels is not None
+        assert self.graph.train_mask is not None
+        assert self.graph.val_mask is not None
+        return known_classes(self.graph.labels, self.graph.train_mask, self.graph.val_mask)
 
     def _published(self, changes: Changes, about: Mapping[str, Any]) -> Result:
         """Run the setting that does best on test nodes, with the best test epoch of each split."""
@@ -303,12 +312,17 @@ class _Run:
             seeds=self.seeds[:1],
             model=self.model,
             protocol=PUBLISHED,
-            snapshots=PUBLISHED_LOOKS,
+            snapshots=LOOKS_OF_LARGE if self.is_large else PUBLISHED_LOOKS,
             device=str(self.device),
             name=self.name,
             top=self.top,
         )
         return replace(found, params={**found.params, **about})
+
+    @property
+    def is_large(self) -> bool:
+        assert self.graph.train_mask is not None
+        return int(self.graph.train_mask.sum(dim=0).amax()) > LARGE
 
     # Classifiers ------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ Neither are the lists and the wording of the tables: a row names its own setting
 PRESETS = "presets"
 """The part that is no code: the settings of the shipped presets."""
 COMMIT = "H3GNN_COMMIT"
-"""The environment variable that names the commit where the code is a copy without its history."""
+"""The environment variable that names the commit where the code is a copy."""
 UNKNOWN, NOT_RECORDED, CHANGES = "unknown", "not recorded", "+changes"
 REDUNDANT = {"ctx", "kind", "type_comment"}
 """Fields of a syntax tree that say nothing of their own."""
@@ -65,8 +65,8 @@ def made_with() -> dict[str, Any]:
 def origin() -> Origin:
     """Return the commit of the running code, and a fingerprint of each of its parts.
 
-    The commit is that of the checkout in which the package lies, with "+changes" where tracked files under
-    `src` differ from it; without a checkout, what `H3GNN_COMMIT` says; otherwise "unknown". It is found out
+    The commit is what `H3GNN_COMMIT` says; without it, that of the checkout in which the package lies, with
+    "+changes" where tracked files under `src` differ from it; otherwise "unknown". It is found out
     once per process: ask before a long piece of work, since files may change while it goes on.
     """
     return {"commit": commit(), "code": dict(code())}
@@ -75,11 +75,13 @@ def origin() -> Origin:
 @cache
 def commit() -> str:
     """Return twelve digits of the commit, perhaps with "+changes"; "unknown" where nothing tells it."""
-    head = _git("rev-parse", "HEAD") if _git("ls-files", "__init__.py") else None
-    if head:
-        return head[:12] + (CHANGES if _git("status", "--porcelain", "--untracked-files=no", "..") else "")
     named = re.fullmatch(r"([0-9a-f]{12})[0-9a-f]{0,28}(\+changes)?", os.environ.get(COMMIT, "").strip())
-    return UNKNOWN if named is None else named[1] + (named[2] or "")
+    if named is not None:  # whoever copied the code knows better than a history that came along
+        return named[1] + (named[2] or "")
+    head = _git("rev-parse", "HEAD") if _git("ls-files", "__init__.py") else None
+    if not head:
+        return UNKNOWN
+    return head[:12] + (CHANGES if _git("status", "--porcelain", "--untracked-files=no", "..") else "")
 
 
 @cache

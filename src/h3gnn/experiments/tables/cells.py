@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED
+from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED, VALIDATION
 from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
@@ -159,9 +159,10 @@ def _methods(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]
         for title, part in PARTS.get(entry.parts, {}).items()
     }
     params["protocols"] = [NESTED.name, POOLED.name, PUBLISHED.name] if entry.is_ours else [NESTED.name]
-    system = METHODS[entry.method].system
-    if system is not None and system.on_test:
-        params["protocols"] = [NESTED.name, PUBLISHED.name]
+    if not METHODS[entry.method].takes_settings and not entry.allowance:  # nothing of its settings is chosen
+        params["protocols"] = [VALIDATION.name]
+        system = METHODS[entry.method].system
+        params["protocols"] += [PUBLISHED.name] if system is not None and system.on_test else []
     usual = OWN_SEEDS if entry.is_ours and not entry.allowance else SEEDS.get(graph, 1)
     seeds = scope.seeds_up_to(table.seeds or usual)
     seeds = seeds if METHODS[entry.method].has_chance else seeds[:1]

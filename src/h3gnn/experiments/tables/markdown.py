@@ -24,7 +24,7 @@ Figures = dict[tuple[str, str, str], MeanStd]
 NOTHING, TOO_LARGE = "–", "too large"
 TITLES = {"citeseer": "CiteSeer", "pubmed": "PubMed"}
 """Graphs that the paper writes otherwise than with a first capital."""
-PROTOCOL_NAMES = {"nested": "here, `nested`", "pooled": "here, `pooled`", "published": "here, `published`"}
+PROTOCOL_NAMES = {name: f"here, `{name}`" for name in ("nested", "pooled", "published", "validation")}
 MORE_MEASURES = {"nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 COUNTS = ("nodes", "edges", "features", "classes")
 
@@ -82,8 +82,13 @@ def figure_of(row: Row) -> MeanStd:
 
 def figures_of(rows: Sequence[Row]) -> Figures:
     """Return the figures of stored rows; those with something taken out are left out."""
-    whole = (row for row in rows if not row.get("part"))
+    whole = (row for row in rows if not row.get("part") and not _is_empty(row))
     return {(row["method"], row["graph"], row["protocol"]): figure_of(row) for row in whole}
+
+
+def _is_empty(row: Row) -> bool:
+    """Whether a row says nothing of its own: a pooled choice among one setting is none."""
+    return bool(row["protocol"] == "pooled" and len(row["params"].get("tried", ())) == 1)
 
 
 def side_by_side(table: Table, rows: Sequence[Row]) -> str:
@@ -131,7 +136,9 @@ def selection(table: Table, rows: Sequence[Row]) -> str:
     for entry in table.entries:
         for graph in table.graphs:
             theirs = paper.get(entry.printed, {}).get(graph)
-            nested, pooled, chosen = (figures.get((entry.title, graph, one)) for one in PROTOCOL_NAMES)
+            nested, pooled, chosen = (
+                figures.get((entry.title, graph, one)) for one in ("nested", "pooled", "published")
+            )
             if nested is None or chosen is None:
                 continue
             shown = [percent(nested), _more(pooled, nested), _more(chosen, nested), percent(theirs)]
@@ -163,7 +170,7 @@ def allowed(table: Table, rows: Sequence[Row]) -> str:
     found: dict[tuple[str, str], str] = {}
     for row in rows:
         about = row["params"]
-        if row.get("protocol", "nested") == "nested" and not row.get("part"):
+        if row.get("protocol", "nested") in ("nested", "validation") and not row.get("part"):
             given.setdefault(row["method"], about.get("allowed") or about.get("allowance") or {})
             tried = row["tried"] if "tried" in row else len(about.get("tried", [{}]))
             spent = row.get("searched_s", about.get("searched_s"))
@@ -257,9 +264,8 @@ def measures(table: Table, rows: Sequence[Row]) -> str:
 def _clustered(
     table: Table, rows: Sequence[Row], method: str, choice: str, measure: str, words: str
 ) -> list[list[str]]:
-    known = {
-        row["graph"]: row["choices"][choice]["values"][measure] for row in rows if row["method"] == method
-    }
+    own = (row for row in rows if row["method"] == method and choice in row["choices"])
+    known = {row["graph"]: row["choices"][choice]["values"][measure] for row in own}
     shown = [
         percent((100 * float(np.mean(known[graph])), 100 * float(np.std(known[graph]))))
         if graph in known

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.protocols import EVERY, NESTED
+from h3gnn.evaluation.protocols import EVERY, NESTED, VALIDATION
 from h3gnn.experiments.stored import check_cells, read_table
 from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
 from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
@@ -49,7 +49,13 @@ def find_tables(name: str) -> list[Table]:
 
 
 def reproduce(
-    tables: Sequence[Table], scope: Scope, out: Path, *, jobs: int = 1, told: Told | None = None
+    tables: Sequence[Table],
+    scope: Scope,
+    out: Path,
+    *,
+    jobs: int = 1,
+    told: Told | None = None,
+    run: bool = True,
 ) -> Outcome:
     """Run what is missing of some tables, and write their results.
 
@@ -59,12 +65,15 @@ def reproduce(
         out: folder; finished cells are kept in `cells/`, results in `NAME.json` and `NAME.md`.
         jobs: processes at once.
         told: called after each cell.
+        run: whether to run what is missing, or to write what is kept alone.
     """
     store, outcome = ResultStore(out / "cells", check_cells), Outcome()
     planned = plan([line for table in tables for line in lines_of(table, scope)], scope)
     missing = {key: cell for key, cell in planned.items() if store.get(key) is None}
     outcome.kept = len(planned) - len(missing)
-    begin = sorted(missing.values(), key=lambda cell: -cell.size(graph_of(cell.graph).num_nodes))
+    begin = sorted(
+        missing.values() if run else (), key=lambda cell: -cell.size(graph_of(cell.graph).num_nodes)
+    )
     for finished in run_cells(begin, scope.device, jobs):
         if finished.record is None:
             outcome.failed.append(finished)
@@ -139,7 +148,7 @@ def scored_rows(line: Line, records: Sequence[Record]) -> list[Row]:
 
 
 def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
-    """Return the test accuracy under `nested` alone, in percent."""
+    """Return the test accuracy alone, in percent, with nothing chosen by other splits or by test nodes."""
     return [
         {
             "method": line.method,
@@ -150,7 +159,7 @@ def percent_rows(line: Line, records: Sequence[Record]) -> list[Row]:
             "origin": row.get("origin"),
         }
         for row in scored_rows(line, records)
-        if row["protocol"] == NESTED.name and not row.get("part")
+        if row["protocol"] in (NESTED.name, VALIDATION.name) and not row.get("part")
     ]
 
 
