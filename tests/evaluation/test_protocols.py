@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.evaluation.candidates import Candidates, candidates_from_scores
 from h3gnn.evaluation.judge import Judge, Judgement, agreement
-from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, find_protocol, score
+from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, SplitScores, find_protocol, score
 
 NODES, EPOCHS = 120, (0, 10, 20)
 
@@ -148,3 +149,14 @@ def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree()
     assert np.mean(chosen.clustering["acc"]) == 1.0
     assert agreement(agreeing, 3, parts=4) == pytest.approx(1.0)
     assert agreement(noise, 3) < 0.3
+
+
+def test_scores_of_splits_apart_are_joined_in_their_order() -> None:
+    scores = SplitScores(
+        [0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9], [0.2, 0.1, 0.0], [{"epoch": i} for i in range(3)],
+        {"majority": [0.5, 0.6, 0.7]},
+    )  # fmt: skip
+    assert scores.of(1).accuracy == [0.2]
+    assert SplitScores.joined([scores.of(split) for split in range(3)]) == scores
+    without = replace(scores, roc_auc=None)
+    assert SplitScores.joined([without.of(split) for split in range(3)]) == without

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 from h3gnn.baselines import Progress
 from h3gnn.cli.reproduce import reproduce as command
@@ -46,8 +47,13 @@ def small_benchmarks(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> Ite
     running.graph_of.cache_clear()
 
 
-TWO_CELLS = replace(TABLES["ablation"], graphs=("texas",), entries=TABLES["ablation"].entries[:2])
-"""A table of two lines on one graph."""
+WHOLE, WITHOUT = TABLES["ablation"].entries[:2]
+TWO_CELLS = replace(
+    TABLES["ablation"],
+    graphs=("texas",),
+    entries=(replace(WHOLE, allowance="paper", parts="printed"), WITHOUT),
+)
+"""A table of two lines on one graph; of the first, every rule of choosing and every part is told."""
 
 
 def run(out: Path) -> Outcome:
@@ -148,16 +154,20 @@ def made_table(rows: list[Row], name: str = "classification") -> dict[str, Any]:
 
 
 def test_a_table_sets_rules_of_choosing_side_by_side_and_says_what_each_adds(tmp_path: Path) -> None:
-    paper, ours = "the paper's method, Prob", "H3GNN, tuned"
+    paper, ours, untuned = "the paper's method, Prob", "H3GNN, tuned", "H3GNN, untuned"
     given = {"tried": [{}] * 5, "allowed": {"trials": 8, "seconds": 20, "looks": []}, "searched_s": 20.4}
+    searched = {"tried": [{}] * 9, "allowed": {"trials": 9, "looks": [5, 10]}}
     rows = [
-        made_row(paper, "texas", 0.8, 0.82),
-        made_row(paper, "texas", 0.83, 0.83, protocol="pooled"),
-        made_row(paper, "texas", 0.91, 0.91, protocol="published"),
-        made_row(paper, "cornell", 0.7),
-        made_row(paper, "cornell", 0.75, protocol="published"),
+        made_row(paper, "texas", 0.8, 0.82, params=searched),
+        made_row(paper, "texas", 0.83, 0.83, protocol="pooled", params=searched),
+        made_row(paper, "texas", 0.91, 0.91, protocol="published", params=searched),
+        made_row(paper, "cornell", 0.7, params=searched),
+        made_row(paper, "cornell", 0.75, protocol="published", params=searched),
         made_row(ours, "texas", 0.9, 0.86, params=given),
         made_row(ours, "texas", 0.7, 0.7, params=given, part="untrained"),
+        made_row(untuned, "texas", 0.6),
+        made_row(untuned, "texas", 0.6, protocol="pooled"),  # of one setting, nothing was chosen
+        made_row("DGI", "texas", 0.5, protocol="validation", params={"epochs": 3}),
     ]
     write_json(tmp_path / "classification.json", made_table(rows))
     page, rest = document(tmp_path), " | – | – | – | – | – |"
@@ -171,7 +181,11 @@ def test_a_table_sets_rules_of_choosing_side_by_side_and_says_what_each_adds(tmp
         f"| {ours} | untrained | – | 70.00 ± 0.00{rest}",
         f"| {paper} | Texas | 81.00 ± 1.00 | +2.00 | +10.00 | 92.45 ± 3.78 | yes |",
         f"| {paper} | Cornell | 70.00 ± 0.00 | – | +5.00 | 84.86 ± 2.48 | no, 9.86 below |",
-        f"| {paper} | its own settings | 1 | 1{rest}",
+        f"| {paper} | 9 settings, each at 2 epochs | 9 | 9{rest}",
+        f"| {untuned} | here, `nested` | – | 60.00 ± 0.00{rest}",
+        f"| {untuned} | its own settings | – | 1{rest}",
+        f"| DGI | here, `validation` | – | 50.00 ± 0.00{rest}",
+        f"| DGI | its own settings | – | 1{rest}",
         f"| {ours} | 8 settings, 20 s | – | 5 (20 s){rest}",
         "| its method here, chosen on test nodes | 75.00 | 91.00 | – | – | – | – | – |",
         "| its method here, `nested` | 70.00 | 81.00 | – | – | – | – | – |",
@@ -179,9 +193,10 @@ def test_a_table_sets_rules_of_choosing_side_by_side_and_says_what_each_adds(tmp
     ):
         assert line in page, line
     assert f"| {ours} | here, `nested` | – | 70.00" not in page  # what is taken out is no row of its own
+    assert f"| {untuned} | here, `pooled`" not in page
 
 
-def test_the_radar_has_what_each_split_chose_and_nothing_else() -> None:
+def test_the_radar_has_what_no_other_split_and_no_test_node_chose() -> None:
     rows = [
         made_row("H3GNN, tuned", "texas", 0.8, 0.9),
         made_row("H3GNN, tuned", "texas", 1.0, protocol="pooled"),
@@ -190,6 +205,9 @@ def test_the_radar_has_what_each_split_chose_and_nothing_else() -> None:
     line = Line("H3GNN, tuned", "texas", ())
     (found,) = percent_rows(line, [{"device": "cpu", "out": {"rows": rows}}])
     assert (found["percent"], found["protocol"]) == (85.0, "nested")
+    others = [made_row("GREET", "texas", 0.7, protocol=one) for one in ("validation", "published")]
+    (found,) = percent_rows(line, [{"device": "cpu", "out": {"rows": others}}])
+    assert (found["percent"], found["protocol"]) == (70.0, "validation")
 
 
 def test_clusters_without_labels_stand_apart_from_those_that_labels_chose() -> None:
@@ -227,30 +245,35 @@ def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> Non
     others = {cell.params["method"] for key, cell in recent.items() if key not in first}
     assert others == {"pcnet", "aerognn", "g2"}  # its own systems
     assert len(recent.keys() & first) == 16  # ours and the paper's on four graphs
-    whole = plan(lines_of(TABLES["ablation"], QUICK)[:1], QUICK)
-    assert whole.keys() < first  # the paper's method on Cornell
     for name in ("filtered", "clustering", "mask-ratio"):
         assert not keys_of(name) & first
 
 
-def test_every_row_of_a_table_is_given_alike_and_ours_are_told_by_three_rules() -> None:
+def test_a_table_says_what_each_row_is_given_and_by_which_rules_it_is_told() -> None:
     lines = {(one.method, one.graph): one.cells[0] for one in lines_of(TABLES["classification"], Scope())}
-    tuned, other = lines["H3GNN, tuned", "texas"], lines["GREET", "texas"]
-    assert tuned.params["allowance"] == other.params["allowance"]
-    assert tuned.params["allowance"]["seconds"] is not None
-    assert tuned.params["protocols"] == ["nested", "pooled", "published"]
-    assert other.params["protocols"] == ["nested"]
-    untuned, paper = lines["H3GNN, untuned", "texas"], lines["the paper's method, Prob", "pubmed"]
-    assert (untuned.params["ranges"], untuned.params["allowance"]) == ({}, {})
-    assert (len(untuned.seeds), len(tuned.seeds), len(lines["GREET", "cora"].seeds)) == (3, 1, 3)
-    assert paper.params["ranges"]["channels"] == [128]
-    assert paper.params["settings"]["epochs"] == max(paper.params["allowance"]["looks"]) == 50
-    ablations = {line.method: line.cells[0].params for line in lines_of(TABLES["mask-ratio"], Scope())[:10]}
-    assert len({str(params["allowance"]) for params in ablations.values()}) == 1
-    assert {cells_module.method_of(one).settings["exploit_ratio"] for one in ablations.values()} == {
-        *(0.0, 0.2, 0.5, 0.8, 1.0)
-    }
-    assert all("exploit_ratio" not in cells_module.method_of(one).ranges for one in ablations.values())
+    tuned, untuned = lines["H3GNN, tuned", "texas"].params, lines["H3GNN, untuned", "texas"].params
+    assert tuned["allowance"]["trials"] > 1
+    assert (untuned["ranges"], untuned["allowance"]) == ({}, {})
+    assert tuned["protocols"] == untuned["protocols"] == ["nested", "pooled", "published"]
+    for name, protocols in (("GREET", ["validation"]), ("MUSE", ["validation", "published"])):
+        other = lines[name, "texas"].params  # MUSE's authors choose on test nodes
+        assert (other["protocols"], other["ranges"], other["allowance"]) == (protocols, {}, {})
+    assert [len(lines["H3GNN, untuned", graph].seeds) for graph in ("texas", "cora")] == [3, 3]
+    assert [len(lines["GREET", graph].seeds) for graph in ("texas", "cora")] == [1, 3]
+    paper = lines["the paper's method, Prob", "pubmed"].params
+    assert paper["ranges"]["channels"] == [128]
+    assert paper["settings"]["epochs"] == max(paper["allowance"]["looks"]) == 50
+
+
+def test_rows_that_are_set_against_one_another_have_searches_of_one_size() -> None:
+    for name in ("ablation", "mask-ratio"):
+        cells = [line.cells[0].params for line in lines_of(TABLES[name], Scope())]
+        assert len({str(params["allowance"]) for params in cells}) == 1
+        for params in cells:
+            method = cells_module.method_of(params)
+            assert params["changes"].items() <= dict(method.settings).items()
+            assert not params["changes"].keys() & method.ranges.keys()  # a search leaves it as it is
+    assert {params["changes"]["exploit_ratio"] for params in cells} == {0.0, 0.2, 0.5, 0.8, 1.0}
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "efficiency"])
@@ -347,6 +370,26 @@ def test_what_ends_a_process_does_not_end_the_others() -> None:
     finished = list(workers.in_processes(cells, work, jobs=1, threads=1))
     assert [one.fault for one in finished] == ["Lost", "InputError"]
     assert finished[0].failure == "its process ended with code 3"
+
+
+def test_what_is_not_tuned_is_scored_by_validation_nodes(small_mixed: Graph) -> None:
+    entry = next(one for one in TABLES["classification"].entries if one.title == "MUSE")
+    table = replace(TABLES["classification"], graphs=("texas",), entries=(entry,))
+    (line,) = lines_of(table, QUICK)
+    out = running.run_searched(line.cells[0], small_mixed, torch.device("cpu"))
+    assert [row["protocol"] for row in out["rows"]] == ["validation", "published"]
+    assert (out["record"], out["chosen"]) == (None, {})
+    assert all("tried" not in row["params"] for row in out["rows"])
+
+
+def test_kept_cells_are_written_without_running_others(small_benchmarks: Graph, tmp_path: Path) -> None:
+    one, two = (replace(TABLES["datasets"], graphs=graphs) for graphs in (("texas",), ("texas", "cora")))
+    reproduce([one], QUICK, tmp_path)
+    outcome = reproduce([two], QUICK, tmp_path, run=False)
+    assert (outcome.kept, outcome.run) == (1, 0)
+    written = read_json(tmp_path / "datasets.json")
+    assert [row["graph"] for row in written["rows"]] == ["texas"]
+    assert written["missing"] == ["graph on cora"]
 
 
 def test_help_lists_every_experiment() -> None:
