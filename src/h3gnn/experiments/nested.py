@@ -280,20 +280,19 @@ class _Run:
         assert self.graph.test_mask is not None
         judge, fit = build_judge(self.graph), find_probe(probe)
         answers = answers_of(self.graph.labels, self.graph.test_mask)
-        found: dict[int, tuple[SplitScores, dict[str, Any]]] = {}
+        found: dict[int, SplitScores] = {}
         for one in {id(one): one for one in of_split}.values():
             kept = one.rows if seed == self.seeds[0] and not out else None
             rows = self.training.rows(seed, {**one.changes, **out}) if kept is None else kept
-            splits = [split for split, chosen in enumerate(of_split) if chosen is one]
-            masks = [mask[:, splits] for mask in judge.masks]
-            candidates = {0: fit(rows.to(self.device), judge.labels, *masks, classes=self.classes)}
-            picks = VALIDATION.choose(candidates)
-            scored = score(candidates, picks, [answers[split] for split in splits], self.top)
-            for place, split in enumerate(splits):
-                named = {"trial": one.trial, **one.changes, **picks[place].setting}
-                found[split] = (scored.of(place), named)
-        every = [found[split] for split in range(len(of_split))]
-        return replace(SplitScores.joined([one for one, _ in every]), chosen=[named for _, named in every])
+            for split in (split for split, chosen in enumerate(of_split) if chosen is one):
+                # by itself: solved together, each would hang on the others' nodes in its last digits
+                own = [mask[:, [split]] for mask in judge.masks]
+                candidates = {0: fit(rows.to(self.device), judge.labels, *own, classes=self.classes)}
+                (pick,) = VALIDATION.choose(candidates)
+                named = {"trial": one.trial, **one.changes, **pick.setting}
+                scored = score(candidates, [pick], [answers[split]], self.top)
+                found[split] = replace(scored, chosen=[named])
+        return SplitScores.joined([found[split] for split in range(len(of_split))])
 
     @property
     def classes(self) -> int:
