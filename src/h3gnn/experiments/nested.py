@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import Predictions, part_of
+from h3gnn.baselines.supervised import part_of
 from h3gnn.encoder import build_support
 from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import known_classes
-from h3gnn.evaluation.judge import Judgement, find_probe
+from h3gnn.evaluation.judge import find_probe
 from h3gnn.evaluation.protocols import (
     NESTED,
     POOLED,
@@ -36,6 +35,7 @@ from h3gnn.evaluation.protocols import (
 )
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.allowances import Allowance, Changes, Training, draw_settings, ranges_of
+from h3gnn.experiments.classifying import try_classifier
 from h3gnn.experiments.methods import Method
 from h3gnn.experiments.preferences import OnTestNodes, OwnNodes, Preferences, Tried
 from h3gnn.experiments.run import (
@@ -150,8 +150,6 @@ class _Run:
     @property
     def training(self) -> Training:
         return Training(self.method, self.graph, self.model, self.device)
-
-    # Methods that embed -----------------------------------------------------------------------------------
 
     def embeddings(self, protocols: Sequence[str], parts: Mapping[str, Part]) -> Searched:
         liked = Preferences(OwnNodes(self.graph, self.device, self.allowance.seed))
@@ -323,41 +321,18 @@ class _Run:
         assert self.graph.train_mask is not None
         return int(self.graph.train_mask.sum(dim=0).amax()) > LARGE
 
-    # Classifiers ------------------------------------------------------------------------------------------
-
     def classifiers(self) -> Searched:
         tried = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
         judgements, used = [], 0
         for position, seed in enumerate(self.seeds):
             watch = part_of(self.watch, position, 1, len(self.seeds))
-            judgement, used = self._classifier(seed, tried, watch)
-            judgements.append(judgement)
+            found, used = try_classifier(self.training, seed, tried, self.allowance, watch)
+            judgements.append(judge_outcome(found, build_judge(self.graph, top=self.top)))
         about = {"tried": tried[:used], "allowed": self.allowance.as_dict()}
         params = {**method_params(self.method, self.model), **about}
         scores = [one.scores for one in judgements]
         result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)
         return Searched({NESTED.name: result}, {}, about, {})
-
-    def _classifier(self, seed: int, tried: list[Changes], watch: Progress) -> tuple[Judgement, int]:
-        """Train with every setting, and take for each split the one that its validation nodes like best.
-
-        Settings that share the system's own train as one stack; how many were tried is returned, too.
-        """
-        began, used = time.perf_counter(), 0
-        found: list[tuple[Changes, Predictions]] = []
-        groups = _grouped(tried, dict(self.settings["grid"][0]))
-        for position, (own, points) in enumerate(groups):
-            if position and self.allowance.is_over(began):
-                break
-            part = part_of(watch, position, 1, len(groups))
-            (outcome,) = self.method.train(self.training.task(seed, {**own, "grid": points}, watch=part))
-            assert isinstance(outcome, Predictions)
-            found.append((own, outcome))
-            used += len(points)
-        best = _best_of([one for _, one in found], self.graph)
-        scores = torch.stack([found[at][1].scores[split] for split, at in enumerate(best)])
-        chosen = [{**found[at][0], **found[at][1].chosen[split]} for split, at in enumerate(best)]
-        return judge_outcome(Predictions(scores, chosen), build_judge(self.graph, top=self.top)), used
 
 
 def _probe_of(method: Method) -> str:
@@ -366,36 +341,3 @@ def _probe_of(method: Method) -> str:
     H3GNN's columns stand on one scale already.
     """
     return "scaled" if method.probe == "logistic" and method.system is not None else method.probe
-
-
-def _grouped(tried: Sequence[Changes], usual: Changes) -> list[tuple[Changes, list[Changes]]]:
-    """Return settings of a classifier with the points of the grid that go with each."""
-    names = {one.name for one in fields(GridPoint)}
-    groups: list[tuple[Changes, list[Changes]]] = []
-    for changes in tried:
-        own = {key: value for key, value in changes.items() if key not in names}
-        point = {**usual, **{key: value for key, value in changes.items() if key in names}}
-        same = [points for other, points in groups if other == own]
-        if same:
-            same[0].append(point)
-        else:
-            groups.append((own, [point]))
-    return groups
-
-
-def _best_of(found: Sequence[Predictions], graph: Graph) -> list[int]:
-    """Return for each split whose predictions are right most often on its validation nodes."""
-    assert graph.labels is not None
-    assert graph.val_mask is not None
-    seen = graph.val_mask & (graph.labels >= 0)[:, None]
-    labels = graph.labels.clamp_min(0)
-    best = []
-    for split in range(graph.num_splits):
-        own = seen[:, split]
-        right, loss = [], []
-        for one in found:
-            scores = one.scores[split][own]
-            right.append(float((scores.argmax(dim=-1) == labels[own]).float().mean()))
-            loss.append(-float(scores.gather(1, labels[own][:, None]).mean()))
-        best.append(min(range(len(found)), key=lambda at: (-right[at], loss[at])))
-    return best

@@ -26,7 +26,7 @@ Origin = dict[str, Any]
 
 PACKAGE = Path(__file__).parent.parent
 EXPERIMENTS = (
-    *("methods", "run", "allowances", "preferences", "nested", "clustered"),
+    *("methods", "run", "allowances", "preferences", "classifying", "nested", "clustered"),
     *("tables/running", "tables/measures", "tables/theory", "tables/descent"),
 )
 """The modules of `experiments` that a score passes through on its way; the others ask for it or show it."""
