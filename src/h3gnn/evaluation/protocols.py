@@ -154,18 +154,6 @@ class SplitScores:
     chosen: list[dict[str, Any]]
     beside: dict[str, list[float]] = field(default_factory=dict)
 
-    def of(self, split: int) -> SplitScores:
-        """Return the scores of one split."""
-        auc = None if self.roc_auc is None else [self.roc_auc[split]]
-        return SplitScores(
-            [self.accuracy[split]],
-            [self.macro_f1[split]],
-            auc,
-            [self.validation[split]],
-            [self.chosen[split]],
-            {name: [values[split]] for name, values in self.beside.items()},
-        )
-
     @classmethod
     def joined(cls, several: Sequence[SplitScores]) -> SplitScores:
         """Return the scores of splits that were scored apart, in their order."""
