@@ -152,11 +152,16 @@ def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree()
 
 
 def test_scores_of_splits_apart_are_joined_in_their_order() -> None:
-    scores = SplitScores(
-        [0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9], [0.2, 0.1, 0.0], [{"epoch": i} for i in range(3)],
+    one = SplitScores([0.1], [0.4], [0.7], [0.2], [{"epoch": 0}], {"majority": [0.5]})
+    two = SplitScores(
+        [0.2, 0.3], [0.5, 0.6], [0.8, 0.9], [0.1, 0.0], [{}, {"a": 1}], {"majority": [0.6, 0.7]}
+    )
+    assert SplitScores.joined([one, two]) == SplitScores(
+        [0.1, 0.2, 0.3],
+        [0.4, 0.5, 0.6],
+        [0.7, 0.8, 0.9],
+        [0.2, 0.1, 0.0],
+        [{"epoch": 0}, {}, {"a": 1}],
         {"majority": [0.5, 0.6, 0.7]},
-    )  # fmt: skip
-    assert scores.of(1).accuracy == [0.2]
-    assert SplitScores.joined([scores.of(split) for split in range(3)]) == scores
-    without = replace(scores, roc_auc=None)
-    assert SplitScores.joined([without.of(split) for split in range(3)]) == without
+    )
+    assert SplitScores.joined([one, replace(two, roc_auc=None)]).roc_auc is None
