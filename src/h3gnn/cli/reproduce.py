@@ -93,10 +93,10 @@ def _run(
         outcome = run(tables, scope, folder, jobs=jobs, told=_watching(add_bar), run=not kept)
     for table in tables:
         stored = folder / f"{table.name}.json"
-        if table.picture and stored in outcome.written:
+        if table.picture and stored in outcome.written and (rows := read_json(stored)["rows"]):
             from h3gnn.report.figures import write_figure
 
-            outcome.written += write_figure(table.name, read_json(stored)["rows"], folder)
+            outcome.written += write_figure(table.name, rows, folder)
     return outcome
 
 

@@ -66,7 +66,7 @@ def document(results: Path) -> str:
     for name, content in stored.items():
         with _rows_of(results / f"{name}.json"):
             parts.append(markdown_of(content))
-        if TABLES[name].picture:
+        if TABLES[name].picture and content["rows"]:
             parts.append(f"![{TABLES[name].title}](../results/{name}.png)")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 

@@ -39,6 +39,8 @@ def markdown_of(content: dict[str, Any]) -> str:
         )
     if content["missing"]:
         parts.append(f"Not run yet: {_grouped(content['missing'])}.")
+    if not rows:
+        return "\n\n".join(parts) + "\n"
     parts.append(re.sub(r"\{(\w+)\}", lambda mark: BLOCKS[mark[1]](table, rows), table.words))
     parts.append(made_at(rows))
     return "\n\n".join(parts) + "\n"

@@ -108,8 +108,6 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
             rows += ROWS[table.rows](line, records)
         elif _is_here(line.cells[0], scope):
             missing.append(f"{line.method} on {line.graph}")
-    if not rows:
-        return []
     content: dict[str, Any] = {
         "experiment": table.name,
         "title": table.title,
