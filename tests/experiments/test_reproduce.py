@@ -327,7 +327,7 @@ def test_the_page_is_what_the_results_give() -> None:
 def test_a_table_says_where_its_rows_were_made_and_what_has_changed() -> None:
     here = {"commit": "a1", "code": code()}
     there = {"commit": "b2+changes", "code": {**code(), "training": "0", "presets": "0"}}
-    rows = [{"origin": there}, {"origin": here}, {"origin": None}, {}, {"origin": here}]
+    rows: list[Row] = [{"origin": there}, {"origin": here}, {"origin": None}, {}, {"origin": here}]
     assert made_at(rows) == (
         "Rows made at commits b2+changes (1 row), a1 (2 rows), not recorded (2 rows); since then: training "
         "changed (for 1 of 3 rows), evaluation unchanged, baselines unchanged, presets changed (for 1 of 3 "

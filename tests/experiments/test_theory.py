@@ -76,7 +76,7 @@ def test_where_a_run_was_looked_at_does_not_move_its_factor() -> None:
     even = readings.contraction(list(curve), list(curve.values()))
     fine = sorted([*np.linspace(0, 6, 61), *range(7, 13)])
     dense = readings.contraction(
-        fine, [float(np.interp(at, *zip(*curve.items(), strict=True))) for at in fine]
+        fine, [float(np.interp(at, list(curve), list(curve.values()))) for at in fine]
     )
     assert dense == pytest.approx(even, abs=0.02)
     assert math.isnan(readings.contraction([0, 1], [1.0, 0.0]))
