@@ -46,6 +46,11 @@ class Allowance:
     looks: tuple[int, ...] = ()
     seed: int = 0
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Allowance:
+        """Return one from plain values; nothing told is one trial, the method's own settings."""
+        return cls(**{"trials": 1, **told, "looks": tuple(told.get("looks", ()))})
+
     def is_over(self, began: float) -> bool:
         """Whether no further setting may be begun, of a search that began then."""
         return self.seconds is not None and time.perf_counter() - began > self.seconds

@@ -121,8 +121,8 @@ def run_nested(
         top: the k of recall at k.
         watch: told the share of the work that is done.
     """
-    run = _Run(method, graph, list(seeds) if method.has_chance else list(seeds)[:1], allowance, model)
-    run.device, run.name, run.top, run.watch = pick_device(device), name, top, watch
+    used = list(seeds) if method.has_chance else list(seeds)[:1]
+    run = _Run(method, graph, used, allowance, model, pick_device(device), name, top, watch)
     if method.supervised:
         return run.classifiers()
     return run.embeddings(protocols, parts or {})
@@ -137,10 +137,10 @@ class _Run:
     seeds: list[int]
     allowance: Allowance
     model: H3GNN | None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    name: str | None = None
-    top: int | None = None
-    watch: Progress = unwatched
+    device: torch.device
+    name: str | None
+    top: int | None
+    watch: Progress
     started: float = field(default_factory=time.perf_counter)
 
     @property

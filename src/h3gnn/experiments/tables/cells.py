@@ -8,7 +8,6 @@ from typing import Any
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED, VALIDATION
-from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
 from h3gnn.experiments.tables.specifications import (
@@ -143,12 +142,6 @@ def method_of(params: dict[str, Any]) -> Method:
     """Return the method that a cell names, with its settings; what the cell fixes a search leaves alone."""
     ranges = {key: values for key, values in params["ranges"].items() if key not in params["changes"]}
     return replace(METHODS[params["method"]], settings=params["settings"], ranges=ranges)
-
-
-def allowance_of(params: dict[str, Any]) -> Allowance:
-    """Return what a cell's method is given to find its settings with; nothing is one trial, its own."""
-    told = params["allowance"]
-    return Allowance(**{**told, "looks": tuple(told.get("looks", ()))}) if told else Allowance(1)
 
 
 def _methods(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:

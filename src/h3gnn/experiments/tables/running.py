@@ -19,11 +19,12 @@ from h3gnn.evaluation.places import place
 from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION, Protocol
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
+from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.clustered import run_clustered
 from h3gnn.experiments.nested import Part, run_nested
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.tables.cells import Cell, allowance_of, method_of
+from h3gnn.experiments.tables.cells import Cell, method_of
 from h3gnn.experiments.tables.measures import run_efficiency, run_statistics
 from h3gnn.experiments.tables.theory import run_convergence
 from h3gnn.graphs.catalogue import load
@@ -112,7 +113,7 @@ def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
         method_of(params),
         graph,
         seeds=cell.seeds,
-        allowance=allowance_of(params),
+        allowance=Allowance.of(params["allowance"]),
         protocols=params["protocols"],
         parts={title: Part(**told) for title, told in params["parts"].items()},
         device=str(device),
@@ -176,7 +177,7 @@ def pack(result: Result) -> dict[str, Any]:
 RUNNERS: dict[str, Callable[[Cell, Graph, torch.device], dict[str, Any]]] = {
     "method": run_searched,
     "clustering": lambda cell, graph, device: run_clustered(
-        method_of(cell.params), graph, cell.seeds, allowance_of(cell.params), device
+        method_of(cell.params), graph, cell.seeds, Allowance.of(cell.params["allowance"]), device
     ),
     "efficiency": run_efficiency,
     "convergence": run_convergence,

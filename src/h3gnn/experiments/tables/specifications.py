@@ -126,10 +126,7 @@ def _of_graph(what: str, graph: str) -> Any:
 _READ = tomllib.loads(_stored("tables.toml"))
 PAPER_TITLE: str = _READ["paper"]
 """The paper whose tables these are."""
-ALLOWANCES = {
-    name: Allowance(**{**told, "looks": tuple(told.get("looks", ()))})
-    for name, told in _READ["allowances"].items()
-}
+ALLOWANCES = {name: Allowance.of(told) for name, told in _READ["allowances"].items()}
 """What rows are given to find their settings with, by name."""
 PARTS = {
     name: {title: Part(**told) for title, told in parts.items()} for name, parts in _READ["parts"].items()
