@@ -149,8 +149,8 @@ class HierarchicalAttention(TokenAttention):
     r"""Two Transformer blocks: the hops' tokens hear one another, then all tokens do (the later version).
 
     .. math::
-        [X_3, \dots, X_S] &\leftarrow \mathrm{Block}_1([X_3, \dots, X_S]) \\
-        X &\leftarrow \mathrm{Block}_2([X_1, X_2, X_3, \dots, X_S])
+        (X_3, \dots, X_S) &\leftarrow \mathrm{Block}_1(X_3, \dots, X_S) \\
+        X &\leftarrow \mathrm{Block}_2(X_1, X_2, X_3, \dots, X_S)
 
     :math:`X_1` and :math:`X_2` are the node's own tokens. Both blocks are as in `TokenAttention`, and the
     attention that is shown is the second one's.
