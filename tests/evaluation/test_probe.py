@@ -31,8 +31,7 @@ def test_it_finds_the_solution_that_scikit_learn_finds(strength: float) -> None:
     used[0, :60] = True
     used[1, 20:] = True
     targets = torch.nn.functional.one_hot(labels).double()
-    strengths = torch.tensor([strength, strength], dtype=torch.double)
-    weights = fit_logistic(rows.double(), targets, used, strengths, iterations=2000, tolerance=1e-13)
+    weights = fit_logistic(rows.double(), targets, used, [strength], tolerance=1e-13)[:, 0]
     for problem in range(2):
         chosen = used[problem].numpy()
         model = LogisticRegression(C=1 / (strength * chosen.sum()), solver="newton-cg", tol=1e-10)
@@ -83,20 +82,49 @@ def test_nodes_without_a_label_are_left_out() -> None:
         assert getattr(found, name).tolist() == getattr(alone, name).tolist()
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_along_the_strengths_every_loss_is_the_least(precision: torch.dtype) -> None:
+    rows, labels = blobs(seed=5, nodes=60, width=20)  # separable: weak strengths have far to go
+    strengths = (0.01, 1e-4, 100.0, 1.0, 0.03)  # in no order
+    used, targets = torch.ones(1, 60, dtype=torch.bool), torch.nn.functional.one_hot(labels)
+    found = fit_logistic(rows.to(precision), targets.to(precision), used, strengths)[0].double()
+    for strength, weights in zip(strengths, found, strict=True):
+        model = LogisticRegression(C=1 / (strength * 60), solver="newton-cg", tol=1e-12, max_iter=1000)
+        model.fit(rows.double().numpy(), labels.numpy())
+        theirs = np.vstack([model.coef_.T, model.intercept_])
+        least, ours = (loss_of(rows, labels, torch.as_tensor(one), strength) for one in (theirs, weights))
+        assert -1e-9 < ours - least < 1e-6
+
+
+def loss_of(rows: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, strength: float) -> float:
+    """The formula of `fit_logistic`, by torch's own cross-entropy."""
+    said = rows.double() @ weights[:-1] + weights[-1]
+    loss = torch.nn.functional.cross_entropy(said, labels) + 0.5 * strength * weights[:-1].square().sum()
+    return float(loss)
+
+
+def test_a_split_without_a_class_has_an_answer_and_never_says_that_class() -> None:
+    rows, labels = blobs()
+    used = (labels != 2)[None]
+    targets = torch.nn.functional.one_hot(labels, 3).double()
+    weights = fit_logistic(rows.double(), targets, used, [1e-4, 1.0])
+    assert weights.isfinite().all()
+    assert (predict_logistic(rows.double(), weights[0]).argmax(dim=-1) != 2).all()
+
+
 @pytest.mark.parametrize("strength", [0.0001, 0.1])
 def test_rows_turned_into_the_training_rows_span_give_the_same_classifier(strength: float) -> None:
     rows, labels = blobs(width=100)
     rows[7] = rows[3]  # twice the same row: their products have no inverse
     scaled, train = standardise(rows.double()), torch.arange(60)
     few = turned(inner_products(rows, train), train)
-    assert few.shape == (90, 60)
+    assert few.shape == (90, 59)
     torch.testing.assert_close(few @ few[:60].mT, scaled @ scaled[:60].mT, rtol=0, atol=1e-6)
     used = torch.zeros(2, 60, dtype=torch.bool)
     used[0, :40], used[1, 20:] = True, True
     targets = torch.nn.functional.one_hot(labels[:60]).double()
-    both = torch.tensor([strength, strength])
     wanted, found = (
-        predict_logistic(one, fit_logistic(one[:60], targets, used, both, iterations=1000, tolerance=1e-12))
+        predict_logistic(one, fit_logistic(one[:60], targets, used, [strength], tolerance=1e-12)[:, 0])
         for one in (scaled, few)
     )
     torch.testing.assert_close(found.exp(), wanted.exp(), rtol=0, atol=1e-5)

@@ -100,9 +100,7 @@ class LabelModel:
         self.strength, log_p = _choose_strength(held, labels)
         self.temperature = _fit_temperature(log_p, labels)
         everything = torch.ones(1, len(rows), dtype=torch.bool)
-        self.weights = fit_logistic(
-            rows, targets, everything, torch.tensor([self.strength]), tolerance=TOLERANCE
-        )
+        self.weights = fit_logistic(rows, targets, everything, [self.strength], tolerance=TOLERANCE)[0]
         every = self._calibrated(log_p)
         self.rare = int(np.argmin(np.where(self.shares > 0, self.shares, np.inf)))
         self.threshold = _best_threshold(every[:, self.rare], labels == self.rare, rule.threshold)
@@ -145,20 +143,13 @@ def labelled_folds(labels: Whole, folds: int, seed: int) -> Iterator[tuple[Whole
 
 def _held_out(rows: Tensor, targets: Tensor, labels: Whole, seed: int) -> Tensor:
     """Return what each strength says of labelled nodes that it has not seen, `[strengths, nodes, C]`."""
-    strengths = torch.tensor(STRENGTHS, dtype=rows.dtype)
     parts = list(labelled_folds(labels, INNER_FOLDS, seed))
     used = torch.zeros(len(parts), len(rows), dtype=torch.bool)
     for fold, (seen, _) in enumerate(parts):
         used[fold, seen] = True
-    weights = fit_logistic(
-        rows,
-        targets,
-        used.repeat_interleave(len(strengths), dim=0),
-        strengths.repeat(len(parts)),
-        tolerance=TOLERANCE,
-    )
-    log_p = torch.zeros(len(strengths), len(rows), targets.shape[1], dtype=rows.dtype)
-    for (_, hidden), own in zip(parts, torch.split(weights, len(strengths)), strict=True):
+    weights = fit_logistic(rows, targets, used, STRENGTHS, tolerance=TOLERANCE)
+    log_p = torch.zeros(len(STRENGTHS), len(rows), targets.shape[1], dtype=rows.dtype)
+    for (_, hidden), own in zip(parts, weights, strict=True):
         log_p[:, hidden] = predict_logistic(rows[hidden], own)
     return log_p
 

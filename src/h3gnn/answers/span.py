@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import CONSTANT, JITTER
+from h3gnn.evaluation.candidates import CONSTANT, span_of
 
 Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -63,12 +63,5 @@ class Span:
         rows = self.labelled[torch.from_numpy(seen)]
         if len(rows) >= rows.shape[1]:
             return lambda given: given.float()
-        within = rows @ rows.T
-        jitter = JITTER * within.diagonal().mean().clamp_min(CONSTANT)
-        factor = torch.linalg.cholesky(within + jitter * torch.eye(len(rows), dtype=rows.dtype))
-
-        def turned(given: Tensor) -> Tensor:
-            found: Tensor = torch.linalg.solve_triangular(factor, rows @ given.T, upper=False)
-            return found.T.float().contiguous()
-
-        return turned
+        basis = rows.T @ span_of(rows @ rows.T)
+        return lambda given: (given @ basis).float().contiguous()

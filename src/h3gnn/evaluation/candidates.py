@@ -17,8 +17,8 @@ COLUMNS = 1024
 """So many columns are standardised at a time when all that is needed are the rows' inner products."""
 CONSTANT = 1e-8
 """A column whose standard deviation is no larger is constant."""
-JITTER = 1e-10
-"""Added to the squared lengths of rows, as a share of their mean, so that equal rows have a factor too."""
+NOTHING = 1e-10
+"""A direction that holds no larger a share of the largest one's squared length says nothing."""
 
 Setting = Mapping[str, float | str]
 
@@ -67,22 +67,33 @@ def inner_products(embedding: Tensor, chosen: Tensor, spread: Tensor | None = No
     return total
 
 
-def turned(products: Tensor, chosen: Tensor) -> Tensor:
-    r"""Return all rows in an orthonormal basis of the chosen rows' span, `[nodes, chosen]`.
+def span_of(within: Tensor) -> Tensor:
+    r"""Return what turns inner products with some rows into the principal directions of those rows.
 
-    A rotation: lengths and angles among the chosen rows stay, and of the others what lies in the span. With
-    Cholesky's :math:`K = L L^\top` of the chosen rows' products, these are the rows of
-    :math:`K_{\cdot} L^{-\top}`.
+    With :math:`K = U \Lambda U^\top` of the rows' own products this is :math:`U \Lambda^{-1/2}`;
+    directions in which the rows do not differ are left out.
+    """
+    values, vectors = torch.linalg.eigh(within)
+    there = values > NOTHING * values[-1:].clamp_min(CONSTANT)
+    return vectors[:, there] / values[there].sqrt()
+
+
+def turned(products: Tensor, chosen: Tensor) -> Tensor:
+    """Return all rows in the principal directions of the chosen ones, `[nodes, directions]`.
+
+    A rotation: lengths and angles among the chosen rows stay, and of the others what lies in the span.
 
     Args:
         products: of all rows with the chosen ones, `[nodes, chosen]`.
         chosen: positions of nodes.
     """
-    within = products[chosen]
-    jitter = JITTER * within.diagonal().mean().clamp_min(CONSTANT)
-    factor = torch.linalg.cholesky(within + jitter * torch.eye(len(chosen), device=within.device))
-    found: Tensor = torch.linalg.solve_triangular(factor, products.mT, upper=False).mT
-    return found
+    return products @ span_of(products[chosen])
+
+
+def principal_rows(rows: Tensor) -> Tensor:
+    """Return rows `[nodes, D]` in their own principal directions, a rotation that parts the columns."""
+    _, vectors = torch.linalg.eigh(rows.mT @ rows)
+    return rows @ vectors
 
 
 @dataclass(frozen=True)

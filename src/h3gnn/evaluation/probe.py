@@ -26,6 +26,7 @@ from h3gnn.evaluation.candidates import (
     keep_split,
     known_classes,
     known_rarest,
+    principal_rows,
     standardise,
     turned,
 )
@@ -37,10 +38,12 @@ STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.
 
 The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns.
 """
-TOGETHER = {"cpu": 256, "cuda": 2048}
+TOGETHER = {"cpu": 256, "cuda": 4096}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
 PRODUCTS = 2**28
 """So many inner products may be in memory at once, 2 GiB of them."""
+TURNED = 4096
+"""So many columns are turned into their principal directions; the time of it grows with their cube."""
 LEARNING_RATES = (0.01, 0.005, 0.001)
 WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
 """The paper's grid for the classifier."""
@@ -124,16 +127,15 @@ def probe_candidates(
     classes = known_classes(labels, train, val) if classes is None else classes
     rare = known_rarest(labels, train, val)
     basis = _Basis(rows, train, None if by_column else common_spread(rows))
-    strength, kept = torch.tensor(strengths, device=rows.device), []
+    kept = []
     for splits in basis.groups:
         nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
-        turned_rows = basis.rows_for(nodes)
-        used = train[nodes][:, splits].t().repeat_interleave(len(strength), dim=0)
-        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(turned_rows.dtype)
-        weights = fit_logistic(turned_rows[nodes], targets, used, strength.repeat(len(splits)))
-        log_p = predict_logistic(turned_rows[asked], weights)
-        for split, own in zip(splits, torch.split(log_p, len(strength)), strict=True):
-            kept.append(keep_split(own, labels[asked], val[asked, split], test[asked, split], rare))
+        rows_there = basis.rows_for(nodes)
+        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows_there.dtype)
+        weights = fit_logistic(rows_there[nodes], targets, train[nodes][:, splits].t(), strengths)
+        for split, own in zip(splits, weights, strict=True):
+            log_p = predict_logistic(rows_there[asked], own)
+            kept.append(keep_split(log_p, labels[asked], val[asked, split], test[asked, split], rare))
     return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
 
 
@@ -176,6 +178,8 @@ class _Basis:
             self.products = inner_products(embedding, self.union, spread)
         else:
             self.rows = standardise(embedding.float(), spread)
+            if self.rows.shape[1] <= TURNED:
+                self.rows = principal_rows(self.rows)
 
     def rows_for(self, nodes: Tensor) -> Tensor:
         """Return rows of all nodes that say all to classifiers trained on some, `[nodes, columns]`."""
