@@ -75,7 +75,8 @@ def span_of(within: Tensor) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(within)
     there = values > NOTHING * values[-1:].clamp_min(CONSTANT)
-    return vectors[:, there] / values[there].sqrt()
+    found: Tensor = vectors[:, there] / values[there].sqrt()
+    return found
 
 
 def turned(products: Tensor, chosen: Tensor) -> Tensor:
@@ -93,7 +94,8 @@ def turned(products: Tensor, chosen: Tensor) -> Tensor:
 def principal_rows(rows: Tensor) -> Tensor:
     """Return rows `[nodes, D]` in their own principal directions, a rotation that parts the columns."""
     _, vectors = torch.linalg.eigh(rows.mT @ rows)
-    return rows @ vectors
+    found: Tensor = rows @ vectors
+    return found
 
 
 @dataclass(frozen=True)
