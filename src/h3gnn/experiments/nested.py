@@ -322,17 +322,26 @@ class _Run:
         return int(self.graph.train_mask.sum(dim=0).amax()) > LARGE
 
     def classifiers(self) -> Searched:
-        tried = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
-        judgements, used = [], 0
+        drawn = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
+        judgements, of_seed = [], []
         for position, seed in enumerate(self.seeds):
             watch = part_of(self.watch, position, 1, len(self.seeds))
-            found, used = try_classifier(self.training, seed, tried, self.allowance, watch)
+            found, tried = try_classifier(self.training, seed, drawn, self.allowance, watch)
             judgements.append(judge_outcome(found, build_judge(self.graph, top=self.top)))
-        about = {"tried": tried[:used], "allowed": self.allowance.as_dict()}
+            of_seed.append(tried)
+        about = {**_tried_by(of_seed, drawn), "allowed": self.allowance.as_dict()}
         params = {**method_params(self.method, self.model), **about}
         scores = [one.scores for one in judgements]
         result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)
         return Searched({NESTED.name: result}, {}, about, {})
+
+
+def _tried_by(of_seed: Sequence[Sequence[Changes]], drawn: Sequence[Changes]) -> dict[str, Any]:
+    """Return what was tried; where time was left for more from one seed than another, which from each."""
+    tried = [one for one in drawn if any(one in mine for mine in of_seed)]
+    if all(len(mine) == len(tried) for mine in of_seed):
+        return {"tried": tried}
+    return {"tried": tried, "tried_by_seed": [[tried.index(one) for one in mine] for mine in of_seed]}
 
 
 def _probe_of(method: Method) -> str:
