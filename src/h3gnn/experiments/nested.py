@@ -178,30 +178,27 @@ class _Run:
 
     def _explore(self, liked: Preferences, tested: OnTestNodes | None) -> tuple[list[Changes], float]:
         """Train with each drawn setting and score it at every look; return the settings, and the seconds."""
-        ranges = ranges_of(self.method)
+        ranges, began = ranges_of(self.method), time.perf_counter()
         free = {key: values for key, values in ranges.items() if key in FREE}
-        drawn = draw_settings(
+        read_outs = self._read_outs(free)
+
+        def score_look(trial: int, changes: Changes, epoch: int, rows: Tensor) -> None:
+            at = {"epochs": epoch} if self.allowance.looks else {}
+            for own, read_out in read_outs:
+                seen = read_out(rows)
+                liked.add(trial, changes, {**at, **own}, seen)
+                if tested is not None:
+                    tested.add(trial, changes, {**at, **own}, seen)
+
+        tried = self.training.explore(
             {key: values for key, values in ranges.items() if key not in free},
-            self.allowance.trials,
-            self.allowance.seed,
+            self.allowance,
+            self.seeds[0],
+            score_look,
+            held={"smoothing": 0.0} if "smoothing" in free else {},
+            watch=part_of(self.watch, 0, 4, 5),
         )
-        began, read_outs = time.perf_counter(), self._read_outs(free)
-        for trial, changes in enumerate(drawn):
-            if trial and self.allowance.is_over(began):
-                return drawn[:trial], time.perf_counter() - began
-
-            def score_look(epoch: int, rows: Tensor, trial: int = trial, changes: Changes = changes) -> None:
-                at = {"epochs": epoch} if self.allowance.looks else {}
-                for own, read_out in read_outs:
-                    seen = read_out(rows)
-                    liked.add(trial, changes, {**at, **own}, seen)
-                    if tested is not None:
-                        tested.add(trial, changes, {**at, **own}, seen)
-
-            plain = {"smoothing": 0.0} if "smoothing" in free else {}
-            self.training.show(self.seeds[0], {**changes, **plain}, score_look, self.allowance.looks)
-            self.watch(0.8 * (trial + 1) / len(drawn))
-        return drawn, time.perf_counter() - began
+        return tried, time.perf_counter() - began
 
     def _read_outs(
         self, free: Mapping[str, Sequence[Any]]
