@@ -24,6 +24,7 @@ from h3gnn.experiments.tables.markdown import Row
 from h3gnn.experiments.tables.running import run_searched
 from h3gnn.experiments.tune import Tuned
 from h3gnn.graphs.graph import Graph, random_splits
+from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import kept_for
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
@@ -225,3 +226,16 @@ def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
     assert {one["alpha"] for one in tried[1:]} == {0.9}
     assert 2 < len(tried) < 8
     assert found.record["tried"] == params["tried"]
+
+
+@pytest.mark.parametrize("scaling", ["rows", "columns"])
+def test_a_search_begins_with_the_smoothing_that_a_fit_takes(scaling: str) -> None:
+    graph = mixed_graph(100, homophily=1.0, words=60, splits=2)
+    model = H3GNN.from_preset(
+        "single", **TINY | {"epochs": 1}, smoothing="auto", scale_features=scaling, undirected=False
+    )
+    method = replace(METHODS["h3gnn"], ranges={"smoothing": (0.0,)})
+    found = run_nested(method, graph, seeds=[0], allowance=Allowance(1), model=model, device="cpu")
+    strengths = [at["smoothing"] for _, at, _ in found.record["candidates"]]
+    assert strengths == [model.fit(graph).smoothing_, 0.0]
+    assert 0.0 < strengths[0] < 0.6

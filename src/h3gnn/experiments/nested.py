@@ -19,7 +19,6 @@ from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import part_of
-from h3gnn.encoder import build_support
 from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import known_classes
@@ -47,10 +46,8 @@ from h3gnn.experiments.run import (
 )
 from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.plan import scaling_of
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.intake import Intake
 from h3gnn.storage.origin import made_with
-from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.resources import pick_device
 
 PUBLISHED_LOOKS, LARGE, LOOKS_OF_LARGE = 10, 1000, 3
@@ -209,21 +206,9 @@ class _Run:
         support = step_support(self.graph.edge_index, self.graph.num_nodes, self.graph.edge_weight)
         walk = StepMatrix(support, "walks", self.device)
         usual = self.settings["smoothing"]
-        usual = self._auto_smoothing() if usual == "auto" else float(usual)
+        usual = pick_smoothing(Intake.of(self.settings).rows(self.graph)) if usual == "auto" else float(usual)
         strengths = dict.fromkeys([usual, *map(float, free["smoothing"])])
         return [({"smoothing": one}, Smoother(walk, one)) for one in strengths]
-
-    def _auto_smoothing(self) -> float:
-        settings, graph = self.settings, self.graph
-        scaler = fit_scaler(graph.features, scaling_of(graph.plan, settings["scale_features"]))
-        support = build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=settings["undirected"],
-            self_loops=settings["self_loops"],
-        )
-        return pick_smoothing(rows_in_memory(scaler(graph.features), support))
 
     def _result(
         self,
