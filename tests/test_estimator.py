@@ -115,7 +115,7 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
     # A new edge 0 – 4 beside the known ones: what the new graph uses for each edge is found by hand.
     edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
     ring = check_graph(path_graph.features, edges)
-    support = model._support(ring)
+    support = model._intake.support(ring)
     known = {
         pair: float(weight)
         for pair, weight in zip(
@@ -134,7 +134,7 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
 def test_strangers_at_the_same_position_share_no_edge_weight(path_graph: Graph) -> None:
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
     others = check_graph(path_graph.features.flip(0) * 2, path_graph.edge_index)
-    support = model._support(others)
+    support = model._intake.support(others)
     wanted = model._encode(others, support, (support.start * support.factor)[None])
     np.testing.assert_allclose(model.transform(others), wanted, atol=1e-6)
 

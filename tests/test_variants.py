@@ -97,7 +97,7 @@ def test_free_weights_may_turn_negative_and_are_carried_to_new_graphs(path_graph
     assert weights.min() < 0
     edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
     ring = check_graph(path_graph.features, edges)
-    support, fitted = model._support(ring), model.support_.pattern
+    support, fitted = model._intake.support(ring), model.support_.pattern
     dense = torch.full((5, 5), float("nan"))
     dense[support.pattern.rows, support.pattern.cols] = 1 / 3  # every node of the ring hears three
     dense[fitted.rows, fitted.cols] = weights[0]

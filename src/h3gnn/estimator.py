@@ -22,7 +22,7 @@ from h3gnn.answers.anomalies import find_anomalies
 from h3gnn.answers.extending import Extension, add_nodes, rows_below
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
-from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
 from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
@@ -32,12 +32,13 @@ from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
-from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.mapped import MappedGraph, support_rows
 from h3gnn.graphs.mistaken import check_target
-from h3gnn.graphs.plan import check_same_plan, scaling_of
-from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.graphs.plan import check_same_plan
+from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.graphs.structural import is_structural
 from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
+from h3gnn.intake import Intake, rows_of
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -387,11 +388,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.__dict__.pop("embedding_", None)  # of an earlier fit
         Shape.of(self.get_params()).check_room(graph.num_features, 1)
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
-        if isinstance(graph, MappedGraph):
-            self.scaler_ = graph.scaler(self.scale_features)
-        else:
-            self.scaler_ = fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
-        self.support_ = self._support(graph)
+        self.scaler_, self.support_ = self._intake.scaler(graph), self._intake.support(graph)
         take_columns(self, graph)
         self.is_table_ = graph.provenance.source == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
@@ -437,7 +434,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             graph, same = in_terms_of(self.graph_, graph)
         else:
             same = match_nodes(self.graph_, graph)
-        support = self._support(graph)
+        support = self._intake.support(graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
 
@@ -601,7 +598,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.is_table_ = state.graph.provenance.source == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
-        model.support_ = model._support(state.graph)
+        model.support_ = model._intake.support(state.graph)
         model.smoothing_ = model._pick_smoothing()
         entries = model.support_.entries
         with torch.device("meta"):
@@ -650,27 +647,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             params, tensors, self.graph_, self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_
         )
 
-    def _support(self, graph: Graph | MappedGraph) -> Support:
-        if isinstance(graph, MappedGraph):
-            found = support_rows(graph, undirected=self.undirected, self_loops=self.self_loops)
-            return support_of_rows(
-                found.crow,
-                found.cols,
-                found.weight,
-                start=self.edge_start,
-                normalize=self.normalize,
-                bounded=self.edge_weights != "free",
-            )
-        return build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=self.undirected,
-            self_loops=self.self_loops,
-            start=self.edge_start,
-            normalize=self.normalize,
-            bounded=self.edge_weights != "free",
-        )
+    @property
+    def _intake(self) -> Intake:
+        return Intake.of(self.get_params())
 
     def _stack(self, models: int, entries: int | None = None) -> EncoderStack:
         """Return so many encoders, not yet drawn."""
@@ -734,10 +713,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _rows_anywhere(self) -> GraphRows:
         """Return the fitted graph as rows that are read on demand, from memory or from files."""
-        if isinstance(self.graph_, MappedGraph):
-            read = feature_rows(self.graph_, self.scaler_)
-            return GraphRows(lambda nodes: read(nodes.numpy()), self.support_, self.n_features_in_)
-        return rows_in_memory(self.scaler_(self.graph_.features), self.support_)
+        return rows_of(self.graph_, self.scaler_, self.support_)
 
     def _rows(self, graph: Graph, support: Support) -> GraphRows:
         """Return a graph in memory on the device of the encoder."""

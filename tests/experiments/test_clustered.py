@@ -15,6 +15,7 @@ from h3gnn.evaluation.judge import Judge
 from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.clustered import CHOICES, run_clustered
 from h3gnn.experiments.methods import METHODS, Method, Task
+from h3gnn.experiments.nested import run_nested
 from h3gnn.graphs.graph import Graph
 
 OWN = torch.randperm(100, generator=torch.Generator().manual_seed(0)) % 5
@@ -70,3 +71,18 @@ def test_labels_have_no_part_in_the_choice_without_labels(
         assert other["choices"][name]["changes"] == taken[name]
     for name in CHOICES[2:]:
         assert other["choices"][name]["changes"] == {"shows": "clusters"}
+
+
+def test_when_the_time_is_over_no_further_setting_is_begun(
+    small_mixed: Graph,
+    shown: tuple[Method, Callable[[str, int], torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method, _ = shown
+    over = iter([False, True])
+    monkeypatch.setattr(Allowance, "is_over", lambda self, began: next(over))
+    assert clustered(method, small_mixed)["tried"] == 2
+    over = iter([True])
+    listed = run_nested(method, small_mixed, seeds=[0], allowance=Allowance(4, 1.0), device="cpu")
+    assert listed.record["tried"] == [{}]
+    assert [trial for trial, *_ in listed.record["candidates"]] == [0]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
+from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
 from h3gnn.experiments.allowances import Allowance, Changes, draw_settings, ranges_of
@@ -23,6 +24,7 @@ from h3gnn.experiments.tables.markdown import Row
 from h3gnn.experiments.tables.running import run_searched
 from h3gnn.experiments.tune import Tuned
 from h3gnn.graphs.graph import Graph, random_splits
+from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import kept_for
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
@@ -194,3 +196,46 @@ def test_no_choice_of_a_split_from_a_list_hangs_on_labels_of_its_test_nodes(smal
     assert any(
         after.params != before.params for after in others.values()
     )  # one setting for all splits: pooled
+
+
+def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that share the system's own train as one stack, so that a time limit cuts no beginning off."""
+    trained: dict[int, list[Changes]] = {0: [], 1: []}
+
+    def train(task: Task) -> list[Predictions]:
+        trained[task.seeds[0]] += [
+            {"alpha": task.settings["alpha"], **point} for point in task.settings["grid"]
+        ]
+        splits, nodes = small_mixed.num_splits, small_mixed.num_nodes
+        scores = torch.zeros(splits, nodes, small_mixed.num_classes).log_softmax(dim=-1)
+        return [Predictions(scores, [{} for _ in range(splits)])]
+
+    system = replace(METHODS["gprgnn"].system, ranges={"alpha": (0.1, 0.9)})  # type: ignore[type-var]
+    own = {**METHODS["gprgnn"].settings, "alpha": 0.1}
+    method = replace(METHODS["gprgnn"], train=train, settings=own, system=system)
+    over = iter([False, True, True])  # two stacks from the first seed, one from the second
+    monkeypatch.setattr(Allowance, "is_over", lambda self, began: next(over))
+    found = run_nested(method, small_mixed, seeds=[0, 1], allowance=Allowance(8, 1.0), device="cpu")
+    usual = {"alpha": 0.1, **own["grid"][0]}
+    params = found.results["nested"].params
+    tried = [{**usual, **one} for one in params["tried"]]
+    assert [tried[at] for at in params["tried_by_seed"][1]] == trained[1] == [usual]
+    assert [tried[at] for at in params["tried_by_seed"][0]] == trained[0] == tried
+    assert {one["alpha"] for one in tried[1:]} == {0.9}
+    assert 2 < len(tried) < 8
+    assert found.record["tried"] == params["tried"]
+
+
+@pytest.mark.parametrize("scaling", ["rows", "columns"])
+def test_a_search_begins_with_the_smoothing_that_a_fit_takes(scaling: str) -> None:
+    graph = mixed_graph(100, homophily=1.0, words=60, splits=2)
+    model = H3GNN.from_preset(
+        "single", **TINY | {"epochs": 1}, smoothing="auto", scale_features=scaling, undirected=False
+    )
+    method = replace(METHODS["h3gnn"], ranges={"smoothing": (0.0,)})
+    found = run_nested(method, graph, seeds=[0], allowance=Allowance(1), model=model, device="cpu")
+    strengths = [at["smoothing"] for _, at, _ in found.record["candidates"]]
+    assert strengths == [model.fit(graph).smoothing_, 0.0]
+    assert 0.0 < strengths[0] < 0.6

@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import GRIDS, Predictions
 from h3gnn.errors import InputError
@@ -144,3 +146,34 @@ class Training:
         kept: list[Tensor] = []
         self.show(seed, changes, lambda epoch, rows: kept.append(rows))
         return kept[-1]
+
+    def explore(
+        self,
+        ranges: Mapping[str, Sequence[Any]],
+        allowance: Allowance,
+        seed: int,
+        look: Callable[[int, Changes, int, Tensor], None],
+        *,
+        held: Mapping[str, Any] | None = None,
+        watch: Progress = unwatched,
+    ) -> list[Changes]:
+        """Train with one drawn setting after another, as long as the allowance lasts.
+
+        Args:
+            ranges: what the settings are drawn from.
+            allowance: how many, how long, and after which epochs each is looked at.
+            seed: of the trainings.
+            look: handed the number of the setting, what it changes, the epoch and the embedding.
+            held: changes of every training that are no part of a setting.
+            watch: told the share of the work that is done.
+
+        Returns:
+            The settings that were tried.
+        """
+        drawn, began = draw_settings(ranges, allowance.trials, allowance.seed), time.perf_counter()
+        for trial, changes in enumerate(drawn):
+            if trial and allowance.is_over(began):
+                return drawn[:trial]
+            self.show(seed, {**changes, **(held or {})}, partial(look, trial, changes), allowance.looks)
+            watch((trial + 1) / len(drawn))
+        return drawn

@@ -16,8 +16,8 @@ from h3gnn.graphs.graph import Graph
 
 
 def try_classifier(
-    training: Training, seed: int, tried: Sequence[Changes], allowance: Allowance, watch: Progress
-) -> tuple[Predictions, int]:
+    training: Training, seed: int, drawn: Sequence[Changes], allowance: Allowance, watch: Progress
+) -> tuple[Predictions, list[Changes]]:
     """Train with every setting, and take for each split the one that its validation nodes like best.
 
     Settings that share the system's own train as one stack.
@@ -25,43 +25,47 @@ def try_classifier(
     Args:
         training: of a method that sees labels.
         seed: of the trainings.
-        tried: the settings.
+        drawn: the settings, each another.
         allowance: says when no further stack is begun.
         watch: told the share of the work that is done.
 
     Returns:
-        The predictions, and how many settings were tried.
+        The predictions, and the settings that were tried, in the order in which they were drawn.
     """
-    began, used = time.perf_counter(), 0
+    began, usual = time.perf_counter(), training.settings["grid"][0]
     found: list[tuple[Changes, Predictions]] = []
-    groups = _grouped(tried, dict(training.settings["grid"][0]))
-    for position, (own, points) in enumerate(groups):
+    tried: list[Changes] = []
+    groups = _grouped(drawn)
+    for position, (own, alike) in enumerate(groups):
         if position and allowance.is_over(began):
             break
-        part = part_of(watch, position, 1, len(groups))
+        part, points = part_of(watch, position, 1, len(groups)), [{**usual, **_point(one)} for one in alike]
         (outcome,) = training.method.train(training.task(seed, {**own, "grid": points}, watch=part))
         assert isinstance(outcome, Predictions)
         found.append((own, outcome))
-        used += len(points)
+        tried += alike
     best = _best_of([one for _, one in found], training.graph)
     scores = torch.stack([found[at][1].scores[split] for split, at in enumerate(best)])
     chosen = [{**found[at][0], **found[at][1].chosen[split]} for split, at in enumerate(best)]
-    return Predictions(scores, chosen), used
+    return Predictions(scores, chosen), [one for one in drawn if one in tried]
 
 
-def _grouped(tried: Sequence[Changes], usual: Changes) -> list[tuple[Changes, list[Changes]]]:
-    """Return settings of a classifier with the points of the grid that go with each."""
-    names = {one.name for one in fields(GridPoint)}
+def _grouped(drawn: Sequence[Changes]) -> list[tuple[Changes, list[Changes]]]:
+    """Return the system's own part of the settings, each with all settings that share it."""
     groups: list[tuple[Changes, list[Changes]]] = []
-    for changes in tried:
-        own = {key: value for key, value in changes.items() if key not in names}
-        point = {**usual, **{key: value for key, value in changes.items() if key in names}}
-        same = [points for other, points in groups if other == own]
+    for changes in drawn:
+        own = {key: value for key, value in changes.items() if key not in _point(changes)}
+        same = [alike for other, alike in groups if other == own]
         if same:
-            same[0].append(point)
+            same[0].append(changes)
         else:
-            groups.append((own, [point]))
+            groups.append((own, [changes]))
     return groups
+
+
+def _point(changes: Changes) -> Changes:
+    """Return the part of a setting that is a point of the grid."""
+    return {one.name: changes[one.name] for one in fields(GridPoint) if one.name in changes}
 
 
 def _best_of(found: Sequence[Predictions], graph: Graph) -> list[int]:

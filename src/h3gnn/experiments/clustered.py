@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
 from h3gnn.evaluation.criteria import ClusterAccuracy, ClusterAgreement
-from h3gnn.experiments.allowances import Allowance, Changes, Training, draw_settings, ranges_of
+from h3gnn.experiments.allowances import Allowance, Changes, Training, ranges_of
 from h3gnn.experiments.methods import Method
 from h3gnn.graphs.graph import Graph
 
@@ -43,15 +44,15 @@ def run_clustered(
     training = Training(method, graph, None, device)
     agreement = ClusterAgreement(graph.num_classes)
     by_labels = ClusterAccuracy(graph.labels, graph.val_mask, graph.num_classes)
-    drawn, began = draw_settings(ranges_of(method), allowance.trials, allowance.seed), time.perf_counter()
+    began = time.perf_counter()
     tried: list[tuple[Changes, float, float, dict[str, list[float]]]] = []
-    for trial, changes in enumerate(drawn):
-        if trial and allowance.is_over(began):
-            break
-        rows = training.rows(seeds[0], changes)
-        tried.append(
-            (changes, agreement.score(rows), by_labels.score(rows), _measured(rows, graph, seeds[0]))
-        )
+
+    def cluster(trial: int, changes: Changes, epoch: int, rows: Tensor) -> None:
+        liked = agreement.score(rows), by_labels.score(rows)
+        tried.append((changes, *liked, _measured(rows, graph, seeds[0])))
+
+    at_the_end = replace(allowance, looks=())
+    training.explore(ranges_of(method), at_the_end, seeds[0], cluster)
     best = {
         "defaults": 0,
         "without labels": int(np.argmax([one[1] for one in tried])),

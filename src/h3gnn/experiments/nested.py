@@ -19,7 +19,6 @@ from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import part_of
-from h3gnn.encoder import build_support
 from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import known_classes
@@ -47,10 +46,8 @@ from h3gnn.experiments.run import (
 )
 from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.plan import scaling_of
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.intake import Intake
 from h3gnn.storage.origin import made_with
-from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.resources import pick_device
 
 PUBLISHED_LOOKS, LARGE, LOOKS_OF_LARGE = 10, 1000, 3
@@ -178,30 +175,27 @@ class _Run:
 
     def _explore(self, liked: Preferences, tested: OnTestNodes | None) -> tuple[list[Changes], float]:
         """Train with each drawn setting and score it at every look; return the settings, and the seconds."""
-        ranges = ranges_of(self.method)
+        ranges, began = ranges_of(self.method), time.perf_counter()
         free = {key: values for key, values in ranges.items() if key in FREE}
-        drawn = draw_settings(
+        read_outs = self._read_outs(free)
+
+        def score_look(trial: int, changes: Changes, epoch: int, rows: Tensor) -> None:
+            at = {"epochs": epoch} if self.allowance.looks else {}
+            for own, read_out in read_outs:
+                seen = read_out(rows)
+                liked.add(trial, changes, {**at, **own}, seen)
+                if tested is not None:
+                    tested.add(trial, changes, {**at, **own}, seen)
+
+        tried = self.training.explore(
             {key: values for key, values in ranges.items() if key not in free},
-            self.allowance.trials,
-            self.allowance.seed,
+            self.allowance,
+            self.seeds[0],
+            score_look,
+            held={"smoothing": 0.0} if "smoothing" in free else {},
+            watch=part_of(self.watch, 0, 4, 5),
         )
-        began, read_outs = time.perf_counter(), self._read_outs(free)
-        for trial, changes in enumerate(drawn):
-            if trial and self.allowance.is_over(began):
-                return drawn[:trial], time.perf_counter() - began
-
-            def score_look(epoch: int, rows: Tensor, trial: int = trial, changes: Changes = changes) -> None:
-                at = {"epochs": epoch} if self.allowance.looks else {}
-                for own, read_out in read_outs:
-                    seen = read_out(rows)
-                    liked.add(trial, changes, {**at, **own}, seen)
-                    if tested is not None:
-                        tested.add(trial, changes, {**at, **own}, seen)
-
-            plain = {"smoothing": 0.0} if "smoothing" in free else {}
-            self.training.show(self.seeds[0], {**changes, **plain}, score_look, self.allowance.looks)
-            self.watch(0.8 * (trial + 1) / len(drawn))
-        return drawn, time.perf_counter() - began
+        return tried, time.perf_counter() - began
 
     def _read_outs(
         self, free: Mapping[str, Sequence[Any]]
@@ -212,21 +206,9 @@ class _Run:
         support = step_support(self.graph.edge_index, self.graph.num_nodes, self.graph.edge_weight)
         walk = StepMatrix(support, "walks", self.device)
         usual = self.settings["smoothing"]
-        usual = self._auto_smoothing() if usual == "auto" else float(usual)
+        usual = pick_smoothing(Intake.of(self.settings).rows(self.graph)) if usual == "auto" else float(usual)
         strengths = dict.fromkeys([usual, *map(float, free["smoothing"])])
         return [({"smoothing": one}, Smoother(walk, one)) for one in strengths]
-
-    def _auto_smoothing(self) -> float:
-        settings, graph = self.settings, self.graph
-        scaler = fit_scaler(graph.features, scaling_of(graph.plan, settings["scale_features"]))
-        support = build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=settings["undirected"],
-            self_loops=settings["self_loops"],
-        )
-        return pick_smoothing(rows_in_memory(scaler(graph.features), support))
 
     def _result(
         self,
@@ -322,17 +304,26 @@ class _Run:
         return int(self.graph.train_mask.sum(dim=0).amax()) > LARGE
 
     def classifiers(self) -> Searched:
-        tried = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
-        judgements, used = [], 0
+        drawn = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
+        judgements, of_seed = [], []
         for position, seed in enumerate(self.seeds):
             watch = part_of(self.watch, position, 1, len(self.seeds))
-            found, used = try_classifier(self.training, seed, tried, self.allowance, watch)
+            found, tried = try_classifier(self.training, seed, drawn, self.allowance, watch)
             judgements.append(judge_outcome(found, build_judge(self.graph, top=self.top)))
-        about = {"tried": tried[:used], "allowed": self.allowance.as_dict()}
+            of_seed.append(tried)
+        about = {**_tried_by(of_seed, drawn), "allowed": self.allowance.as_dict()}
         params = {**method_params(self.method, self.model), **about}
         scores = [one.scores for one in judgements]
         result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)
         return Searched({NESTED.name: result}, {}, about, {})
+
+
+def _tried_by(of_seed: Sequence[Sequence[Changes]], drawn: Sequence[Changes]) -> dict[str, Any]:
+    """Return what was tried; where time was left for more from one seed than another, which from each."""
+    tried = [one for one in drawn if any(one in mine for mine in of_seed)]
+    if all(len(mine) == len(tried) for mine in of_seed):
+        return {"tried": tried}
+    return {"tried": tried, "tried_by_seed": [[tried.index(one) for one in mine] for mine in of_seed]}
 
 
 def _probe_of(method: Method) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.encoder import FeatureMatrix, build_support
+from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.intake import Intake
 from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import runner
@@ -100,16 +101,7 @@ def source_of(
     graph: Graph, params: Mapping[str, Any], device: torch.device, scaled: FeatureMatrix | None = None
 ) -> WholeGraph:
     """Return the graph as one batch, with its features scaled unless the caller has them."""
-    support = build_support(
-        graph.edge_index,
-        graph.num_nodes,
-        edge_weight=graph.edge_weight,
-        undirected=params["undirected"],
-        self_loops=params["self_loops"],
-        start=params["edge_start"],
-        normalize=params["normalize"],
-        bounded=params["edge_weights"] != "free",
-    )
+    support = Intake.of(params).support(graph)
     features = scaled if scaled is not None else scaled_features(graph, params, device)
     compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
     return WholeGraph(features, support.to(device), params["hops"], compared)

@@ -36,6 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "training/*.py",
         "graphs/scaling.py",
         "masking.py",
+        "intake.py",
         "estimator.py",
         "settings.py",
     ),

@@ -59,7 +59,7 @@ def _may_keep(student: EncoderStack, source: Source) -> bool:
     return each * source.in_a_step <= KEPT_SHARE * free_bytes(source.device)
 
 
-class _FromSettings:
+class FromSettings:
     """A dataclass whose fields are arguments of `H3GNN`, explained there."""
 
     @classmethod
@@ -70,7 +70,7 @@ class _FromSettings:
 
 
 @dataclass(frozen=True)
-class Shape(_FromSettings):
+class Shape(FromSettings):
     """What a stack of encoders looks like; a dropout rate may be a list with one for each model."""
 
     channels: int
@@ -126,7 +126,7 @@ class Shape(_FromSettings):
 
 
 @dataclass(frozen=True)
-class Training(_FromSettings):
+class Training(FromSettings):
     """How a stack of models is trained.
 
     A field that may be a sequence has one value for all models, or one for each.

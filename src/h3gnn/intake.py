@@ -1,0 +1,66 @@
+"""A graph as encoders take it in: features on one scale, and the support that messages flow along.
+
+Here, and not where it is used, does it matter whether a graph lies in memory or in files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from h3gnn.encoder import Support, build_support
+from h3gnn.encoder.encode import GraphRows
+from h3gnn.encoder.support import support_of_rows
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.plan import scaling_of
+from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.training.batches import rows_in_memory
+from h3gnn.training.models import FromSettings
+
+
+@dataclass(frozen=True)
+class Intake(FromSettings):
+    """How a graph is taken in."""
+
+    undirected: bool
+    self_loops: bool
+    edge_start: float | str
+    edge_weights: str
+    normalize: bool
+    scale_features: str
+
+    def scaler(self, graph: Graph | MappedGraph) -> FeatureScaler:
+        """Learn the scale of a graph's features."""
+        if isinstance(graph, MappedGraph):
+            return graph.scaler(self.scale_features)
+        return fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
+
+    def support(self, graph: Graph | MappedGraph) -> Support:
+        """Return where messages may flow in a graph."""
+        start, bounded = self.edge_start, self.edge_weights != "free"
+        if isinstance(graph, MappedGraph):
+            found = support_rows(graph, undirected=self.undirected, self_loops=self.self_loops)
+            rows = found.crow, found.cols, found.weight
+            return support_of_rows(*rows, start=start, normalize=self.normalize, bounded=bounded)
+        return build_support(
+            graph.edge_index,
+            graph.num_nodes,
+            edge_weight=graph.edge_weight,
+            undirected=self.undirected,
+            self_loops=self.self_loops,
+            start=start,
+            normalize=self.normalize,
+            bounded=bounded,
+        )
+
+    def rows(self, graph: Graph | MappedGraph) -> GraphRows:
+        """Return a graph as a fit takes it in."""
+        return rows_of(graph, self.scaler(graph), self.support(graph))
+
+
+def rows_of(graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support) -> GraphRows:
+    """Return a graph as rows that are read on demand, with a scale and a support that are there already."""
+    if isinstance(graph, MappedGraph):
+        read = feature_rows(graph, scaler)
+        return GraphRows(lambda nodes: read(nodes.numpy()), support, graph.num_features)
+    return rows_in_memory(scaler(graph.features), support)
