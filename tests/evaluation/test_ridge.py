@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from h3gnn.evaluation import criteria
+from h3gnn.evaluation.candidates import standardise
 from h3gnn.evaluation.criteria import RIDGES, RidgeValidation
 
 
@@ -104,3 +105,18 @@ def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     whole = criterion.accuracies(embedding[None])
     monkeypatch.setattr(criteria, "AT_ONCE", 1)  # one split at a time
     assert torch.equal(criterion.accuracies(embedding[None]), whole)
+
+
+def test_few_columns_give_what_inner_products_give() -> None:
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(3, (80,), generator=generator)
+    rows = torch.randn(80, 6, generator=generator) + 0.7 * torch.nn.functional.one_hot(labels, 6)
+    train = torch.rand(80, 4, generator=generator) < torch.tensor([0.3, 0.4, 0.5, 0.6])  # filled up unevenly
+    ridge = RidgeValidation(labels, train, ~train, torch.device("cpu"), ridges=(0.3,))
+    scaled = standardise(rows)[ridge.used] * 6**-0.5
+    every = torch.arange(4)
+    few = ridge._right(*ridge._by_columns(torch.nn.functional.pad(scaled, (0, 1), value=1.0), every), every)
+    many = ridge._right(*ridge._by_products(scaled @ scaled.mT + 1, every), every)
+    assert 0.4 < float(few.mean()) < 1
+    assert torch.equal(few, many)
+    assert torch.equal(ridge.accuracies(rows[None]), few)

@@ -106,29 +106,47 @@ class RidgeValidation:
     def _of(self, rows: Tensor) -> Tensor:
         """Return the accuracy of one embedding on each split's validation nodes, `[splits]`."""
         scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
-        products = scaled @ scaled.mT + 1
-        size = 4 * self.training.shape[1] * (self.training.shape[1] + self.validation.shape[1])
+        width, many = rows.shape[1] + 1, self.training.shape[1]
+        # columns where they are fewer than training nodes, else inner products: the same answers
+        way, known = (
+            (self._by_columns, torch.nn.functional.pad(scaled, (0, 1), value=1.0))
+            if width < many
+            else (self._by_products, scaled @ scaled.mT + 1)
+        )
+        size = 4 * min(width, many) * (many + self.validation.shape[1])
         pieces = torch.split(
             torch.arange(len(self.draws), device=self.device), max(1, AT_ONCE // max(1, size))
         )
-        each = torch.cat([self._right(products, some) for some in pieces], dim=1)  # [ridges, splits]
+        each = torch.cat([self._right(*way(known, some), some) for some in pieces], dim=1)  # [ridges, splits]
         means = torch.zeros(len(self.ridges), int(self.group.max()) + 1, device=each.device)
         means.index_add_(1, self.group, each)
         best = means.argmax(dim=0)[self.group]
         return each[best, torch.arange(len(best), device=best.device)] * rows.isfinite().all()
 
-    def _right(self, products: Tensor, some: Tensor) -> Tensor:
-        """Return the accuracy of some splits with each ridge, `[ridges, splits]`."""
-        training, validation, there = self.training[some], self.validation[some], self.is_there[some]
+    def _by_products(self, products: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return of some splits K, Y and what the validation nodes are asked with, from inner products."""
+        training, there = self.training[some], self.is_there[some]
         within = products[training[:, :, None], training[:, None, :]]
         within = torch.where(there[:, :, None] & there[:, None, :], within, 0.0)
-        across = products[validation[:, :, None], training[:, None, :]]
+        across = products[self.validation[some][:, :, None], training[:, None, :]]
+        return within, self.targets[some], across
+
+    def _by_columns(self, rows: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Return the same from columns.
+
+        .. math:: (Z^\top Z + \rho I)^{-1} Z^\top Y = Z^\top (Z Z^\top + \rho I)^{-1} Y
+        """
+        own = rows[self.training[some]] * self.is_there[some][:, :, None]
+        return own.mT @ own, own.mT @ self.targets[some], rows[self.validation[some]]
+
+    def _right(self, within: Tensor, targets: Tensor, across: Tensor, some: Tensor) -> Tensor:
+        """Return the accuracy of some splits with each ridge, `[ridges, splits]`."""
         right = []
         for ridge in self.ridges:
             factor, _ = torch.linalg.cholesky_ex(
                 within + ridge * torch.eye(within.shape[1], device=self.device)
             )
-            answer = torch.bmm(across, torch.cholesky_solve(self.targets[some], factor))
+            answer = torch.bmm(across, torch.cholesky_solve(targets, factor))
             found = (answer.argmax(dim=-1) == self.truth[some]).sum(dim=1)
             right.append(found / self.asked[some])
         return torch.stack(right)
