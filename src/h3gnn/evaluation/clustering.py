@@ -34,7 +34,7 @@ def kmeans_clusters(
 
     The embedding is taken as it is, not standardised: in it, distances are what training made them.
     """
-    if _on_gpu(embedding):  # ten to some hundred times faster there, see benchmarks/hand_written.py
+    if _on_gpu(embedding):  # ten to some hundred times faster there, see benchmarks/waiting.py
         return lloyd_clusters(as_rows(embedding).float(), clusters, starts, seed).cpu().numpy()
     return _kmeans(compact(embedding), clusters, starts, seed)
 

@@ -1,19 +1,25 @@
-"""Parts written by hand against what a library or a plainer idea does: seconds, and whether it is as good.
+"""What people wait for: probe, k-means, and the commands around them, beside a library in the same run.
 
-`python -m benchmarks.hand_written [--device cpu|cuda]` writes its device's rows of
-benchmarks/results/hand_written.json.
+`python -m benchmarks.waiting [--device cpu|cuda] [--graph FILE]` writes its device's rows of
+benchmarks/results/waiting.json.
 
 k-means: `lloyd_clusters`, all starts at once on the device, against scikit-learn's `KMeans` on the CPU, which
 first turns the rows into as few columns as there are rows. Inertia is the mean over seeds.
 
 Probe: all splits and strengths, against scikit-learn's `LogisticRegression` (its seconds are those of one
 split, times the splits). The losses of the first split are compared, the largest difference over strengths.
+
+Commands: `fit`, `evaluate` and `report` of the built-in graph of 1,000 nodes, and `compare` of FILE with its
+default methods, each from start to end with all its imports.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +35,7 @@ from h3gnn.evaluation.clustering import kmeans_clusters, lloyd_clusters
 from h3gnn.evaluation.logistic import Regressions, fit_logistic
 from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
 
-RESULTS = Path(__file__).parent / "results" / "hand_written.json"
+RESULTS = Path(__file__).parent / "results" / "waiting.json"
 SEEDS = range(3)
 CLUSTERED = [(183, 12288, 5), (2708, 512, 7), (2708, 6144, 7), (7600, 512, 5), (19717, 512, 3)]
 """Nodes, columns and clusters of an embedding."""
@@ -133,10 +139,31 @@ def loss_of(rows: Tensor, labels: Tensor, model: LogisticRegression, strength: f
     return float(torch.nn.functional.cross_entropy(said, labels)) + pull
 
 
+def time_commands(device: str, graph: Path | None) -> dict[str, float]:
+    """Return the seconds of whole commands."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {
+            "fit": ["fit", "synthetic", "--out", "run", "--device", device],
+            "evaluate": ["evaluate", "synthetic", "--device", device],
+            "report": ["report", "run"],
+        }
+        if graph is not None:
+            asked[f"compare {graph.stem}"] = ["compare", str(graph.resolve()), "--device", device]
+        for name, arguments in asked.items():
+            began = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "h3gnn", *arguments], cwd=folder, check=True, capture_output=True
+            )
+            seconds[name] = time.perf_counter() - began
+    return seconds
+
+
 def main() -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--graph", type=Path, help="a graph's file to compare methods on")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     device = torch.device(asked.device)
@@ -145,6 +172,7 @@ def main() -> None:
     here: dict[str, Any] = {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
     here["k-means"] = [compare_kmeans(*shape, device) for shape in CLUSTERED]
     here["probe"] = [compare_probe(*shape, device) for shape in PROBED]
+    here["commands"] = time_commands(device.type, asked.graph)
     stored[device.type] = here
     asked.out.write_text(json.dumps(stored, indent=1) + "\n")
     print(json.dumps(here, indent=1))
