@@ -191,6 +191,7 @@ def _from_list(
 
     choosing = min(splits or graph.num_splits, graph.num_splits)
     say(f"up to {allowance.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
+    settings.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
     with progress() as add_bar:
         bar = add_bar("settings", 1.0)
         return tune_from_list(

@@ -17,7 +17,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import NESTED, POOLED
-from h3gnn.experiments.allowances import Allowance, Changes
+from h3gnn.experiments.allowances import Allowance, Changes, check_varied
 from h3gnn.experiments.methods import METHODS
 from h3gnn.experiments.nested import Searched, run_nested
 from h3gnn.experiments.spaces import Space, with_objectives
@@ -53,8 +53,12 @@ def tune_from_list(
         splits: let the first few splits choose, and score them, only.
         watch: told the share of the work that is done.
     """
-    ranges = {name: values for name, values in space.choices.items() if name != "n_models"}
+    ranges = space.choices
+    if "n_models" in ranges:
+        raise InputError("--choices n_models: every setting has as many models as the preset: give --models")
     method = replace(METHODS["h3gnn"], title="H3GNN, tuned", ranges=ranges)
+    lengths = {"epochs": allowance.looks} if allowance.looks else {}
+    check_varied({**ranges, **lengths}, allowance.trials, method.title)
     length = {**FIXED, "epochs": allowance.looks[-1]} if allowance.looks else {}
     if ranges.keys() & length.keys():
         raise InputError(
