@@ -25,20 +25,19 @@ from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
-from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing, step_support
-from h3gnn.encoder.support import support_of_rows
+from h3gnn.encoder.readout import Columns, Smoother, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_nodes, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
-from h3gnn.graphs.mapped import MappedGraph, support_rows
+from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.plan import check_same_plan
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.graphs.structural import is_structural
 from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
-from h3gnn.intake import Intake, rows_of
+from h3gnn.intake import Intake, rows_of, steps_of
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -773,7 +772,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             for chunk in chunks:
                 rows[first : first + len(chunk)] = chunk
                 first += len(chunk)
-            smoother = self._smoother_in_files()
+            smoother = self._smoother(self.graph_)
             for columns in torch.split(rows, max(1, budget // (32 * nodes)), dim=1):
                 scaled = Columns.of(columns)(columns) if self._is_committee() else columns.clone()
                 columns.copy_(smoother(scaled))
@@ -796,19 +795,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return float(self.smoothing)
         return pick_smoothing(self._rows_anywhere())
 
-    def _smoother(self, graph: Graph, device: torch.device) -> Smoother:
+    def _smoother(self, graph: Graph | MappedGraph, device: torch.device | None = None) -> Smoother:
         if not self.smoothing_:
             return Smoother(None, 0.0)
-        support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
-        return Smoother(StepMatrix(support, self.smoother, device), self.smoothing_)
-
-    def _smoother_in_files(self) -> Smoother:
-        assert isinstance(self.graph_, MappedGraph)
-        if not self.smoothing_:
-            return Smoother(None, 0.0)
-        rows = support_rows(self.graph_, undirected=True, self_loops=True)
-        support = support_of_rows(rows.crow, rows.cols, rows.weight, start="normalized", normalize=False)
-        return Smoother(StepMatrix(support, self.smoother), self.smoothing_)
+        return Smoother(steps_of(graph, self.smoother, device), self.smoothing_)
 
     def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         graph = read_rows(self, X, self.graph_)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from h3gnn.encoder import Support, build_support
 from h3gnn.encoder.encode import GraphRows
+from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
@@ -64,3 +67,18 @@ def rows_of(graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support)
         read = feature_rows(graph, scaler)
         return GraphRows(lambda nodes: read(nodes.numpy()), support, graph.num_features)
     return rows_in_memory(scaler(graph.features), support)
+
+
+def steps_of(graph: Graph | MappedGraph, kind: str, device: torch.device | None = None) -> StepMatrix:
+    """Return one step along the edges of a graph, which a read-out smooths by.
+
+    Args:
+        graph: in memory or in files.
+        kind: of `StepMatrix`.
+        device: where embeddings lie; a graph in files has none, and its rows are read as they are needed.
+    """
+    if isinstance(graph, MappedGraph):
+        rows = support_rows(graph, undirected=True, self_loops=True)
+        support = support_of_rows(rows.crow, rows.cols, rows.weight, start="normalized", normalize=False)
+        return StepMatrix(support, kind)
+    return StepMatrix(step_support(graph.edge_index, graph.num_nodes, graph.edge_weight), kind, device)

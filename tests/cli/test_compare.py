@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.experiments.compare import Comparing, compare
+from h3gnn.experiments.methods import METHODS
 from h3gnn.graphs.graph import Graph
 
 QUICK = ("--set", "epochs=2", "--set", "channels=8", "--set", "heads=2", "--device", "cpu")
@@ -129,6 +133,33 @@ def test_methods_are_tuned_alike(files: Path) -> None:
     rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
     assert (rows["raw"]["protocol"], rows["s2gc"]["protocol"]) == ("validation", "nested")
     assert len(rows["s2gc"]["params"]["tried"]) == 3
+
+
+def test_a_comparison_varies_nothing_that_is_fixed(small_mixed: Graph) -> None:
+    model = H3GNN(learning_rate=0.2, smoothing=0.3)
+    free = Comparing(small_mixed, [0], model, trials=3)
+    held = replace(free, fixed=("learning_rate", "smoothing"))
+    assert held.method("h3gnn").ranges.keys() == METHODS["h3gnn"].ranges.keys() - {*held.fixed}
+    assert "learning_rate" not in held.method("paper-prob").ranges
+    assert held.key("paper-prob")["params"]["learning_rate"] == 0.2  # its usual one gives way to the user's
+    assert held.method("dgi") == METHODS["dgi"]  # has settings of its own
+    assert free.method("h3gnn") == METHODS["h3gnn"]
+    assert held.key("h3gnn") == {**free.key("h3gnn"), "fixed": ["learning_rate", "smoothing"]}
+    everything: Any = {"fixed": tuple(METHODS["h3gnn"].ranges), "trials": 3}
+    with pytest.raises(InputError, match=r"^H3GNN: all that a search varies is fixed"):
+        compare([METHODS["raw"], METHODS["h3gnn"]], small_mixed, seeds=[0], model=model, **everything)
+
+
+def test_a_comparison_says_what_is_fixed(files: Path) -> None:
+    own = ("--edges", files / "e.csv", "--features", files / "f.csv", "--labels", files / "y.csv")
+    told = run(
+        *own, *QUICK, "--set", "smoothing=0.3", "--methods", "h3gnn", "--trials", 2, "--models", 1, "--json"
+    )
+    assert told.exit_code == 0, (told.output, told.exception)
+    assert "varied by no trial: channels, smoothing" in told.stderr
+    (row,) = json.loads(told.stdout)["rows"]
+    assert row["params"]["smoothing"] == 0.3
+    assert not any({"channels", "smoothing"} & chosen.keys() for chosen in row["chosen"][0])
 
 
 @pytest.mark.slow

@@ -132,6 +132,31 @@ def test_under_nested_a_split_s_choice_hangs_on_no_label_of_its_test_nodes(tmp_p
     assert changed  # other splits have these nodes to choose by
 
 
+def test_no_trial_changes_what_a_user_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = npz(mixed_graph(60, words=30, splits=2), tmp_path / "graph.npz")
+    trained: list[dict[str, Any]] = []
+    usual = H3GNN.fit
+
+    def fit(self: H3GNN, *given: Any, **how: Any) -> H3GNN:
+        trained.append(self.get_params())
+        return usual(self, *given, **how)
+
+    monkeypatch.setattr(H3GNN, "fit", fit)
+    options = ("--protocol", "nested", "--trials", 4, "--seeds", 1, "--device", "cpu", "--json")
+    common = ("evaluate", "--preset", "single", path, *options, "--epochs", 1, "--set", "channels=8")
+    asked = [*map(str, common), "--set", "objective=edges", "--set", "smoothing=0.3"]
+    told = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert "varied by no trial: objective, channels, smoothing" in told.stderr
+    assert len(trained) == 4
+    for one in trained:
+        assert (one["channels"], one["objective"], one["smoothing"], one["epochs"]) == (8, "edges", 0.3, 1)
+    tried, free = json.loads(told.stdout)["params"]["tried"], {"hops", "self_loops", "learning_rate"}
+    assert {name for one in tried for name in one} == free
+    rest = [word for name in free for word in ("--set", f"{name}={trained[0][name]}")]
+    with pytest.raises(InputError, match=r"all that a search varies is fixed .*--trials 1$"):
+        app([*asked, *rest], standalone_mode=False)
+
+
 def test_a_preset_that_all_splits_of_this_graph_chose_is_called_pooled(tmp_path: Path) -> None:
     graph = npz(splits_that_overlap(mixed_graph(100, words=40, splits=3)), tmp_path / "graph.npz")
     common = (graph, "--seeds", 1, *SMALL, "--device", "cpu", "--no-clusters", "--json")

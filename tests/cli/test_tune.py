@@ -74,6 +74,49 @@ def test_a_list_is_tuned_from_without_optuna(tmp_path: Path, monkeypatch: pytest
     assert H3GNN.from_preset("p.json").channels == 8
 
 
+def test_a_list_is_looked_at_after_the_epochs_and_on_the_splits_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = mixed_graph(80, words=30, splits=3)
+    monkeypatch.setattr("h3gnn.graphs.synthetic.mixed_graph", lambda *_, **__: graph)
+    place = LIST.index("epochs=2")
+    asked = (*LIST[: place - 1], *LIST[place + 1 :])
+    more = ("--epochs", "1,3", "--splits", "2", "--out", "p.json", "--record", "r.json")
+    told = CliRunner().invoke(app, ["tune", "synthetic", *asked, *more])
+    assert told.exit_code == 0, (told.output, told.exception)
+    found, record = (json.loads((tmp_path / name).read_text()) for name in ("p.json", "r.json"))
+    assert all(trial["curve"].keys() == {"1", "3"} for trial in record["trials"])
+    assert (record["search"]["rungs"], record["search"]["splits"]) == ([1, 3], 2)
+    assert (found["params"]["schedule"], found["params"]["epochs"] in (1, 3)) == ("constant", True)
+    assert len(found["tuned"]["nested"]["trials"]) == 2
+    assert "2 split(s) choose" in told.stderr
+    assert found["tuned"]["sha256"] == graph.provenance.sha256
+
+
+def test_a_list_of_which_all_is_fixed_has_one_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = mixed_graph(80, words=30, splits=2)
+    monkeypatch.setattr("h3gnn.graphs.synthetic.mixed_graph", lambda *_, **__: graph)
+    fixed = (
+        "objective=teacher",
+        "hops=1",
+        "self_loops=true",
+        "channels=8",
+        "learning_rate=0.01",
+        "smoothing=0.3",
+    )
+    choices = [word for one in fixed for word in ("--choices", one)]
+    asked = ["tune", "synthetic", "--protocol", "nested", "--choices", "epochs=1", *choices, "--models", "1"]
+    with pytest.raises(InputError, match=r"all that a search varies is fixed \(objective, hops.*--trials 1$"):
+        app([*asked, "--trials", "2"], standalone_mode=False)
+    told = CliRunner().invoke(app, [*asked, "--trials", "1", "--device", "cpu"])
+    assert told.exit_code == 0, (told.output, told.exception)
+    assert "varied by no trial: objective, hops, self_loops, channels" in told.stderr
+    params = json.loads((tmp_path / "preset.json").read_text())["params"]
+    assert (params["hops"], params["self_loops"], params["smoothing"]) == (1, True, 0.3)
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -85,6 +128,9 @@ def test_a_list_is_tuned_from_without_optuna(tmp_path: Path, monkeypatch: pytest
         (("--out", "p.txt"), "ending must be"),
         (("--protocol", "test"), "no protocol 'test' to tune by: pooled or nested"),
         (("--protocol", "nested", "--objective", "label-free"), "leave out --objective"),
+        (("--protocol", "nested", "--choices", "epochs=2,4"), "leave out --epochs, or --choices"),
+        (("--protocol", "nested", "--choices", "schedule=cosine"), "leave out --epochs, or --choices"),
+        (("--protocol", "nested", "--choices", "n_models=2,4"), "give --models"),
     ],
 )
 def test_bad_options_are_one_sentence(

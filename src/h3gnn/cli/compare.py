@@ -52,7 +52,7 @@ TrialsOption = Annotated[
     int,
     typer.Option(
         help="Tune every method alike: try so many settings of each, and let each split choose by its own "
-        "training and validation nodes.",
+        "training and validation nodes. What --set or another option gives stays as it is.",
         min=0,
         rich_help_panel=PANEL,
     ),
@@ -133,13 +133,11 @@ def compare(
         raise InputError("--trials looks for settings itself: leave out --quick and --published")
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
+    named = {"epochs": epochs, "n_models": models}
     model = settings.build_estimator(
-        preset or ("quick" if quick else None),
-        {"epochs": epochs, "n_models": models},
-        set_,
-        seed=0,
-        device=device,
+        preset or ("quick" if quick else None), named, set_, seed=0, device=device
     )
+    fixed = tuple(settings.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # says at once if there is no such grid
     for note in loaded.provenance.mended:
@@ -149,6 +147,8 @@ def compare(
         f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
         f"{trainings} seed(s)"
     )
+    if trials:
+        settings.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
     if published:
         known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
         say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")
@@ -172,6 +172,7 @@ def compare(
                 top=top,
                 settings="quick" if quick else "published" if published else "default",
                 trials=trials,
+                fixed=fixed,
             )
         except KeyboardInterrupt:
             watcher.stop()

@@ -43,7 +43,8 @@ SeedsOption = Annotated[
 TrialsOption = Annotated[
     int,
     typer.Option(
-        help="With --protocol nested and --preset: so many settings are tried around the preset.",
+        help="With --protocol nested and --preset: so many settings are tried around the preset; what "
+        "--set or another option gives stays as it is in all of them.",
         min=1,
         rich_help_panel=PANEL,
     ),
@@ -105,9 +106,9 @@ def evaluate(
         if embeddings is not None and source.graph is not None:
             raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
         source = replace(source, graph=source.graph or embeddings)
-        model = settings.build_estimator(
-            preset, {"epochs": epochs, "n_models": models}, set_, seed=0, device=device
-        )
+        named = {"epochs": epochs, "n_models": models}
+        model = settings.build_estimator(preset, named, set_, seed=0, device=device)
+        how["fixed"] = tuple(settings.given_settings(named, set_))
         result = _of_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
         if epochs is not None or models is not None or set_:
@@ -155,7 +156,7 @@ def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, trials: int, how: dict[str, Any]
 ) -> Result:
     from h3gnn.evaluation.protocols import NESTED, POOLED, VALIDATION
-    from h3gnn.experiments.allowances import Allowance
+    from h3gnn.experiments.allowances import Allowance, holding
     from h3gnn.experiments.methods import METHODS
     from h3gnn.experiments.nested import run_nested
     from h3gnn.experiments.outlook import duration
@@ -173,6 +174,7 @@ def _of_preset(
         f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes, {graph.num_splits} splits"
     )
     method = replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe"))
+    fixed = how.pop("fixed")
     given = {
         "seeds": range(seeds),
         "model": model.set_params(verbose=True),
@@ -186,7 +188,9 @@ def _of_preset(
                 f"the preset {preset} was chosen by all splits of this graph together, which is `pooled` and "
                 "not `nested`: start from `single`, `quick` or another preset, and give --trials"
             )
-        method = method if trials > 1 else replace(method, ranges={})
+        if trials > 1:
+            settings.say_fixed(fixed, method.ranges)
+        method = holding(method, fixed, trials) if trials > 1 else replace(method, ranges={})
         found = run_nested(method, graph, allowance=Allowance(trials), top=how["top"], watch=watch, **given)
         return found.results[NESTED.name]
     result = run_method(method, graph, watch=watch, **given, **how)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from h3gnn.cli.output import say
 from h3gnn.errors import InputError
 from h3gnn.settings import LARGEST_SEED, NAMED_PRESETS, SETTINGS, check_arguments, parse_value
 
@@ -70,6 +72,14 @@ def build_estimator(
     """Return an estimator with the preset, then the named options, then `--set` on top."""
     from h3gnn.estimator import H3GNN
 
+    given = {"device": device, **given_settings(named, assignments), "random_state": seed}
+    model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
+    check_arguments(model.get_params())
+    return model
+
+
+def given_settings(named: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
+    """Return what the named options and then `--set` set, by argument."""
     given = {name: value for name, value in named.items() if value is not None}
     for text in assignments or []:
         name, value = split_assignment("--set", text, "NAME=VALUE")
@@ -78,10 +88,14 @@ def build_estimator(
                 "--set random_state: give --seed (--seeds, where a command trains several times)"
             )
         given[name] = parse_value(name, value)
-    given = {"device": device, **given, "random_state": seed}
-    model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
-    check_arguments(model.get_params())
-    return model
+    return given
+
+
+def say_fixed(fixed: Collection[str], ranges: Iterable[str]) -> None:
+    """Say which settings a search leaves alone since the user gave them."""
+    held = [name for name in dict.fromkeys(ranges) if name in fixed]
+    if held:
+        say(f"fixed as given, and varied by no trial: {', '.join(held)}")
 
 
 def split_assignment(option: str, text: str, form: str) -> tuple[str, str]:

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     import optuna
 
+    from h3gnn.experiments.allowances import Allowance
     from h3gnn.experiments.spaces import Space
     from h3gnn.experiments.tune import Tuned
     from h3gnn.graphs.graph import Graph
 
 STORAGE = "sqlite:///h3gnn-studies.db"
+EPOCHS = "10,20,40,80,160"
 
 
 def _option(text: str, *flags: str, **more: Any) -> Any:
@@ -73,7 +75,12 @@ def tune(
             metavar="NAME=A,B,…",
         ),
     ] = None,
-    epochs: Annotated[str, _option("Where trials are scored; the last is their end.")] = "10,20,40,80,160",
+    epochs: Annotated[
+        str | None,
+        _option(
+            f"Where trials are scored; the last is their end. Of pooled {EPOCHS}; of nested the start's."
+        ),
+    ] = None,
     joined: Annotated[
         int | None, _option("Models of a trial, scored side by side; 4 of a committee, else 1.", min=1)
     ] = None,
@@ -87,7 +94,9 @@ def tune(
         ),
     ] = False,
     models: Annotated[int, _option("`n_models` of the preset.", min=1)] = 8,
-    splits: Annotated[int | None, _option("Score trials on the first few splits only.", min=1)] = None,
+    splits: Annotated[
+        int | None, _option("Score trials on the first few splits only; of nested, the estimate too.", min=1)
+    ] = None,
     clusters: Annotated[int | None, _option("For k-means: how many clusters.", min=2)] = None,
     study: Annotated[str | None, _option("Name of the study; the same name goes on with it.")] = None,
     storage: Annotated[
@@ -110,6 +119,7 @@ def tune(
     `--protocol nested` tries settings that are drawn beforehand, and says what such tuning is worth on nodes
     that had no part in it: there each split chooses by its own training and validation nodes alone.
     """
+    from h3gnn.experiments.allowances import Allowance
     from h3gnn.experiments.tune import open_study
     from h3gnn.experiments.tune import tune as run
     from h3gnn.experiments.tuning import Budget
@@ -123,13 +133,14 @@ def tune(
     chosen = build_space(space, choices)
     of_trial = joined or (4 if "objective" in chosen.choices else 1)
     seconds = None if minutes is None else 60 * check_number("--minutes", minutes, 0, 1e6)
-    budget = Budget(trials, at_once, of_trial, parse_epochs(epochs), seconds)
+    budget = Budget(trials, at_once, of_trial, parse_epochs(EPOCHS if epochs is None else epochs), seconds)
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     if protocol == "nested":
         if objective != "validation":
             raise InputError("--protocol nested is about labels: leave out --objective, or --protocol")
-        tuned = _from_list(loaded, chosen, trials, seconds, models, name, seed, device)
+        allowance = Allowance(trials, seconds, () if epochs is None else budget.rungs, seed)
+        tuned = _from_list(loaded, chosen, allowance, splits, models, name, device)
         _tell_list(tuned, loaded, out, record, as_json)
         return
     opened = open_study(loaded, name, storage, objective, seed)
@@ -169,28 +180,29 @@ def tune(
 def _from_list(
     graph: Graph,
     space: Space,
-    trials: int,
-    seconds: float | None,
+    allowance: Allowance,
+    splits: int | None,
     models: int,
     name: str,
-    seed: int,
     device: str,
 ) -> Tuned:
     """Try settings that are drawn beforehand, and let each split choose."""
-    from h3gnn.experiments.allowances import Allowance
     from h3gnn.experiments.listed import tune_from_list
 
-    say(f"up to {trials} settings on {graph.num_nodes:,} nodes; {graph.num_splits} split(s) choose")
+    choosing = min(splits or graph.num_splits, graph.num_splits)
+    say(f"up to {allowance.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
+    settings.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
     with progress() as add_bar:
         bar = add_bar("settings", 1.0)
         return tune_from_list(
             graph,
             space,
-            Allowance(trials, seconds, seed=seed),
+            allowance,
             models=models,
             study=name,
             device=device,
-            seed=seed,
+            seed=allowance.seed,
+            splits=splits,
             watch=lambda share: bar(completed=share),
         )
 

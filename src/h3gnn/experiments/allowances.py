@@ -6,8 +6,8 @@ The settings are drawn before anything is trained, so that no label of any split
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,34 @@ def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
             for one in fields(GridPoint)
         }
     return ranges
+
+
+def holding(method: Method, fixed: Collection[str], trials: int) -> Method:
+    """Return a method whose search leaves alone what a user fixed.
+
+    Where the method has a usual value of its own for it, the user's takes its place.
+
+    Args:
+        method: any; only one that takes the settings of H3GNN has anything that a user fixes.
+        fixed: names of settings of H3GNN.
+        trials: how many settings are asked for: of several, something must be left to vary.
+    """
+    if not method.takes_settings:
+        return method
+    held = {name for name in method.ranges if name in fixed}
+    check_varied({**method.ranges, **dict.fromkeys(held, ())}, trials, method.title)
+    ranges = {name: values for name, values in method.ranges.items() if name not in held}
+    settings = {name: value for name, value in method.settings.items() if name not in held}
+    return replace(method, ranges=ranges, settings=settings)
+
+
+def check_varied(ranges: Mapping[str, Sequence[Any]], trials: int, title: str) -> None:
+    """Refuse to try several settings where there is one alone: no range has a second value."""
+    if trials > 1 and ranges and all(len(values) < 2 for values in ranges.values()):
+        raise InputError(
+            f"{title}: all that a search varies is fixed ({', '.join(ranges)}): leave one of them free, or "
+            "give --trials 1"
+        )
 
 
 def draw_settings(ranges: Mapping[str, Sequence[Any]], trials: int, seed: int) -> list[Changes]:

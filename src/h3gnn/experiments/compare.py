@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from h3gnn.evaluation.limits import LabelWarning, usable_splits
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.protocols import NESTED
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
-from h3gnn.experiments.allowances import Allowance, ranges_of
+from h3gnn.experiments.allowances import Allowance, holding, ranges_of
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.nested import run_nested
 from h3gnn.experiments.run import build_judge, method_params, run_method
@@ -170,6 +170,7 @@ class Comparing:
         settings: "default", "published" (its authors' settings for this graph, where they are known) or
             "quick" (few epochs).
         trials: so many settings of every method are tried, and each split chooses; 0 for its own alone.
+        fixed: names of settings of H3GNN that no trial changes.
     """
 
     graph: Graph
@@ -180,6 +181,7 @@ class Comparing:
     top: int | None = None
     settings: str = "default"
     trials: int = 0
+    fixed: Collection[str] = ()
 
     @property
     def _grid(self) -> str | None:
@@ -188,7 +190,8 @@ class Comparing:
 
     def method(self, name: str) -> Method:
         """Return a method as it is run here."""
-        return variant(METHODS[name], self.settings, self.name)
+        method = variant(METHODS[name], self.settings, self.name)
+        return holding(method, self.fixed, self.trials) if self.trials else method
 
     def run(self, name: str, watch: Progress) -> Result:
         """Run a method."""
@@ -230,6 +233,8 @@ class Comparing:
         }
         if self.trials and ranges_of(method):
             described["trials"] = self.trials
+            held = sorted({*ranges_of(METHODS[name])} - {*ranges_of(method)})
+            described |= {"fixed": held} if held else {}
         if self.settings == "quick":
             described["splits"] = self.graph.num_splits
         plain: dict[str, Any] = json.loads(json.dumps(described))
@@ -272,6 +277,7 @@ def compare(
     left_out: dict[str, LeftOut] = {}
     build_judge(graph)  # says at once what labels and splits cannot give
     for method in methods:
+        comparing.method(method.name)  # says at once if nothing is left to vary
         if method.name not in kept:
             continue
         same = kept[method.name]["key"] == comparing.key(method.name)

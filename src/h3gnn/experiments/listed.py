@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from h3gnn.baselines import Progress, unwatched
+from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import NESTED, POOLED
-from h3gnn.experiments.allowances import Allowance, Changes
+from h3gnn.experiments.allowances import Allowance, Changes, check_varied
 from h3gnn.experiments.methods import METHODS
 from h3gnn.experiments.nested import Searched, run_nested
 from h3gnn.experiments.spaces import Space, with_objectives
 from h3gnn.experiments.tune import Tuned, start_of
-from h3gnn.graphs.graph import Graph
+from h3gnn.experiments.tuning import FIXED
+from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.settings import kept_for
 
 
@@ -34,6 +36,7 @@ def tune_from_list(
     study: str,
     device: str,
     seed: int = 0,
+    splits: int | None = None,
     watch: Progress = unwatched,
 ) -> Tuned:
     """Try a list of settings, and return what all splits like best, with the estimate of `nested`.
@@ -41,21 +44,34 @@ def tune_from_list(
     Args:
         graph: with labels and splits.
         space: what the settings are drawn from.
-        allowance: how many, and how long.
+        allowance: how many, and how long. Where it has looks, all train with a constant learning rate until
+            the last of them.
         models: `n_models` of every trial and of the result.
         study: a name for it.
         device: "auto", "cpu", "cuda".
         seed: of the trainings.
+        splits: let the first few splits choose, and score them, only.
         watch: told the share of the work that is done.
     """
-    ranges = {name: values for name, values in space.choices.items() if name != "n_models"}
+    ranges = space.choices
+    if "n_models" in ranges:
+        raise InputError("--choices n_models: every setting has as many models as the preset: give --models")
     method = replace(METHODS["h3gnn"], title="H3GNN, tuned", ranges=ranges)
-    model = H3GNN(**{**_start_within(space), "n_models": models})
+    lengths = {"epochs": allowance.looks} if allowance.looks else {}
+    check_varied({**ranges, **lengths}, allowance.trials, method.title)
+    length = {**FIXED, "epochs": allowance.looks[-1]} if allowance.looks else {}
+    if ranges.keys() & length.keys():
+        raise InputError(
+            "--epochs says after how many epochs each setting is looked at, with a constant learning rate: "
+            "leave out --epochs, or --choices for epochs and schedule"
+        )
+    model = H3GNN(**{**_start_within(space), **length, "n_models": models})
+    some = first_splits(graph, splits)
     found = run_nested(
-        method, graph, seeds=[seed], allowance=allowance, model=model, device=device, watch=watch
+        method, some, seeds=[seed], allowance=allowance, model=model, device=device, watch=watch
     )
     about = {"by": "h3gnn tune", "study": study, "graph": graph.provenance.source}
-    return preset_from(found, {**about, "sha256": graph.provenance.sha256})
+    return preset_from(found, {**about, "sha256": graph.provenance.sha256}, splits)
 
 
 def _start_within(space: Space) -> Changes:
@@ -67,19 +83,24 @@ def _start_within(space: Space) -> Changes:
     return with_objectives({**start, **first})
 
 
-def preset_from(found: Searched, about: Mapping[str, Any]) -> Tuned:
+def preset_from(found: Searched, about: Mapping[str, Any], splits: int | None = None) -> Tuned:
     """Return what a search liked best as a preset, with its record.
 
     Args:
         found: of `run_nested`.
         about: who made it, and on which graph.
+        splits: how many of the first splits it was asked for; None is all.
     """
     nested = found.results[NESTED.name]
-    return preset_of(found.record, found.chosen, nested.as_dict(), about)
+    return preset_of(found.record, found.chosen, nested.as_dict(), about, splits)
 
 
 def preset_of(
-    record: Mapping[str, Any], chosen: Changes, nested: Mapping[str, Any], about: Mapping[str, Any]
+    record: Mapping[str, Any],
+    chosen: Changes,
+    nested: Mapping[str, Any],
+    about: Mapping[str, Any],
+    splits: int | None = None,
 ) -> Tuned:
     """Return the same from plain values, such as a stored cell's.
 
@@ -88,6 +109,7 @@ def preset_of(
         chosen: what all splits like best.
         nested: the row of `nested`.
         about: who made it, and on which graph.
+        splits: how many of the first splits it was asked for; None is all.
     """
     settings = {**H3GNN().get_params(), **record["settings"]}
     params = kept_for("preset", with_objectives({**settings, **chosen}))
@@ -115,7 +137,7 @@ def preset_of(
         "rungs": record["allowed"]["looks"],
         "at_once": 1,
         "joined": params["n_models"],
-        **{"seed": seed, "objective": "validation", "splits": None},
+        **{"seed": seed, "objective": "validation", "splits": splits},
     }
     trials = [_trial(number, drawn, looks, seed) for number, drawn in enumerate(record["tried"])]
     finalist = {"params": record["tried"][winner], "looks": [look[1:] for look in looks if look[0] == winner]}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import part_of
-from h3gnn.encoder.readout import Smoother, StepMatrix, pick_smoothing, step_support
+from h3gnn.encoder.readout import Smoother, pick_smoothing
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.candidates import known_classes
 from h3gnn.evaluation.judge import find_probe
@@ -46,7 +46,7 @@ from h3gnn.experiments.run import (
 )
 from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
-from h3gnn.intake import Intake
+from h3gnn.intake import Intake, steps_of
 from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 
@@ -203,8 +203,7 @@ class _Run:
         """Return what needs no training of its own: every strength of smoothing, where it may be chosen."""
         if "smoothing" not in free:
             return [({}, lambda rows: rows)]
-        support = step_support(self.graph.edge_index, self.graph.num_nodes, self.graph.edge_weight)
-        walk = StepMatrix(support, "walks", self.device)
+        walk = steps_of(self.graph, "walks", self.device)
         usual = self.settings["smoothing"]
         usual = pick_smoothing(Intake.of(self.settings).rows(self.graph)) if usual == "auto" else float(usual)
         strengths = dict.fromkeys([usual, *map(float, free["smoothing"])])

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import FeatureMatrix
-from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
+from h3gnn.encoder.readout import Smoother
 from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features, with_objectives
 from h3gnn.experiments.studies import Stack, finished
 from h3gnn.graphs.graph import Graph
+from h3gnn.intake import steps_of
 
 if TYPE_CHECKING:
     import optuna
@@ -120,8 +121,7 @@ class Searcher:
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
         self.objective, self.budget, self.device, self.looked = objective, budget, device, looked
-        support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
-        walk = StepMatrix(support, "walks", device)
+        walk = steps_of(graph, "walks", device)
         self.smoothers = [Smoother(walk, strength) for strength in smoothings]
         self._scaled: dict[str, FeatureMatrix] = {}
 
