@@ -13,7 +13,6 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.scaling import fit_scaler
 from h3gnn.intake import Intake
 from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.history import Recorder
@@ -109,7 +108,7 @@ def source_of(
 
 def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.device) -> FeatureMatrix:
     """Return the graph's features as training takes them in."""
-    scaler = fit_scaler(graph.features, params["scale_features"])
+    scaler = Intake.of(params).scaler(graph)
     return FeatureMatrix(scaler(graph.features).to(device), storage=params["feature_storage"])
 
 
