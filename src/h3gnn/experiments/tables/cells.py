@@ -177,11 +177,11 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
     ranges = {key: list(values) for key, values in method.ranges.items()}
     if method.system is not None and not method.supervised:
         ranges = {key: list(values) for key, values in method.system.ranges.items()}
-    if entry.method.startswith("paper"):
-        ranges["channels"] = widths_of(graph)
+    if entry.method.startswith("paper") and entry.allowance:
+        ranges["channels"] = widths_of(graph, entry.allowance)
     allowance = asdict(ALLOWANCES[entry.allowance]) if entry.allowance else {}
     if allowance.get("looks"):
-        allowance["looks"] = [one for one in allowance["looks"] if one <= longest_of(graph)]
+        allowance["looks"] = [one for one in allowance["looks"] if one <= longest_of(graph, entry.allowance)]
         settings["epochs"] = max(allowance["looks"])
     if not entry.allowance:
         ranges = {}

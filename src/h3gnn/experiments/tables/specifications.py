@@ -106,21 +106,22 @@ def _table(name: str, told: dict[str, Any]) -> Table:
     return Table(name, **told)
 
 
-def widths_of(graph: str) -> list[int]:
-    """Return the widths of a token that the paper's search may choose from on a graph."""
-    found: list[int] = _of_graph("widths", graph)
+def widths_of(graph: str, allowance: str) -> list[int]:
+    """Return the widths of a token that the paper's method may choose from on a graph."""
+    found: list[int] = _of_graph("widths", graph, allowance)
     return found
 
 
-def longest_of(graph: str) -> int:
-    """Return how many epochs the paper's search trains on a graph."""
-    found: int = _of_graph("epochs", graph)
+def longest_of(graph: str, allowance: str) -> int:
+    """Return how many epochs a search trains the paper's method on a graph."""
+    found: int = _of_graph("epochs", graph, allowance)
     return found
 
 
-def _of_graph(what: str, graph: str) -> Any:
+def _of_graph(what: str, graph: str, allowance: str) -> Any:
+    told = _READ["searched"][allowance][what]
     groups = [group for group, graphs in _READ["graphs"].items() if graph in graphs]
-    return next(_READ[what][one] for one in (graph, *groups) if one in _READ[what])
+    return next(told[one] for one in (graph, *groups) if one in told)
 
 
 _READ = tomllib.loads(_stored("tables.toml"))
