@@ -149,7 +149,9 @@ def test_several_processes_need_batches(files: Path) -> None:
     assert "--batch-size" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path, number: signal.Signals) -> None:
     lost = f"lost-{number.name}"
     command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]
