@@ -42,8 +42,9 @@ lint: $(TOOLS)
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES)
+test: $(TOOLS)
+	$(MAKE) --jobs=2 lint docs
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
 
 test-slow: $(TOOLS)
 	$(BIN)/pytest -q -m slow

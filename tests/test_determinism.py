@@ -46,12 +46,12 @@ def test_the_same_seed_twice_is_the_same_bytes(small_mixed: Graph, more: dict[st
     assert another.tobytes() != one.embedding_.tobytes()
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 20}])
+@pytest.mark.parametrize("more", [{}, {"batch_size": 50}])
 def test_one_and_two_threads_agree_to_rounding(small_mixed: Graph, more: dict[str, Any]) -> None:
-    found = []
+    short, found = SMALL | {"epochs": 2}, []
     for count in (1, 2):
         with threads(count):
-            found.append(H3GNN(**SMALL, **more, precision="float32").fit_transform(small_mixed))
+            found.append(H3GNN(**short, **more, precision="float32").fit_transform(small_mixed))
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
@@ -77,6 +77,11 @@ def test_a_search_twice_is_the_same(small_mixed: Graph) -> None:
     assert made() == made()
 
 
+@pytest.fixture(scope="module")
+def fitted(small_mixed: Graph) -> H3GNN:
+    return H3GNN(**SMALL).fit(small_mixed)
+
+
 @pytest.mark.parametrize(
     ("command", "written"),
     [
@@ -88,14 +93,14 @@ def test_a_search_twice_is_the_same(small_mixed: Graph) -> None:
     ],
 )
 def test_commands_write_the_same_bytes(
-    small_mixed: Graph,
+    fitted: H3GNN,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
     written: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    H3GNN(**SMALL).fit(small_mixed).save("run")
+    fitted.save("run")
     found = []
     for _ in range(2):
         done = CliRunner().invoke(app, command)

@@ -15,6 +15,7 @@ import pytest
 from h3gnn.graphs.buckets import whole_folder
 from h3gnn.leftovers import make_part, remove_left
 from h3gnn.storage.files import write_atomically
+from tests.program import run
 
 HOLD = """
 import sys, time
@@ -91,7 +92,7 @@ def test_a_killed_prepare_is_cleaned_up_by_the_next(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Path("e.csv").write_text("source,target\na,b\nb,c\n")
     Path("f.csv").write_text("id,x\na,1\nb,2\nc,3\n")
-    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    killed = run(cwd=tmp_path, code=KILLED)
     assert killed.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob(".g.*"))) == 1
     prepare_graph("e.csv", "f.csv", "g")

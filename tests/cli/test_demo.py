@@ -8,10 +8,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
+from h3gnn.graphs.synthetic import mixed_graph
 
 
 @pytest.mark.filterwarnings("error::h3gnn.CollapseWarning")
-def test_the_demo_ends_with_h3gnn_ahead_in_both_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [300, pytest.param(None, marks=pytest.mark.slow)])
+def test_the_demo_ends_with_h3gnn_ahead_in_both_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int | None
+) -> None:
+    if nodes:  # the graph of the demo, only smaller
+        smaller = mixed_graph(nodes, splits=3)
+        monkeypatch.setattr("h3gnn.graphs.synthetic.mixed_graph", lambda: smaller)
     picture = tmp_path / "demo.png"
     done = CliRunner().invoke(app, ["demo", "--json", "--out", str(picture)])
     assert done.exit_code == 0, done.output

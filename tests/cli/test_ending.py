@@ -176,6 +176,7 @@ def test_a_signal_while_the_program_loads_is_a_sentence_too(number: signal.Signa
 
 SWALLOWED = """
 import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, and then it stays so
 from h3gnn.cli import ending
 
 def work():

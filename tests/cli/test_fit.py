@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +12,9 @@ import typer
 from h3gnn import H3GNN
 from h3gnn.cli.app import app
 from h3gnn.graphs.checks import check_graph
+from tests.program import run
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 QUICK = ("--preset", "single", "--epochs", "3", "--channels", "8")
-
-
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a person does, in a process of its own."""
-    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -148,15 +139,7 @@ main()
 
 def press_ctrl_c(place: str, moment: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in which Ctrl-C is pressed as an epoch begins, or in the middle of writing a file."""
-    return subprocess.run(
-        [sys.executable, "-c", PRESSED, place, str(moment), *arguments],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
-    )
+    return run(place, moment, *arguments, cwd=cwd, code=PRESSED)
 
 
 def test_ctrl_c_in_training_keeps_the_model_as_it_is_and_says_how_to_go_on(files: Path) -> None:

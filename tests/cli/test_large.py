@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from h3gnn import InputError
+from tests import program
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -22,6 +23,9 @@ EXACT = (*QUICK, "--models", "2", "--set", "precision=float32")
 
 
 def run(*arguments: object, cwd: Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    """Run a command, in several processes as a person starts them."""
+    if processes == 1:
+        return program.run(*arguments, cwd=cwd)
     command = [sys.executable, *launcher(processes), "-m", "h3gnn", *map(str, arguments)]
     return subprocess.run(
         command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=170
@@ -29,8 +33,6 @@ def run(*arguments: object, cwd: Path, processes: int = 1) -> subprocess.Complet
 
 
 def launcher(processes: int) -> list[str]:
-    if processes == 1:
-        return []
     return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
 
 
@@ -147,7 +149,9 @@ def test_several_processes_need_batches(files: Path) -> None:
     assert "--batch-size" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_a_process_that_dies_ends_the_job_with_one_sentence(files: Path, number: signal.Signals) -> None:
     lost = f"lost-{number.name}"
     command = [sys.executable, *launcher(2), "-m", "h3gnn", "fit", "graph", *QUICK]

@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,31 +17,19 @@ from typer.testing import CliRunner, Result
 from h3gnn import H3GNN, InputError
 from h3gnn.cli.app import app
 from h3gnn.training.step import MaskStrategy, Step
+from tests.program import Program, run, start
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
 TRAINING = (*GRAPH, "--epochs", "300", "--channels", "8", "--models", "2")
+SHORT = (*GRAPH, "--epochs", "30", "--channels", "8", "--models", "2")
 FIT = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--checkpoint-every", "5")
-
-
-def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=cwd, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments, cwd=cwd)
-    said, words = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(process.args, process.returncode, said, words)
 
 
 def newest_epoch(run: Path) -> int:
     return max((int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("epoch-*")), default=0)
 
 
-def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(ready: Callable[[], bool], process: Program) -> None:
     for _ in range(6000):
         if ready() or process.poll() is not None:
             return
@@ -109,7 +94,7 @@ def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Pa
 SIGNALS = pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "500")
+ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "100")
 
 
 @SIGNALS
@@ -158,7 +143,7 @@ def fit_until(epoch: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Step, "__call__", step)
-        return CliRunner().invoke(app, ["fit", *TRAINING, *arguments])
+        return CliRunner().invoke(app, ["fit", *SHORT, *arguments])
 
 
 @SIGNALS
@@ -171,18 +156,18 @@ def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_
     signal.signal(signal.SIGTERM, before)
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 5 of 300, with a checkpoint in run/checkpoints; the model as it is was "
+        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model as it is was "
         "written to run and out.npy; go on with `h3gnn fit --resume run`"
     )
     kept = H3GNN.load("run")
     assert len(kept.history_) == newest_epoch(Path("run")) == 5
     np.testing.assert_array_equal(np.load("out.npy"), kept.embedding_)
-    other = CliRunner().invoke(app, ["fit", *TRAINING, "--seed", "3", "--out", "run"])
+    other = CliRunner().invoke(app, ["fit", *SHORT, "--seed", "3", "--out", "run"])
     assert "run holds an unfinished run (random_state is 0 there and 3 here)" in str(other.exception)
     assert CliRunner().invoke(app, ["fit", "--resume", "run"]).exit_code == 0
     assert not Path("run/checkpoints").exists()
     resumed = np.load("out.npy")
-    assert CliRunner().invoke(app, ["fit", *TRAINING, "--out", "whole"]).exit_code == 0
+    assert CliRunner().invoke(app, ["fit", *SHORT, "--out", "whole"]).exit_code == 0
     np.testing.assert_array_equal(H3GNN.load("whole").embedding_, resumed)
     assert not Path("whole/checkpoints").exists()
 
@@ -194,7 +179,7 @@ def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
     done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
     assert done.exit_code == 130
     assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 3 of 300; the model as it is was written to out.npy; to be able to go "
+        "h3gnn: stopped after epoch 3 of 30; the model as it is was written to out.npy; to be able to go "
         "on, give --out FOLDER"
     )
     assert len(np.load("out.npy")) == 40
@@ -281,8 +266,7 @@ main()
 @pytest.mark.parametrize("room", [0, 1, 5])
 def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: int) -> None:
     arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "6", "--checkpoint-every", "3")
-    command = [sys.executable, "-c", FULL_DISK, str(room), *arguments]
-    full = subprocess.run(command, cwd=files, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    full = run(room, *arguments, cwd=files, code=FULL_DISK)
     assert full.returncode == 2, full.stderr
     assert "No space left on device" in full.stderr
     assert "Traceback" not in full.stderr
@@ -301,8 +285,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: in
 
 def test_a_full_disk_without_checkpoints_is_one_sentence_too(files: Path) -> None:
     arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "2")
-    command = [sys.executable, "-c", FULL_DISK, "0", *arguments]
-    full = subprocess.run(command, cwd=files, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    full = run(0, *arguments, cwd=files, code=FULL_DISK)
     assert full.returncode == 2
     assert full.stderr.startswith("h3gnn: a file could not be read or written: ")
     assert len(full.stderr.strip().splitlines()) == 1

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,19 +11,12 @@ from h3gnn.cli.app import app
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.synthetic import mixed_graph
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
+from tests.program import run
 
 QUICK = (
     "--trials", "2", "--epochs", "1,2", "--at-once", "2", "--models", "2", "--joined", "2",
     "--finalists", "1", "--choices", "channels=8", "--choices", "hops=1,2",
 )  # fmt: skip
-
-
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a person does, in a process of its own."""
-    command = [sys.executable, "-m", "h3gnn", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 def test_tune_then_fit_with_what_was_found(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import json
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from h3gnn.experiments.trials import check_trials
 from h3gnn.experiments.tune import Tuned, open_study, tune
 from h3gnn.experiments.tuning import Budget
 from h3gnn.graphs.graph import Graph
+from tests.program import Program
 
 SPACE = Space({"channels": (8,), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8)})
 
@@ -114,32 +114,26 @@ def test_a_disk_that_fills_up_in_the_middle_is_one_sentence(
 
 
 OPENING = """
-import sys
+import sys, time
+from pathlib import Path
 from h3gnn.experiments.studies import connect
-print("ready", flush=True)
-sys.stdin.readline()
+Path(sys.argv[3]).touch()
+while not Path("go").exists():
+    time.sleep(0.001)
 connect(sys.argv[2], sys.argv[1], 0)
 """
 
 
 def test_several_processes_may_begin_on_one_new_file(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/new.db"
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPENING, f"sqlite:///{tmp_path}/new.db", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "one", "two")
+        Program(OPENING, storage, name, f"ready-{at}", cwd=tmp_path)
+        for at, name in enumerate(("one", "one", "two"))
     ]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
+    while len(list(tmp_path.glob("ready-*"))) < len(started):
+        assert all(process.poll() is None for process in started)
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
     for process in started:
         _, words = process.communicate(timeout=120)
         assert process.returncode == 0, words
@@ -275,11 +269,16 @@ def pull_the_plug(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         monkeypatch.setattr(home, name, dying(getattr(home, name)))
 
 
+@pytest.fixture(scope="module")
+def whole(small_mixed: Graph, tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """A search that nothing interrupts."""
+    return search(small_mixed, f"sqlite:///{tmp_path_factory.mktemp('whole')}/study.db")
+
+
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 8, 10, 14, 17, 18, 20, 30])
 def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(
-    small_mixed: Graph, tmp_path: Path, after: int
+    small_mixed: Graph, whole: Tuned, tmp_path: Path, after: int
 ) -> None:
-    whole = search(small_mixed, f"sqlite:///{tmp_path}/whole.db")
     storage = f"sqlite:///{tmp_path}/study.db"
     with pytest.MonkeyPatch.context() as patch:
         pull_the_plug(patch, after)

@@ -39,6 +39,8 @@ TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 2, "
 SHORT, LONG = 30, 10_000
 OF_DATABASES = 10, 2_000
 """Fewer: their format is Optuna's, each takes a tenth of a second, and a journal holds the same records."""
+OF_JOURNALS = 150
+"""More: half of their changes are harmless, and chance alone may keep 30 below the share asked for."""
 RESULTS = Path(__file__).parents[2] / "results"
 CELLS = RESULTS / "cells" / "texas.json"
 
@@ -269,9 +271,9 @@ def hunt(name: str, graph: Graph, folder: Path, count: int) -> Tally:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_file_is_good_or_gets_a_sentence(name: str, graph: Graph, tmp_path: Path) -> None:
-    count = OF_DATABASES[0] if name.startswith("database") else SHORT
+    count = {"database of a search": OF_DATABASES[0], "journal of a search": OF_JOURNALS}.get(name, SHORT)
     ended = hunt(name, graph, tmp_path, count).ended
-    assert ended["sentences"] > (count // 4 if count == SHORT else 0)
+    assert ended["sentences"] > (count // 4 if count >= SHORT else 0)
     assert ended["failures"] == 0
 
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from h3gnn import H3GNN, Graph, ModelFolderError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.settings import BEFORE
 from h3gnn.storage.files import write_atomically
+from tests.program import run
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
@@ -170,8 +169,7 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_model(
 ) -> None:
     H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     before = H3GNN.load(tmp_path).embedding_
-    command = [sys.executable, "-c", KILLED_SAVE, str(tmp_path), str(moment)]
-    outcome = subprocess.run(command, check=False, capture_output=True)
+    outcome = run(tmp_path, moment, cwd=tmp_path, code=KILLED_SAVE)
     assert outcome.returncode == -signal.SIGKILL, outcome.stderr
     np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, before)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import run
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 TRAIN_UNDER_FIRE = """
@@ -105,8 +107,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoints_before_it(
     from h3gnn import H3GNN, Checkpoints
     from h3gnn.graphs.checks import check_graph
 
-    command = [sys.executable, "-c", KILLED_WRITE, str(tmp_path / "run"), place, str(moment)]
-    outcome = subprocess.run(command, env=ENVIRONMENT, check=False, capture_output=True, text=True)
+    outcome = run(tmp_path / "run", place, moment, cwd=tmp_path, code=KILLED_WRITE)
     assert outcome.returncode == -9, outcome.stderr
     graph = check_graph(torch.eye(5), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
     model = H3GNN.from_preset("single", epochs=6, channels=4, heads=2, device="cpu")
