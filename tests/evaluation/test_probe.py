@@ -5,7 +5,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from h3gnn.evaluation.candidates import inner_products, standardise, turned
+from h3gnn.evaluation.candidates import (
+    SharedRows,
+    inner_products,
+    principal_rows,
+    standardise,
+    turned,
+)
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import (
     TOGETHER,
@@ -150,6 +156,36 @@ def test_splits_apart_give_what_splits_together_give(
     np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=2e-3)
     for one, other in zip(apart.predicted, together.predicted, strict=True):
         assert (one == other).mean() > 0.99
+
+
+def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[torch.Tensor] = []
+
+    def counted(rows: torch.Tensor) -> torch.Tensor:
+        found.append(rows)
+        return principal_rows(rows)
+
+    monkeypatch.setattr("h3gnn.evaluation.candidates.principal_rows", counted)
+    rows, labels = blobs()
+    masks = thirds(3)
+    together, shared = probe_candidates(rows, labels, *masks), SharedRows(rows)
+    assert len(found) == 1
+    for split in range(3):
+        alone = probe_candidates(shared, labels, *(mask[:, [split]] for mask in masks))
+        np.testing.assert_allclose(alone.val_loss[0], together.val_loss[split], atol=2e-3)
+    assert len(found) == 2  # for all three
+    scaled_candidates(shared, labels, *masks)
+    assert len(found) == 3  # the other scale's
+
+
+def test_a_principal_direction_is_a_rotation_that_parts_the_columns() -> None:
+    rows, _ = blobs()
+    turned_rows = principal_rows(rows.double())
+    products = turned_rows.T @ turned_rows
+    torch.testing.assert_close(products, products.diagonal().diag(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(turned_rows @ turned_rows.T, rows.double() @ rows.double().T)
 
 
 def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:

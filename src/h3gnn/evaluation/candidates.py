@@ -19,12 +19,16 @@ CONSTANT = 1e-8
 """A column whose standard deviation is no larger is constant."""
 NOTHING = 1e-10
 """A direction that holds no larger a share of the largest one's squared length says nothing."""
+TURNED = 4096
+"""So many columns are turned into their principal directions; the time of it grows with their cube."""
 
 Setting = Mapping[str, float | str]
 
 
-def as_rows(embedding: npt.ArrayLike | Tensor) -> Tensor:
+def as_rows(embedding: npt.ArrayLike | Tensor | SharedRows) -> Tensor:
     """Return an embedding `[nodes, D]` as a tensor, where it is if it is one already."""
+    if isinstance(embedding, SharedRows):
+        return embedding.rows
     if isinstance(embedding, Tensor):
         return embedding.detach()
     return torch.as_tensor(np.asarray(embedding))
@@ -96,6 +100,32 @@ def principal_rows(rows: Tensor) -> Tensor:
     _, vectors = torch.linalg.eigh(rows.mT @ rows)
     found: Tensor = rows @ vectors
     return found
+
+
+class SharedRows:
+    """An embedding whose principal directions are found once, for probes of several splits fitted apart.
+
+    No label has a part in them.
+    """
+
+    def __init__(self, embedding: npt.ArrayLike | Tensor) -> None:
+        self.rows = as_rows(embedding)
+        self._turned: dict[bool, Tensor] = {}
+
+    def turned(self, by_column: bool) -> Tensor:
+        """Return the standardised rows in their principal directions, if they are not too many, in float32.
+
+        Args:
+            by_column: whether each column is divided by its own standard deviation, or all by one number.
+        """
+        if by_column not in self._turned:
+            rows = standardise(self.rows.float(), self.spread(by_column))
+            self._turned[by_column] = principal_rows(rows) if rows.shape[1] <= TURNED else rows
+        return self._turned[by_column]
+
+    def spread(self, by_column: bool) -> Tensor | None:
+        """Return what `standardise` divides the columns by."""
+        return None if by_column else common_spread(self.rows)
 
 
 @dataclass(frozen=True)

@@ -18,32 +18,32 @@ from torch import Tensor
 from h3gnn.evaluation.candidates import (
     Candidates,
     Setting,
+    SharedRows,
     as_rows,
     beside,
-    common_spread,
     inner_products,
     join_splits,
     keep_split,
     known_classes,
     known_rarest,
-    principal_rows,
     standardise,
     turned,
 )
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
 
-STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0)
+STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.
 
-The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns.
+The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns. The
+strongest all but compare rows with the means of the classes, which is best where a class has few nodes.
 """
 TOGETHER = {"cpu": 256, "cuda": 4096}
 """Splits are solved together while all their training nodes are no more than this, else one by one."""
+APART = 2
+"""An embedding with no more than so many columns for each training node is turned once for all splits."""
 PRODUCTS = 2**28
 """So many inner products may be in memory at once, 2 GiB of them."""
-TURNED = 4096
-"""So many columns are turned into their principal directions; the time of it grows with their cube."""
 LEARNING_RATES = (0.01, 0.005, 0.001)
 WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
 """The paper's grid for the classifier."""
@@ -102,7 +102,7 @@ def linear_probe(
 
 
 def probe_candidates(
-    embedding: npt.ArrayLike | Tensor,
+    embedding: npt.ArrayLike | Tensor | SharedRows,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -114,7 +114,8 @@ def probe_candidates(
     """Fit a classifier for each split and strength; nothing is chosen yet, and no test label is looked at.
 
     Args:
-        embedding: `[nodes, D]`, an array or a tensor on any device; the work is done on that device.
+        embedding: `[nodes, D]`, an array or a tensor on any device; the work is done on that device. Where
+            splits are asked one by one, `SharedRows` keeps what they have in common.
         labels: int64 `[nodes]`; nodes with a negative label are left out.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths.
@@ -126,7 +127,8 @@ def probe_candidates(
     train = train & (labels >= 0)[:, None]
     classes = known_classes(labels, train, val) if classes is None else classes
     rare = known_rarest(labels, train, val)
-    basis = _Basis(rows, train, None if by_column else common_spread(rows))
+    shared = embedding if isinstance(embedding, SharedRows) else SharedRows(rows)
+    basis = _Basis(shared, train, by_column)
     kept = []
     for splits in basis.groups:
         nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
@@ -140,7 +142,7 @@ def probe_candidates(
 
 
 def scaled_candidates(
-    embedding: npt.ArrayLike | Tensor,
+    embedding: npt.ArrayLike | Tensor | SharedRows,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -149,8 +151,9 @@ def scaled_candidates(
 ) -> Candidates:
     """Fit the classifiers of `probe_candidates` twice: each column on its own scale, and all on one."""
     known = (labels, train_mask, val_mask, test_mask)
+    shared = embedding if isinstance(embedding, SharedRows) else SharedRows(embedding)
     found = {
-        scale: probe_candidates(embedding, *known, by_column=scale == "columns", **options)
+        scale: probe_candidates(shared, *known, by_column=scale == "columns", **options)
         for scale in ("columns", "common")
     }
     return beside(found, "scale")
@@ -159,27 +162,26 @@ def scaled_candidates(
 class _Basis:
     """Standardised rows, in few columns where that is possible, and the splits that are solved together.
 
-    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has more
-    columns than a split has training nodes, turning the rows into that span loses nothing. Turned rows are
+    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has far
+    more columns than a split has training nodes, turning the rows into that span loses nothing. Such rows are
     float64: where a split lacks a class, its intercept has no least value, and what the solver leaves of it
     should not hang on rounding. Only many nodes on a CPU are float32, which is a quarter faster there.
     """
 
-    def __init__(self, embedding: Tensor, train: Tensor, spread: Tensor | None) -> None:
+    def __init__(self, shared: SharedRows, train: Tensor, by_column: bool) -> None:
         self.union = torch.nonzero(train.any(dim=1)).flatten()
+        nodes, columns = shared.rows.shape
+        kind, every = shared.rows.device.type, list(range(train.shape[1]))
         largest = int(train.sum(dim=0).amax()) if train.numel() else 0
-        apart = len(self.union) > max(largest, TOGETHER.get(embedding.device.type, 256))
-        every = list(range(train.shape[1]))
+        apart = len(self.union) > max(largest, TOGETHER.get(kind, 256))
+        wide = columns > (APART * largest if apart else len(self.union))
         self.groups = [[split] for split in every] if apart else [every]
-        wide = embedding.shape[1] > (largest if apart else len(self.union))
+        self.precision = torch.float32 if apart and kind == "cpu" else torch.float64
         self.rows = self.products = None
-        self.precision = torch.float32 if apart and embedding.device.type == "cpu" else torch.float64
-        if wide and len(embedding) * len(self.union) <= PRODUCTS:
-            self.products = inner_products(embedding, self.union, spread)
+        if wide and nodes * len(self.union) <= PRODUCTS:
+            self.products = inner_products(shared.rows, self.union, shared.spread(by_column))
         else:
-            self.rows = standardise(embedding.float(), spread)
-            if self.rows.shape[1] <= TURNED:
-                self.rows = principal_rows(self.rows)
+            self.rows = shared.turned(by_column)
 
     def rows_for(self, nodes: Tensor) -> Tensor:
         """Return rows of all nodes that say all to classifiers trained on some, `[nodes, columns]`."""
@@ -190,7 +192,7 @@ class _Basis:
 
 
 def gradient_candidates(
-    embedding: npt.ArrayLike | Tensor,
+    embedding: npt.ArrayLike | Tensor | SharedRows,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,

@@ -21,7 +21,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import part_of
 from h3gnn.encoder.readout import Smoother, pick_smoothing
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.candidates import known_classes
+from h3gnn.evaluation.candidates import SharedRows, known_classes
 from h3gnn.evaluation.judge import find_probe
 from h3gnn.evaluation.protocols import (
     NESTED,
@@ -263,10 +263,11 @@ class _Run:
         for one in {id(one): one for one in of_split}.values():
             kept = one.rows if seed == self.seeds[0] and not out else None
             rows = self.training.rows(seed, {**one.changes, **out}) if kept is None else kept
+            shared = SharedRows(rows.to(self.device))
             for split in (split for split, chosen in enumerate(of_split) if chosen is one):
                 # by itself: solved together, each would hang on the others' nodes in its last digits
                 own = [mask[:, [split]] for mask in judge.masks]
-                candidates = {0: fit(rows.to(self.device), judge.labels, *own, classes=self.classes)}
+                candidates = {0: fit(shared, judge.labels, *own, classes=self.classes)}
                 (pick,) = VALIDATION.choose(candidates)
                 named = {"trial": one.trial, **one.changes, **pick.setting}
                 scored = score(candidates, [pick], [answers[split]], self.top)
