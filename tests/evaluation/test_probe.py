@@ -173,7 +173,8 @@ def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
     together, shared = probe_candidates(rows, labels, *masks), SharedRows(rows)
     assert len(found) == 1
     for split in range(3):
-        alone = probe_candidates(shared, labels, *(mask[:, [split]] for mask in masks))
+        train, val, test = (mask[:, [split]] for mask in masks)
+        alone = probe_candidates(shared, labels, train, val, test)
         np.testing.assert_allclose(alone.val_loss[0], together.val_loss[split], atol=2e-3)
     assert len(found) == 2  # for all three
     scaled_candidates(shared, labels, *masks)
