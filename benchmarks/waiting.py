@@ -145,7 +145,7 @@ def time_commands(device: str, graph: Path | None) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         asked = {
             "fit": ["fit", "synthetic", "--out", "run", "--device", device],
-            "evaluate": ["evaluate", "synthetic", "--device", device],
+            "evaluate": ["evaluate", "run", "--device", device],
             "report": ["report", "run"],
         }
         if graph is not None:
