@@ -112,6 +112,11 @@ class SharedRows:
         self.rows = as_rows(embedding)
         self._turned: dict[bool, Tensor] = {}
 
+    @classmethod
+    def of(cls, embedding: npt.ArrayLike | Tensor | SharedRows) -> SharedRows:
+        """Return what is shared already, or begin to share."""
+        return embedding if isinstance(embedding, SharedRows) else cls(embedding)
+
     def turned(self, by_column: bool) -> Tensor:
         """Return the standardised rows in their principal directions, if they are not too many, in float32.
 

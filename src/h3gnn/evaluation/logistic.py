@@ -77,10 +77,16 @@ class Regressions:
 
     def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss `[problems]`, its gradient, like the weights, and p `[problems, n, classes]`."""
-        log_p = _product(self.rows, weights).log_softmax(dim=-1)
-        p, shrunk = log_p.exp(), self.strength * weights * self.penalised
-        loss = -(log_p * self.targets * self.share).sum(dim=(1, 2)) + 0.5 * dot(weights, shrunk)
+        loss, log_p, shrunk = self.loss(weights)
+        p = log_p.exp()
         return loss, _product(self.rows.mT, (p - self.targets) * self.share) + shrunk, p
+
+    def loss(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss `[problems]`, log p `[problems, n, classes]`, and the pull on the weights."""
+        log_p = _product(self.rows, weights).log_softmax(dim=-1)
+        shrunk = self.strength * weights * self.penalised
+        fit = -(log_p * self.targets * self.share).sum(dim=(1, 2))
+        return fit + 0.5 * dot(weights, shrunk), log_p, shrunk
 
     def curve(self, p: Tensor, direction: Tensor) -> Tensor:
         r"""Return the Hessian's product with a direction: :math:`X^\top (P - p p^\top) X` and the pull."""
@@ -103,7 +109,7 @@ class Regressions:
 
     def better(self, some: Tensor, others: Tensor) -> Tensor:
         """Return, for each problem, the weights with the lower loss."""
-        return torch.where((self(some)[0] < self(others)[0])[:, None, None], some, others)
+        return torch.where((self.loss(some)[0] < self.loss(others)[0])[:, None, None], some, others)
 
 
 def minimise(problem: Regressions, weights: Tensor, tolerance: float) -> Tensor:

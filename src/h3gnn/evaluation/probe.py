@@ -122,12 +122,12 @@ def probe_candidates(
         classes: how many there are; by default what the training and validation nodes show.
         by_column: standardise each column; else all are centred and divided by one number, as suits features.
     """
-    rows = as_rows(embedding)
-    labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
+    shared = SharedRows.of(embedding)
+    known = labels, train_mask, val_mask, test_mask
+    labels, train, val, test = (one.to(shared.rows.device) for one in known)
     train = train & (labels >= 0)[:, None]
     classes = known_classes(labels, train, val) if classes is None else classes
     rare = known_rarest(labels, train, val)
-    shared = embedding if isinstance(embedding, SharedRows) else SharedRows(rows)
     basis = _Basis(shared, train, by_column)
     kept = []
     for splits in basis.groups:
@@ -151,7 +151,7 @@ def scaled_candidates(
 ) -> Candidates:
     """Fit the classifiers of `probe_candidates` twice: each column on its own scale, and all on one."""
     known = (labels, train_mask, val_mask, test_mask)
-    shared = embedding if isinstance(embedding, SharedRows) else SharedRows(embedding)
+    shared = SharedRows.of(embedding)
     found = {
         scale: probe_candidates(shared, *known, by_column=scale == "columns", **options)
         for scale in ("columns", "common")
