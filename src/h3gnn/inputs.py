@@ -28,8 +28,8 @@ from h3gnn.graphs.frames import (
 from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_dates, check_table
-from h3gnn.graphs.plan import TablePlan, scaling_of
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.graphs.plan import TablePlan
+from h3gnn.graphs.scaling import scaler_of
 from h3gnn.strangers import check_ids
 
 NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
@@ -53,8 +53,8 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         check_table(X)
         X, plan, said = encode_frame(X)  # noqa: N806
     table, named = _read_table(estimator, X)
-    features = check_graph(table, NO_EDGE).features
-    scaled = fit_scaler(features, scaling_of(plan, estimator.scale_features))(features)
+    alone = replace(check_graph(table, NO_EDGE), plan=plan)
+    scaled = scaler_of(alone, estimator.scale_features)(alone.features)
     graph = nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
     return said_aloud(replace(graph.with_notes(*said), plan=plan))
 

@@ -15,8 +15,7 @@ from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
-from h3gnn.graphs.plan import scaling_of
-from h3gnn.graphs.scaling import FeatureScaler, fit_scaler
+from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.models import FromSettings
 
@@ -36,7 +35,7 @@ class Intake(FromSettings):
         """Learn the scale of a graph's features."""
         if isinstance(graph, MappedGraph):
             return graph.scaler(self.scale_features)
-        return fit_scaler(graph.features, scaling_of(graph.plan, self.scale_features))
+        return scaler_of(graph, self.scale_features)
 
     def support(self, graph: Graph | MappedGraph) -> Support:
         """Return where messages may flow in a graph."""

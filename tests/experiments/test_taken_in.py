@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from h3gnn.answers.pairs import reduced_features
 from h3gnn.baselines.layers import scaled_features as of_other_systems
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import scaled_features
@@ -14,7 +15,7 @@ from h3gnn.graphs.graph import Graph
 
 
 def test_columns_that_were_encoded_are_not_scaled_again(small_mixed: Graph) -> None:
-    """`fit` leaves an encoded table as it is; a search and other systems have to take in the same."""
+    """`fit` leaves an encoded table as it is; a search, other systems and pairs take in the same."""
     amount = np.random.default_rng(0).lognormal(3, 2, small_mixed.num_nodes)
     values, plan, _ = encode_table(pd.DataFrame({"amount": amount, "kind": ["a", "b"] * (len(amount) // 2)}))
     graph = replace(small_mixed, features=torch.as_tensor(values).float(), plan=plan)
@@ -23,3 +24,5 @@ def test_columns_that_were_encoded_are_not_scaled_again(small_mixed: Graph) -> N
     assert torch.allclose(torch.as_tensor(of_other_systems(graph, cpu).matrix), unchanged)
     taken = scaled_features(graph, H3GNN().get_params(), cpu)
     assert torch.allclose(taken.dense, unchanged)
+    centred = unchanged - unchanged.mean(dim=0)
+    assert np.allclose(reduced_features(graph, graph.num_features), centred)

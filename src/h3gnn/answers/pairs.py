@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.graphs.scaling import scaler_of
 from h3gnn.graphs.structural import simple_adjacency
 
 Floats = npt.NDArray[np.float32]
@@ -129,7 +129,7 @@ def _unit(rows: Floats) -> Floats:
 
 def reduced_features(graph: Graph, most: int) -> Floats:
     """Return the features, scaled as for training and centred, in their first principal directions."""
-    scaled: Any = fit_scaler(graph.features)(graph.features)
+    scaled: Any = scaler_of(graph)(graph.features)
     if scaled.layout == torch.sparse_csr:
         parts = (scaled.values().numpy(), scaled.col_indices().numpy(), scaled.crow_indices().numpy())
         matrix = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))

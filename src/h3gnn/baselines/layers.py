@@ -12,8 +12,7 @@ from h3gnn.baselines.systems import TooLargeError
 from h3gnn.encoder.sparse import csr_tensor, row_pointers
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.plan import scaling_of
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.graphs.scaling import scaler_of
 
 TWO_HOP_LIMIT = 300_000_000
 """Paths of two steps that may be walked to find the two-hop neighbourhoods."""
@@ -316,7 +315,7 @@ def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Fe
     """Return the features of a graph, scaled as H3GNN scales them, or so that each row adds up to 1."""
     if how == "sums":
         return Features(_shares(graph.features), device)
-    return Features(fit_scaler(graph.features, scaling_of(graph.plan, how))(graph.features), device)
+    return Features(scaler_of(graph, how)(graph.features), device)
 
 
 def _shares(features: Tensor) -> Tensor:

@@ -305,13 +305,14 @@ class _Run:
 
     def classifiers(self) -> Searched:
         drawn = draw_settings(ranges_of(self.method), self.allowance.trials, self.allowance.seed)
-        judgements, of_seed = [], []
+        judgements, of_seed, began = [], [], time.perf_counter()
         for position, seed in enumerate(self.seeds):
             watch = part_of(self.watch, position, 1, len(self.seeds))
             found, tried = try_classifier(self.training, seed, drawn, self.allowance, watch)
             judgements.append(judge_outcome(found, build_judge(self.graph, top=self.top)))
             of_seed.append(tried)
-        about = {**_tried_by(of_seed, drawn), "allowed": self.allowance.as_dict()}
+        spent = round((time.perf_counter() - began) / len(self.seeds), 1)  # each seed has a search of its own
+        about = {**_tried_by(of_seed, drawn), "allowed": self.allowance.as_dict(), "searched_s": spent}
         params = {**method_params(self.method, self.model), **about}
         scores = [one.scores for one in judgements]
         result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)

@@ -207,11 +207,6 @@ def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
     raise GraphError(f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)")
 
 
-def scaling_of(plan: TablePlan | None, scaling: str) -> str:
-    """Return how to scale features: as said, but columns that were encoded are of one scale already."""
-    return "none" if scaling == "auto" and plan is not None and not plan.as_is else scaling
-
-
 def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:
     """Return the plan of a table of numbers that stay as they are."""
     return TablePlan(tuple(plain_column(name, width) for name, width in zip(names, widths, strict=True)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.graph import csr_features
+from h3gnn.graphs.graph import Graph, csr_features
 from h3gnn.memory import check_room
 
 BLOCK_ROWS = 1 << 16
@@ -104,6 +104,15 @@ class MomentSums:
         return Moments(
             self.rows, self.filled, self.zeros_and_ones, self.negative, self.mean.tolist(), variance
         )
+
+
+def scaler_of(graph: Graph, kind: str = "auto") -> FeatureScaler:
+    """Choose and learn the scaling of a graph's features.
+
+    Columns that were encoded from a table are of one scale already: `"auto"` leaves them as they are.
+    """
+    encoded = graph.plan is not None and not graph.plan.as_is
+    return fit_scaler(graph.features, "none" if encoded and kind == "auto" else kind)
 
 
 def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
