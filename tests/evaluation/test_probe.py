@@ -6,10 +6,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from h3gnn.evaluation.candidates import (
+    SHARPNESS,
     SharedRows,
     inner_products,
     principal_rows,
     standardise,
+    tempered_loss,
     turned,
 )
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
@@ -153,7 +155,7 @@ def test_splits_apart_give_what_splits_together_give(
     monkeypatch.setitem(TOGETHER, "cpu", 0)
     monkeypatch.setattr("h3gnn.evaluation.probe.PRODUCTS", products)
     apart = probe_candidates(rows, labels, *masks)
-    np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=2e-3)
+    np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=5e-3)  # the sharpest magnify it
     for one, other in zip(apart.predicted, together.predicted, strict=True):
         assert (one == other).mean() > 0.99
 
@@ -208,10 +210,21 @@ def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
             loss = torch.nn.functional.cross_entropy(layer(scaled[train]), labels[train])
             torch.autograd.backward(loss)
             adam.step()
-        loss = torch.nn.functional.cross_entropy(layer(scaled[val]), labels[val])
+        losses = [torch.nn.functional.cross_entropy(b * layer(scaled[val]), labels[val]) for b in SHARPNESS]
+        loss = min(losses)
         assert found.settings[11] == {"learning_rate": 0.001, "weight_decay": 5e-4, "step": 25}
-        assert found.val_loss[split, 11] == pytest.approx(loss.item(), abs=1e-5)
+        assert found.val_loss[split, 11] == pytest.approx(loss.item(), rel=2e-3)  # float32, magnified
         assert found.predicted[split][11].tolist() == layer(scaled[test]).argmax(1).tolist()
+
+
+def test_the_loss_is_that_at_the_best_temperature() -> None:
+    """Three of four are right, all equally sure: the best that can be said of each is 3 to 1."""
+    answers, sign = torch.tensor([0, 0, 1, 1]), torch.tensor([1.0, 1.0, -1.0, 1.0])
+    odds = torch.stack([sign * np.log(3), sign * np.log(3) / 8, 4 * sign * np.log(3)])
+    log_p = torch.stack([torch.sigmoid(odds).log(), torch.sigmoid(-odds).log()], dim=2)
+    best = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    assert tempered_loss(log_p, answers).tolist() == pytest.approx([best] * 3)
+    assert tempered_loss(log_p[:, :0], answers[:0]).tolist() == [0, 0, 0]
 
 
 def test_the_scale_is_chosen_as_the_strength_is() -> None:

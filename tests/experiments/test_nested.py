@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import one_hot
@@ -13,11 +14,13 @@ from torch.nn.functional import one_hot
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.judge import Judge
-from h3gnn.experiments.allowances import Allowance, Changes, draw_settings, ranges_of
+from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
+from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.experiments.allowances import Allowance, Changes, Training, draw_settings, ranges_of
 from h3gnn.experiments.listed import tune_from_list
 from h3gnn.experiments.methods import METHODS, Task
 from h3gnn.experiments.nested import run_nested
-from h3gnn.experiments.preferences import inner_draws
+from h3gnn.experiments.preferences import OwnNodes, inner_draws
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.markdown import Row
@@ -123,6 +126,37 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
             method, replace(graph, labels=labels), seeds=[0], allowance=Allowance(3), device="cpu"
         ).results["nested"]
         assert found.params["tried"][found.chosen[0][0]["trial"]] == {"knows": "true"}
+
+
+def test_a_probe_is_chosen_by_how_it_does_on_average_where_the_nodes_are_dealt_anew(
+    small_mixed: Graph,
+) -> None:
+    graph = overlapping(small_mixed)
+    assert graph.labels is not None
+    noisy = graph.features + 2 * torch.randn(graph.features.shape, generator=torch.Generator().manual_seed(0))
+    graph = replace(graph, features=noisy)
+    found = run_nested(METHODS["raw"], graph, seeds=[0], allowance=Allowance(1), device="cpu")
+    taken = [one["strength"] for one in found.results["nested"].chosen[0]]
+    assert graph.labels is not None
+    alone, rows = [], Training(METHODS["raw"], graph, None, torch.device("cpu")).rows(0, {})
+    for split, (labels, train, val) in enumerate(OwnNodes(graph, torch.device("cpu"), 0).dealt):
+        assert train.shape[1] == 10
+        right, loss = [], []
+        for draw in range(10):
+            asked = val[:, [draw]]
+            one = probe_candidates(rows, labels, train[:, [draw]], asked, asked, by_column=False)
+            right.append(one.val_accuracy[0])
+            loss.append(one.val_loss[0])
+        best, error = np.mean(right, axis=0), int(val[:, 0].sum()) ** -0.5
+        near = best >= best.max() - error * (best.max() * (1 - best.max())) ** 0.5
+        expected = STRENGTHS[int(np.where(near, np.mean(loss, axis=0), np.inf).argmin())]
+        assert taken[split] == expected
+        assert graph.train_mask is not None
+        assert graph.val_mask is not None
+        first, second = graph.train_mask[:, [split]], graph.val_mask[:, [split]]
+        single = probe_candidates(rows, graph.labels, first, second, second, by_column=False)
+        alone.append(VALIDATION.choose({0: single})[0].setting["strength"])
+    assert alone != taken  # what one draw likes is another matter
 
 
 def test_every_method_with_settings_has_ranges() -> None:

@@ -21,6 +21,8 @@ NOTHING = 1e-10
 """A direction that holds no larger a share of the largest one's squared length says nothing."""
 TURNED = 4096
 """So many columns are turned into their principal directions; the time of it grows with their cube."""
+SHARPNESS = tuple(2 ** (step / 2) for step in range(-8, 25))
+"""Inverse temperatures to choose from, 1/16 to 4096: strong penalties leave small differences."""
 
 Setting = Mapping[str, float | str]
 
@@ -143,7 +145,8 @@ class Candidates:
     Attributes:
         settings: what the candidates of a split differ in, such as `{"strength": 0.1}`.
         val_accuracy: on each split's validation nodes, `[splits, settings]`.
-        val_loss: mean cross-entropy there, `[splits, settings]`.
+        val_loss: mean cross-entropy there, each at the temperature that suits it best (`tempered_loss`),
+            `[splits, settings]`.
         val_nodes: how many labelled validation nodes each split has, `[splits]`.
         predicted: of each split, the class that each setting gives each test node, `[settings, nodes]`.
         odds: of each split, log p / (1 − p) of the rare class at the test nodes, `[settings, nodes]`. One
@@ -190,13 +193,28 @@ def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: i
     answers = labels[seen]
     at_val = log_p[:, seen]
     right = (at_val.argmax(dim=-1) == answers).double()
-    own = at_val.gather(-1, answers.expand(len(log_p), -1)[..., None]).squeeze(-1).double()
-    many = max(1, len(seen))
     at_test = log_p[:, torch.nonzero(test).flatten()]
     predicted = at_test.argmax(dim=-1).to(torch.int16)
-    return KeptSplit(
-        right.sum(dim=1) / many, -own.sum(dim=1) / many, len(seen), predicted, log_odds(at_test, rare)
-    )
+    accuracy, loss = right.sum(dim=1) / max(1, len(seen)), tempered_loss(at_val, answers)
+    return KeptSplit(accuracy, loss, len(seen), predicted, log_odds(at_test, rare))
+
+
+def tempered_loss(log_p: Tensor, answers: Tensor) -> Tensor:
+    r"""Return the mean cross-entropy of each setting at the temperature that suits it best, `[settings]`.
+
+    .. math:: \min_\beta -\frac1n \sum_v \log \mathrm{Softmax}(\beta \log p(v))_{y_v}
+
+    A strong penalty leaves every probability near its class's share, and the plain cross-entropy large,
+    however well the classes are told apart: here a classifier is not judged by how sure it dares to be.
+
+    Args:
+        log_p: class log-probabilities `[settings, nodes, classes]`.
+        answers: the nodes' classes.
+    """
+    given, nodes = log_p.double(), max(1, len(answers))
+    own = given.gather(-1, answers.expand(len(given), -1)[..., None]).squeeze(-1)
+    losses = [((beta * given).logsumexp(dim=-1) - beta * own).sum(dim=1) / nodes for beta in SHARPNESS]
+    return torch.stack(losses).amin(dim=0)
 
 
 def log_odds(log_p: Tensor, chosen: int) -> Tensor:

@@ -60,9 +60,10 @@ class Protocol:
         """Choose an epoch and a setting for each split.
 
         `validation` asks the split's validation nodes: of all whose accuracy there is within one standard
-        error of the best, it takes the one with the smallest loss there. A few dozen nodes cannot tell such
-        candidates apart by accuracy; the loss, which hears how sure a classifier is, often can
-        (`python -m benchmarks.choosing`). `published` takes the best accuracy on the test nodes.
+        error of the best, it takes the one with the smallest loss there (`tempered_loss`). A few dozen nodes
+        cannot tell such candidates apart by accuracy; the loss, which hears of each node how sure a
+        classifier is, often can (`python -m benchmarks.choosing`). `published` takes the best accuracy on
+        the test nodes.
 
         Args:
             by_epoch: the candidates of each epoch that may be chosen; for the rules "last" and "label-free"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,15 +22,17 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import part_of
 from h3gnn.encoder.readout import Smoother, pick_smoothing
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.candidates import SharedRows, known_classes
+from h3gnn.evaluation.candidates import Candidates, SharedRows, known_classes
 from h3gnn.evaluation.judge import find_probe
 from h3gnn.evaluation.protocols import (
     NESTED,
     POOLED,
     PUBLISHED,
     VALIDATION,
+    Choice,
     SplitScores,
     answers_of,
+    best_within_error,
     score,
 )
 from h3gnn.evaluation.results import Result, join_seeds
@@ -102,6 +105,7 @@ def run_nested(
 
     One that embeds is trained once with each setting, from the first seed; a split deals its training and
     validation nodes anew several times, and takes the setting whose ridge regression is right most often.
+    The probe of that embedding is chosen by the nodes so dealt, and trained on the split's training nodes.
     With the other seeds only what was chosen is trained. A classifier's settings are compared by their
     accuracy on the split's validation nodes, on which it stops as well.
 
@@ -140,6 +144,10 @@ class _Run:
     watch: Progress
     started: float = field(default_factory=time.perf_counter)
 
+    @cached_property
+    def own_nodes(self) -> OwnNodes:
+        return OwnNodes(self.graph, self.device, self.allowance.seed)
+
     @property
     def settings(self) -> Changes:
         return self.training.settings
@@ -149,7 +157,7 @@ class _Run:
         return Training(self.method, self.graph, self.model, self.device)
 
     def embeddings(self, protocols: Sequence[str], parts: Mapping[str, Part]) -> Searched:
-        liked = Preferences(OwnNodes(self.graph, self.device, self.allowance.seed))
+        liked = Preferences(self.own_nodes)
         tested = OnTestNodes(self.graph, self.device) if PUBLISHED.name in protocols else None
         settings, spent = self._explore(liked, tested)
         of_split = [liked.tried[at] for at in liked.nested()]
@@ -268,11 +276,24 @@ class _Run:
                 # by itself: solved together, each would hang on the others' nodes in its last digits
                 own = [mask[:, [split]] for mask in judge.masks]
                 candidates = {0: fit(shared, judge.labels, *own, classes=self.classes)}
-                (pick,) = VALIDATION.choose(candidates)
+                pick = self._pick(candidates[0], split, fit, shared)
                 named = {"trial": one.trial, **one.changes, **pick.setting}
                 scored = score(candidates, [pick], [answers[split]], self.top)
                 found[split] = replace(scored, chosen=[named])
         return SplitScores.joined([found[split] for split in range(len(of_split))])
+
+    def _pick(
+        self, candidates: Candidates, split: int, fit: Callable[..., Candidates], shared: SharedRows
+    ) -> Choice:
+        """Choose one split's probe: by how each setting does, on average, where its nodes are dealt anew."""
+        labels, train, val = self.own_nodes.dealt[split]
+        if train.shape[1] > 1:
+            dealt = fit(shared, labels, train, val, torch.zeros_like(val), classes=self.classes)
+            right, loss = dealt.val_accuracy.mean(axis=0), dealt.val_loss.mean(axis=0)
+            position = best_within_error(right, loss, int(dealt.val_nodes[0]))
+            return Choice(0, position, candidates.settings[position])
+        (pick,) = VALIDATION.choose({0: candidates})
+        return pick
 
     @property
     def classes(self) -> int:

@@ -7,7 +7,7 @@ validation nodes and no other; `OnTestNodes`, which only `published` may ask, ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,19 @@ def inner_draws(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: in
     return inner_train, own[:, None] & ~inner_train
 
 
+class Dealt(NamedTuple):
+    """The nodes that one split may choose by, dealt anew several times.
+
+    Attributes:
+        labels: int64 `[nodes]`, of the split's own training and validation nodes; of all others -1.
+        train, val: bool `[nodes, draws]`.
+    """
+
+    labels: Tensor
+    train: Tensor
+    val: Tensor
+
+
 class OwnNodes:
     """How each split's own training and validation nodes like an embedding.
 
@@ -57,13 +70,16 @@ class OwnNodes:
         graph: with labels and splits.
         device: where embeddings lie.
         seed: of the dealt nodes.
+
+    Attributes:
+        dealt: the nodes of each split.
     """
 
     def __init__(self, graph: Graph, device: torch.device, seed: int) -> None:
         assert graph.labels is not None
         assert graph.train_mask is not None
         assert graph.val_mask is not None
-        criteria = []
+        self.dealt: list[Dealt] = []
         for split in range(graph.num_splits):
             train, val = graph.train_mask[:, split], graph.val_mask[:, split]
             own = torch.where(train | val, graph.labels, -1)
@@ -71,8 +87,8 @@ class OwnNodes:
             masks = (train[:, None], val[:, None])
             if draws > 1:
                 masks = inner_draws(own, train, val, draws, seed + split)
-            criteria.append(RidgeValidation(own, *masks, device))
-        self.ridge = RidgeValidation.beside(criteria)
+            self.dealt.append(Dealt(own, *masks))
+        self.ridge = RidgeValidation.beside([RidgeValidation(*one, device) for one in self.dealt])
 
     def accuracies(self, rows: Tensor) -> npt.NDArray[np.float64]:
         """Return the mean accuracy over the dealt nodes of each split, `[splits]`."""

@@ -16,7 +16,7 @@ import torch
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.places import place
-from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION, Protocol
+from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
 from h3gnn.experiments.allowances import Allowance
@@ -106,9 +106,9 @@ def device_name(device: torch.device) -> str:
 def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Tune a method as the cell allows, and return a row for each rule of choosing, and for each part."""
     params = cell.params
-    if VALIDATION.name in params["protocols"]:
-        results = [_run_untuned(cell, graph, device, PROTOCOLS[one]) for one in params["protocols"]]
-        return {"rows": [pack(one) for one in results], "record": None, "chosen": {}}
+    if params["protocols"] == [VALIDATION.name]:  # a classifier chooses among the few points of its grid
+        result = run_method(method_of(params), graph, seeds=cell.seeds, device=str(device), name=cell.graph)
+        return {"rows": [pack(result)], "record": None, "chosen": {}}
     found = run_nested(
         method_of(params),
         graph,
@@ -123,12 +123,6 @@ def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
     rows += [{**pack(result), "part": title} for title, result in found.parts.items()]
     record = found.record if params["allowance"] and "candidates" in found.record else None
     return {"rows": rows, "record": record, "chosen": found.chosen}
-
-
-def _run_untuned(cell: Cell, graph: Graph, device: torch.device, protocol: Protocol) -> Result:
-    """Run a method with its own settings; a classifier chooses among the few points of its grid."""
-    method = method_of(cell.params)
-    return run_method(method, graph, seeds=cell.seeds, protocol=protocol, device=str(device), name=cell.graph)
 
 
 def run_map(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
