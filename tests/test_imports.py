@@ -29,6 +29,7 @@ ROOT = {
     "settings",
     "signals",
     "strangers",
+    "threads",
 }
 ON_THE_MOVE: set[str] = set()
 """Modules at the root that are about to find a home in a package."""
@@ -43,6 +44,7 @@ FORBIDDEN = {
     "settings": {"*"},
     "signals": {"*"},
     "strangers": {"*"},
+    "threads": {"*"},
     "storage.files": {"*"},
     "storage.checkpoints": {"*"},
     "storage.origin": {"*"},

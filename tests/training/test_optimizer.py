@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +49,7 @@ def test_shared_settings_are_one_group_with_the_same_result() -> None:
         StackedAdam(shared.stepped, [0.1, 0.1], [0.1, 0.1]),
         StackedAdam(apart.stepped, [0.1, 0.1 + 1e-12], [0.1, 0.1]),
     ]
-    assert [len(optimizer.adam.param_groups) for optimizer in optimizers] == [1, 2]
+    assert [len(optimizer.groups) for optimizer in optimizers] == [1, 2]
     for _ in range(3):
         for stack, optimizer in zip((shared, apart), optimizers, strict=True):
             stack.loss().backward()  # type: ignore[no-untyped-call]
@@ -62,3 +65,13 @@ def test_schedules() -> None:
     assert warmup_cosine(0, 10, 0) == 1.0
     assert [constant(step, 10, 2) for step in range(3)] == [0.5, 1.0, 1.0]
     assert constant(0, 10, 0) == 1.0
+
+
+def test_a_step_does_not_import_a_compiler() -> None:
+    steps = (
+        "import sys, torch; from h3gnn.training.optimizer import StackedAdam, Stepped; "
+        "weight = torch.nn.Parameter(torch.ones(2, 1)); weight.grad = torch.ones(2, 1); "
+        "StackedAdam([Stepped([weight], range(2))], [0.1, 0.1], [0.0, 0.0]).step(); "
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", steps], check=True)

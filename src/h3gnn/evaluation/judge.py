@@ -18,7 +18,7 @@ from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
 from h3gnn.evaluation.probe import gradient_candidates, probe_candidates, scaled_candidates
 from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
-from h3gnn.evaluation.threads import one_thread
+from h3gnn.threads import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,

@@ -178,7 +178,11 @@ def _line_search(
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply `[a, b]` with every problem's `[problems, b, classes]` at once."""
+    """Multiply `[a, b]` with every problem's `[problems, b, classes]` at once.
+
+    As (RᵀLᵀ)ᵀ: on a CPU a few long rows times a matrix are several times as fast as a matrix times a few
+    columns.
+    """
     problems, inner, classes = right.shape
-    side_by_side = right.transpose(0, 1).reshape(inner, problems * classes)
-    return (left @ side_by_side).view(-1, problems, classes).transpose(0, 1)
+    one_below_another = right.mT.reshape(problems * classes, inner)
+    return (one_below_another @ left.mT).view(problems, classes, -1).mT.contiguous()

@@ -14,9 +14,9 @@ from h3gnn.evaluation import measures
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
-from h3gnn.evaluation.threads import each_apart, one_thread
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
+from h3gnn.threads import each_apart, one_thread
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
 """Borders of the bins, from nodes whose neighbours are all of other classes to those all of their own."""

@@ -27,7 +27,6 @@ import torch
 from h3gnn.evaluation.candidates import standardise
 from h3gnn.evaluation.measures import TITLES
 from h3gnn.evaluation.places import LANDMARKS, MAPS, place
-from h3gnn.evaluation.threads import each_apart
 from h3gnn.report.findings import (
     MEMBER_WORDS,
     RAW,
@@ -40,6 +39,7 @@ from h3gnn.report.findings import (
     member_representation,
 )
 from h3gnn.storage.files import write_atomically
+from h3gnn.threads import each_apart
 
 _PARTS = "data colours points map node charts find scores main"
 SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())

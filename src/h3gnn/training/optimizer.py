@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,38 @@ class Stepped:
     rate: float = 1.0
 
 
+@dataclass
+class Group:
+    """Parameters that are stepped with one learning rate and one weight decay.
+
+    Attributes:
+        parameters: whole stacks, or one model's slices of them.
+        slices: where each slice comes from: its stack, and its place there. Empty for whole stacks.
+        base: the learning rate before its schedule.
+        rate: the learning rate now; on CUDA a tensor, which a recorded step reads.
+        weight_decay: of these parameters.
+    """
+
+    parameters: list[Tensor]
+    slices: list[tuple[nn.Parameter, int]]
+    base: float
+    rate: float | Tensor
+    weight_decay: float
+
+
 class StackedAdam:
     """Adam over parameters whose first axis is `models`.
 
     Where all models share their settings a whole stack is one fused update; else each model's slices
-    form a parameter group of their own. Adam acts element by element, so the two give the same result.
+    form a group of their own. Adam acts element by element, so the two give the same result.
+
+    The update is the function that `torch.optim.Adam` calls. The class around it imports torch's compiler,
+    which takes longer than a small graph's first epochs.
+
+    Attributes:
+        groups: what is stepped, and how.
+        state: Adam's moments and count, by a parameter's position among those of all groups; a parameter that
+            has had no gradient is not there.
     """
 
     def __init__(
@@ -37,63 +65,92 @@ class StackedAdam:
     ) -> None:
         self.parameters = [parameter for part in stepped for parameter in part.parameters]
         self.shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
-        on_cuda = self.parameters[0].is_cuda
-        groups: list[dict[str, object]] = []
-        self._slices: list[list[tuple[nn.Parameter, int]]] = []
-        self.base: list[float] = []
+        self.state: dict[int, dict[str, Tensor]] = {}
+        self.groups: list[Group] = []
         for rate in dict.fromkeys(part.rate for part in stepped):
             parts = [part for part in stepped if part.rate == rate]
             for model in range(1 if self.shared else len(learning_rates)):
-                slices = [
-                    (p, model - part.models.start)
-                    for part in parts
-                    if model in part.models
-                    for p in part.parameters
-                ]
-                every = [p for part in parts for p in part.parameters]
-                self._slices.append(slices)
-                self.base.append(rate * learning_rates[model])
-                groups.append(
-                    {
-                        "params": every if self.shared else [p.detach()[place] for p, place in slices],
-                        "lr": torch.tensor(self.base[-1]).cuda() if on_cuda else self.base[-1],
-                        "weight_decay": weight_decays[model],
-                    }
+                slices = [] if self.shared else _slices_of(model, parts)
+                whole: list[Tensor] = [p for part in parts for p in part.parameters]
+                base = rate * learning_rates[model]
+                self.groups.append(
+                    Group(
+                        whole if self.shared else [p.detach()[place] for p, place in slices],
+                        slices,
+                        base,
+                        torch.tensor(base).cuda() if self.parameters[0].is_cuda else base,
+                        weight_decays[model],
+                    )
                 )
-        self.adam = torch.optim.Adam(groups, fused=self.shared, capturable=on_cuda)
+
+    @property
+    def stepped(self) -> list[Tensor]:
+        """The parameters of all groups, in the order of `state`."""
+        return [parameter for group in self.groups for parameter in group.parameters]
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every model's learning rate to this share of its own."""
-        for group, base in zip(self.adam.param_groups, self.base, strict=True):
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(base * factor)  # in place: a recorded step reads it from there
+        for group in self.groups:
+            if isinstance(group.rate, Tensor):
+                group.rate.fill_(group.base * factor)  # in place: a recorded step reads it from there
             else:
-                group["lr"] = base * factor
+                group.rate = group.base * factor
 
     def begun(self) -> list[dict[str, Tensor]]:
         """Return Adam's state of every parameter, at its start where there has been no step."""
-        states = []
-        for group in self.adam.param_groups:
-            for parameter in group["params"]:
-                state = self.adam.state[parameter]
-                if not state:
-                    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                    state["exp_avg"], state["exp_avg_sq"] = (
-                        torch.zeros_like(parameter),
-                        torch.zeros_like(parameter),
-                    )
-                states.append(state)
-        return states
+        return [self._begin(position, parameter) for position, parameter in enumerate(self.stepped)]
 
+    def _begin(self, position: int, parameter: Tensor) -> dict[str, Tensor]:
+        if position not in self.state:
+            self.state[position] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        return self.state[position]
+
+    @torch.no_grad()
     def step(self) -> None:
         """Make one step, and forget the gradients."""
-        if not self.shared:
-            for group, slices in zip(self.adam.param_groups, self._slices, strict=True):
-                for leaf, (parameter, place) in zip(group["params"], slices, strict=True):
-                    leaf.grad = None if parameter.grad is None else parameter.grad[place]
-        self.adam.step()
+        first = 0
+        for group in self.groups:
+            slopes = [p.grad for p in group.parameters]
+            if not self.shared:
+                slopes = [None if p.grad is None else p.grad[place] for p, place in group.slices]
+            self._update(group, slopes, first)
+            first += len(group.parameters)
         for parameter in self.parameters:
             parameter.grad = None
+
+    def _update(self, group: Group, slopes: Sequence[Tensor | None], first: int) -> None:
+        """Move a group's parameters against their gradients; `first` is the position of the first of them."""
+        moved = [
+            (parameter, slope, self._begin(first + place, parameter))
+            for place, (parameter, slope) in enumerate(zip(group.parameters, slopes, strict=True))
+            if slope is not None
+        ]
+        adam(
+            [parameter for parameter, _, _ in moved],
+            [slope for _, slope, _ in moved],
+            [state["exp_avg"] for _, _, state in moved],
+            [state["exp_avg_sq"] for _, _, state in moved],
+            [],
+            [state["step"] for _, _, state in moved],
+            fused=self.shared,
+            capturable=isinstance(group.rate, Tensor),
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=group.rate,
+            weight_decay=group.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+def _slices_of(model: int, parts: Sequence[Stepped]) -> list[tuple[nn.Parameter, int]]:
+    """Return each stack that a model has a part in, with its place there."""
+    return [(p, model - part.models.start) for part in parts if model in part.models for p in part.parameters]
 
 
 def warmup_cosine(step: int, steps: int, warmup: int) -> float:

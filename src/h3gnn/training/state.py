@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +38,7 @@ def take(step: Step, recorder: Recorder) -> State:
         state["strides"] = {
             name: torch.tensor(product.stride()) for name, product in state["products"].items()
         }
-    adam = step.optimizer.adam.state_dict()["state"]
+    adam = step.optimizer.state
     state["adam"] = {
         "stepped": torch.tensor(sorted(adam), dtype=torch.int64),  # a parameter may have no gradient
         **{f"{index}.step": adam[index]["step"] for index in adam},
@@ -118,7 +117,7 @@ def _in_place(step: Step) -> State:
 
 def _check_fit(step: Step, places: State, state: State) -> None:
     """Compare every tensor's type, shape and content with what it will be put into."""
-    parameters = _adam_parameters(step)
+    parameters = step.optimizer.stepped
     wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
     for place, one in enumerate(_generators(step)):
         wanted["generators", str(place)] = _like(one.get_state())
@@ -181,15 +180,11 @@ def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(0 <= stride <= max(1, math.prod(shape)) for stride in strides)
 
 
-def _adam_parameters(step: Step) -> list[Tensor]:
-    return [parameter for group in step.optimizer.adam.param_groups for parameter in group["params"]]
-
-
 def _put_back_adam(step: Step, state: State) -> None:
-    adam, parameters = step.optimizer.adam, _adam_parameters(step)
-    moments: dict[int, dict[str, Any]] = {
+    parameters = step.optimizer.stepped
+    step.optimizer.state = {
         index: {
-            "step": state["adam"][f"{index}.step"].clone(),
+            "step": torch.empty((), device=parameters[index].device).copy_(state["adam"][f"{index}.step"]),
             **{
                 name: torch.empty_like(parameters[index]).copy_(state["moments"][f"{index}.{name}"])
                 for name in MOMENTS
@@ -197,7 +192,6 @@ def _put_back_adam(step: Step, state: State) -> None:
         }
         for index in _stepped(state, len(parameters))
     }
-    adam.load_state_dict({"state": moments, "param_groups": adam.state_dict()["param_groups"]})
 
 
 def _put_back_products(state: State, device: torch.device) -> Projected | None:

@@ -28,11 +28,21 @@ def one_thread(nodes: int) -> Iterator[None]:
     if nodes > FEW_NODES:
         yield
         return
+    with torch_alone(), threadpool_limits(1):
+        yield
+
+
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """Let torch use one thread while the block runs, as is best for eigenvalues of some hundred rows.
+
+    They are found in thousands of short steps, after each of which threads wait for one another. On cores
+    that other programs use too, such a wait is a turn of the other program: seconds instead of milliseconds.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
-            yield
+        yield
     finally:
         torch.set_num_threads(before)
 
