@@ -152,11 +152,10 @@ def _methods(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]
         for title, part in PARTS.get(entry.parts, {}).items()
     }
     params["protocols"] = [NESTED.name, POOLED.name, PUBLISHED.name] if entry.is_ours else [NESTED.name]
-    method = METHODS[entry.method]
-    if not entry.allowance and method.supervised:  # its validation nodes choose when to stop
+    if not METHODS[entry.method].takes_settings and not entry.allowance:  # nothing of its settings is chosen
         params["protocols"] = [VALIDATION.name]
-    elif not entry.allowance and method.system is not None and method.system.on_test:
-        params["protocols"] += [PUBLISHED.name]
+        system = METHODS[entry.method].system
+        params["protocols"] += [PUBLISHED.name] if system is not None and system.on_test else []
     usual = OWN_SEEDS if entry.is_ours and not entry.allowance else SEEDS.get(graph, 1)
     seeds = scope.seeds_up_to(table.seeds or usual)
     seeds = seeds if METHODS[entry.method].has_chance else seeds[:1]

@@ -16,7 +16,7 @@ import torch
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.places import place
-from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
 from h3gnn.experiments.allowances import Allowance
@@ -106,9 +106,10 @@ def device_name(device: torch.device) -> str:
 def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Tune a method as the cell allows, and return a row for each rule of choosing, and for each part."""
     params = cell.params
-    if params["protocols"] == [VALIDATION.name]:  # a classifier chooses among the few points of its grid
-        result = run_method(method_of(params), graph, seeds=cell.seeds, device=str(device), name=cell.graph)
-        return {"rows": [pack(result)], "record": None, "chosen": {}}
+    if VALIDATION.name in params["protocols"]:  # a classifier chooses among the few points of its grid
+        run = partial(run_method, method_of(params), graph, device=str(device), name=cell.graph)
+        results = [run(seeds=cell.seeds, protocol=PROTOCOLS[one]) for one in params["protocols"]]
+        return {"rows": [pack(one) for one in results], "record": None, "chosen": {}}
     found = run_nested(
         method_of(params),
         graph,
