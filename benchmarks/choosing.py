@@ -2,8 +2,8 @@
 
 `python -m benchmarks.choosing [GRAPH …] [--seeds 2]` trains the default of H3GNN, hides each fifth of a
 split's validation nodes in turn, lets every rule choose by the training nodes and the other four fifths, and
-prints the accuracy on the hidden ones. A graph with one split is split anew: its training and validation nodes are
-dealt six times. Test nodes are not looked at.
+prints the accuracy on the hidden ones. A graph with one split is split anew: its training and validation
+nodes are dealt six times. Test nodes are not looked at.
 """
 
 from __future__ import annotations
