@@ -129,11 +129,17 @@ def sizes_cpu() -> str:
 
 
 def choosing() -> str:
-    """Return how two rules that choose the strength of the probe do on hidden validation nodes."""
-    rules = {"accuracy": "the best accuracy", "loss within one error": "this rule"}
+    """Return how several rules that choose the strength of the probe do on hidden validation nodes."""
+    rules = {
+        "accuracy": "the best accuracy",
+        "loss within one error": "the loss as it is",
+        "tempered": "`validation`",
+        "tempered, dealt anew": "`nested`",
+    }
+    found = stored("choosing")
     rows = [
         [graph, *(f"{100 * row[one]:.1f}" for one in rules)]
-        for graph, row in stored("choosing")["rows"].items()
+        for graph, row in [*found["rows"].items(), ("mean", found["mean"])]
     ]
     return grid(["graph", *rules.values()], rows)
 
