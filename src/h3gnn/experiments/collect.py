@@ -28,7 +28,7 @@ from h3gnn.experiments.others import beside
 from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
 from h3gnn.experiments.surroundings import model_edges, nearest_nodes
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.homophily import local_homophily, simple_edges
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
@@ -291,12 +291,11 @@ def as_category(clusters: Whole) -> Category:
 
 def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
     """Return what is measured at each node: homophily, degree, difficulty, attention of its tokens."""
-    ends = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]].numpy()
-    pairs = np.unique(np.sort(ends, axis=0), axis=1)
-    degree = np.bincount(pairs.ravel(), minlength=graph.num_nodes).astype(np.float64)
+    neighbours = simple_edges(graph.edge_index, graph.num_nodes)[0].numpy()
+    degree = np.bincount(neighbours, minlength=graph.num_nodes).astype(np.float64)
     measures = [Measure("degree", "degree", degree)]
     if graph.labels is not None and node_classes(graph) is not None:
-        homophily = measure_homophily(graph.edge_index, graph.labels, graph.num_classes).of_nodes.numpy()
+        homophily = local_homophily(graph.edge_index, graph.labels).numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
     if model.history_.difficulty is not None and models_of_members(model):
         measures += member_difficulty(model)
