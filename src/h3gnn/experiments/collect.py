@@ -25,7 +25,13 @@ from h3gnn.experiments.members import (
     models_of_members,
 )
 from h3gnn.experiments.others import beside
-from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
+from h3gnn.experiments.scoring import (
+    Splits,
+    as_compared,
+    find_clusters,
+    score_with_labels,
+    score_without_labels,
+)
 from h3gnn.experiments.surroundings import model_edges, nearest_nodes
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
@@ -104,13 +110,16 @@ def collect_findings(
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
-    scores, categories = _judge(embeddings, member_columns(model), graph, measures, told)
+    told("principal directions", 0.0)
+    compared_rows = {name: as_compared(rows) for name, rows in embeddings.items()}
+    members = {name: as_compared(rows) for name, rows in member_columns(model).items()}
+    scores, categories = _judge(compared_rows, members, graph, measures, told)
     categories, measures = (
         (*categories, *own.categories),
         (*measures, *own.measures, *_features(model, graph)),
     )
     told("neighbours", 1.0)
-    nearest, similarity = nearest_nodes(embeddings[TRAINED][kept])
+    nearest, similarity = nearest_nodes(compared_rows[TRAINED][kept])
     heard, changes = model_edges(model, graph, kept)
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
