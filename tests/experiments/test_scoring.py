@@ -103,9 +103,9 @@ def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
     monkeypatch.setattr(scoring, "DIRECTIONS", 4)
     monkeypatch.setattr(scoring, "DIRECTED_BY", 20)
     few = as_compared(rows)
-    assert few.shape == (50, 4)
+    assert few.shape == (50, 3)  # the rows lie in three dimensions
     apart = [np.linalg.norm(one[:, None] - one[None], axis=2) for one in (rows, few)]
-    np.testing.assert_allclose(*apart, atol=1e-4)  # the rows lie in three dimensions
+    np.testing.assert_allclose(*apart, atol=1e-4)
     narrow = rows[:, :4]
     assert as_compared(narrow) is narrow
 

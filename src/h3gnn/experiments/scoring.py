@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation import measures
+from h3gnn.evaluation.candidates import span_of
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
-from h3gnn.threads import each_apart, one_thread
+from h3gnn.threads import each_apart, one_thread, torch_alone
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
 """Borders of the bins, from nodes whose neighbours are all of other classes to those all of their own."""
@@ -34,7 +35,7 @@ FEW = 5_000
 MANY = 20_000
 """Beyond so many nodes representations are compared in fewer columns and splits, and the page says so."""
 
-DIRECTIONS, DIRECTED_BY = 512, 5_000
+DIRECTIONS, DIRECTED_BY = 512, 2_000
 """Then the first so many principal directions are looked at, those of so many evenly spaced nodes."""
 
 FEW_SPLITS = 3
@@ -71,11 +72,11 @@ def as_compared(rows: Floats) -> Floats:
     """Return rows as they are; many wide ones in their principal directions, which is not exact."""
     if len(rows) <= MANY or rows.shape[1] <= DIRECTIONS:
         return rows
-    from sklearn.decomposition import PCA
-
-    some = rows[np.linspace(0, len(rows) - 1, DIRECTED_BY).round().astype(np.int64)]
-    found = PCA(DIRECTIONS, svd_solver="randomized", iterated_power=2, random_state=0).fit(some)
-    turned: npt.NDArray[np.float32] = found.transform(rows).astype(np.float32)
+    some = torch.from_numpy(rows[np.linspace(0, len(rows) - 1, DIRECTED_BY).round().astype(np.int64)])
+    some = (some - some.mean(dim=0)).double()
+    with torch_alone():
+        directions = some.mT @ span_of(some @ some.mT)[:, -DIRECTIONS:]
+    turned: npt.NDArray[np.float32] = (torch.from_numpy(rows) @ directions.float()).numpy()
     return turned
 
 
