@@ -117,8 +117,12 @@ def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
     assert ten.labels is not None
     assert Splits.of(ten).test.shape == (100, 10)
     monkeypatch.setattr(scoring, "MANY", 50)
+    monkeypatch.setattr(scoring, "TRAINED_ON", 40)
     splits, homophily = Splits.of(ten), np.zeros(100)
     assert splits.test.shape == (100, 3)
+    assert splits.train.sum(dim=0).tolist() == [40, 40, 40]  # of 48
+    assert ten.train_mask is not None
+    assert not (splits.train & ~ten.train_mask[:, :3]).any()
     rows = torch.nn.functional.one_hot(ten.labels).float().numpy()
     scores, _ = score_with_labels({RAW: rows}, splits, ten.class_names, homophily)
     assert "over 3 splits" in scores.protocol

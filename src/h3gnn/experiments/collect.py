@@ -257,7 +257,8 @@ def _judge(
     homophily = next(one.values for one in measures if one.key == "homophily")
     scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily, scoring)
     predicted = predicted_by[TRAINED][0]
-    first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    first = np.stack([mask[:, 0].numpy() for mask in masks if mask is not None])
     right = np.where(classes.values >= 0, predicted != classes.values, -1)
     categories = [
         classes,

@@ -29,7 +29,7 @@ MOST_CLUSTERS = 12
 """Without classes, the number of clusters is the one up to this with the best silhouette."""
 
 FEW = 5_000
-"""Up to so many nodes, a score of k-means takes the best of ten starts, beyond it the best of two."""
+"""Up to so many nodes, a score of k-means takes the best of ten starts; then of two, beyond `MANY` one."""
 
 
 MANY = 20_000
@@ -38,8 +38,8 @@ MANY = 20_000
 DIRECTIONS, DIRECTED_BY = 512, 2_000
 """Then the first so many principal directions are looked at, those of so many evenly spaced nodes."""
 
-FEW_SPLITS = 3
-"""Then no more than the first so many splits are scored."""
+FEW_SPLITS, TRAINED_ON = 3, 5_000
+"""Then no more than the first so many splits are scored, each with so many training nodes at most."""
 
 
 class Splits(NamedTuple):
@@ -58,14 +58,25 @@ class Splits(NamedTuple):
         assert graph.val_mask is not None
         assert graph.test_mask is not None
         masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-        scored = FEW_SPLITS if graph.num_nodes > MANY else None
-        return cls(graph.labels, *(mask[:, :scored] for mask in masks))
+        if graph.num_nodes <= MANY:
+            return cls(graph.labels, *masks)
+        train, val, test = (mask[:, :FEW_SPLITS] for mask in masks)
+        return cls(graph.labels, _some_of(train, TRAINED_ON), val, test)
 
     @property
     def tested(self) -> npt.NDArray[np.bool_]:
         """Test nodes with a known class, `[splits, nodes]`."""
         known: npt.NDArray[np.bool_] = (self.test & (self.labels >= 0)[:, None]).t().numpy()
         return known
+
+
+def _some_of(mask: Tensor, most: int) -> Tensor:
+    """Return a mask `[nodes, splits]` with at most so many nodes of each split, evenly spaced."""
+    kept = torch.zeros_like(mask)
+    for split in range(mask.shape[1]):
+        nodes = torch.nonzero(mask[:, split]).flatten()
+        kept[nodes[torch.linspace(0, len(nodes) - 1, min(len(nodes), most)).round().long()], split] = True
+    return kept
 
 
 def as_compared(rows: Floats) -> Floats:
@@ -236,7 +247,7 @@ def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
 
 
 def _starts(embedding: Floats) -> int:
-    return 10 if len(embedding) <= FEW else 2
+    return 10 if len(embedding) <= FEW else 2 if len(embedding) <= MANY else 1
 
 
 def _counts(tested: npt.NDArray[np.bool_], group: Whole, groups: int) -> Whole:
@@ -265,7 +276,7 @@ def _compared(nodes: int) -> str:
     if nodes <= MANY:
         return ""
     return (
-        f" For its size this graph was scored in its first {FEW_SPLITS} splits at most, and representations "
-        f"with more than {DIRECTIONS} columns in so many principal directions; `h3gnn evaluate` leaves "
-        "nothing out."
+        f" For its size this graph was scored in its first {FEW_SPLITS} splits at most, with {TRAINED_ON:,} "
+        f"training nodes at most, by one start of k-means, and representations with more than {DIRECTIONS} "
+        "columns in so many principal directions; `h3gnn evaluate` leaves nothing out."
     )
