@@ -1,7 +1,7 @@
 """What people wait for: probe, k-means, and the commands around them, beside a library in the same run.
 
-`python -m benchmarks.waiting [--device cpu|cuda] [--graph FILE]` writes its device's rows of
-benchmarks/results/waiting.json.
+`python -m benchmarks.waiting [--device cpu|cuda] [--graph FILE] [--parts k-means probe commands]` writes its
+device's rows of benchmarks/results/waiting.json; parts that are not asked for stay as they are stored.
 
 k-means: `lloyd_clusters`, all starts at once on the device, against scikit-learn's `KMeans` on the CPU, which
 first turns the rows into as few columns as there are rows. Inertia is the mean over seeds.
@@ -10,13 +10,15 @@ Probe: all splits and strengths, against scikit-learn's `LogisticRegression` (it
 split, times the splits). The losses of the first split are compared, the largest difference over strengths.
 
 Commands: `fit`, `evaluate` and `report` of the built-in graph of 1,000 nodes, and `compare` of FILE with its
-default methods, each from start to end with all its imports.
+default methods, each from start to end with all its imports: seconds, and seconds of all processors together,
+which a machine that does other work too changes less.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,7 @@ PROBED = [
     (7600, 512, 5, 10, 0.48),
 ]
 """Nodes, columns, classes, splits, and the share of training nodes."""
+PARTS = ["k-means", "probe", "commands"]
 LONG = 2000
 """Iterations that scikit-learn may take."""
 
@@ -139,8 +142,8 @@ def loss_of(rows: Tensor, labels: Tensor, model: LogisticRegression, strength: f
     return float(torch.nn.functional.cross_entropy(said, labels)) + pull
 
 
-def time_commands(device: str, graph: Path | None) -> dict[str, float]:
-    """Return the seconds of whole commands."""
+def time_commands(device: str, graph: Path | None) -> dict[str, dict[str, float]]:
+    """Return the seconds of whole commands, and those of all processors."""
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         asked = {
@@ -151,11 +154,13 @@ def time_commands(device: str, graph: Path | None) -> dict[str, float]:
         if graph is not None:
             asked[f"compare {graph.stem}"] = ["compare", str(graph.resolve()), "--device", device]
         for name, arguments in asked.items():
-            began = time.perf_counter()
+            began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(
                 [sys.executable, "-m", "h3gnn", *arguments], cwd=folder, check=True, capture_output=True
             )
-            seconds[name] = time.perf_counter() - began
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            seconds[name] = {"seconds": time.perf_counter() - began, "processor seconds": worked}
     return seconds
 
 
@@ -164,16 +169,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graph", type=Path, help="a graph's file to compare methods on")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     device = torch.device(asked.device)
     stored = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     here: dict[str, Any] = {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    here["k-means"] = [compare_kmeans(*shape, device) for shape in CLUSTERED]
-    here["probe"] = [compare_probe(*shape, device) for shape in PROBED]
-    here["commands"] = time_commands(device.type, asked.graph)
-    stored[device.type] = here
+    if "k-means" in asked.parts:
+        here["k-means"] = [compare_kmeans(*shape, device) for shape in CLUSTERED]
+    if "probe" in asked.parts:
+        here["probe"] = [compare_probe(*shape, device) for shape in PROBED]
+    if "commands" in asked.parts:
+        here["commands"] = time_commands(device.type, asked.graph)
+    stored[device.type] = {**stored.get(device.type, {}), **here}
     asked.out.write_text(json.dumps(stored, indent=1) + "\n")
     print(json.dumps(here, indent=1))
 

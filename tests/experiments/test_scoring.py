@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
+from h3gnn.experiments import scoring
 from h3gnn.experiments.scoring import (
     Splits,
+    as_compared,
     find_clusters,
     homophily_bin,
     probe_predictions,
     score_with_labels,
     score_without_labels,
 )
+from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.report.findings import RAW, TRAINED
 
 
@@ -85,3 +91,41 @@ def test_two_nodes_are_too_few_to_cluster() -> None:
     scores = score_without_labels({TRAINED: np.eye(2)}, clusters)
     assert scores.rows == ()
     assert clusters.tolist() == [0, 0]
+
+
+def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(0)
+    rows = (random.normal(size=(50, 3)) @ random.normal(size=(3, 9)) + 1).astype(np.float32)
+    assert as_compared(rows) is rows
+    monkeypatch.setattr(scoring, "MANY", 40)
+    monkeypatch.setattr(scoring, "DIRECTIONS", 4)
+    monkeypatch.setattr(scoring, "DIRECTED_BY", 20)
+    few = as_compared(rows)
+    assert few.shape == (50, 3)  # the rows lie in three dimensions
+    apart = [np.linalg.norm(one[:, None] - one[None], axis=2) for one in (rows, few)]
+    np.testing.assert_allclose(*apart, atol=1e-4)
+    narrow = rows[:, :4]
+    assert as_compared(narrow) is narrow
+
+
+def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten = with_splits(replace(small_mixed, train_mask=None, val_mask=None, test_mask=None))
+    assert ten.labels is not None
+    assert Splits.of(ten).test.shape == (100, 10)
+    monkeypatch.setattr(scoring, "MANY", 50)
+    monkeypatch.setattr(scoring, "TRAINED_ON", 40)
+    splits, homophily = Splits.of(ten), np.zeros(100)
+    assert splits.test.shape == (100, 3)
+    assert splits.train.sum(dim=0).tolist() == [40, 40, 40]  # of 48
+    assert ten.train_mask is not None
+    assert not (splits.train & ~ten.train_mask[:, :3]).any()
+    rows = torch.nn.functional.one_hot(ten.labels).float().numpy()
+    scores, _ = score_with_labels({RAW: rows}, splits, ten.class_names, homophily)
+    assert "over 3 splits" in scores.protocol
+    assert "in its first 3 splits at most" in scores.protocol
+    assert scores.rows[0].probe is not None
+    assert scores.rows[0].probe.tolist() == [1, 1, 1]

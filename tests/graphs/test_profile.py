@@ -11,7 +11,7 @@ import torch
 
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import measure_homophily, verdict
+from h3gnn.graphs.homophily import measure_homophily, simple_edges, verdict
 from h3gnn.graphs.profile import profile
 
 
@@ -63,6 +63,12 @@ def test_nodes_without_label_do_not_count() -> None:
     assert known.edge == 1.0
     assert [math.isnan(one) for one in known.of_nodes.tolist()] == [False, False, True, True]
     assert math.isnan(known.by_class[1])
+
+
+def test_simple_edges_go_both_ways_once() -> None:
+    edges = torch.tensor([[2, 0, 0, 1], [0, 2, 1, 1]])
+    assert simple_edges(edges, 3).tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
+    assert simple_edges(edges[:, :0], 0).shape == (2, 0)
 
 
 def test_smoothness_is_the_laplacian_form_for_dense_and_sparse_features() -> None:

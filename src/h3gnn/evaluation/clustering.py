@@ -48,7 +48,7 @@ def compact(embedding: npt.ArrayLike | Tensor) -> npt.NDArray[np.float32]:
     rows = as_rows(embedding).float()
     rows = rows - rows.mean(dim=0)
     if rows.shape[1] > rows.shape[0]:
-        rows = torch.linalg.qr(rows.mT.double()).R.mT.float()
+        rows = torch.linalg.qr(rows.mT.double(), mode="r").R.mT.float()
     found: npt.NDArray[np.float32] = np.ascontiguousarray(rows.cpu().numpy())
     return found
 

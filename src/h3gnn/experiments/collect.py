@@ -25,10 +25,16 @@ from h3gnn.experiments.members import (
     models_of_members,
 )
 from h3gnn.experiments.others import beside
-from h3gnn.experiments.scoring import Splits, find_clusters, score_with_labels, score_without_labels
+from h3gnn.experiments.scoring import (
+    Splits,
+    as_compared,
+    find_clusters,
+    score_with_labels,
+    score_without_labels,
+)
 from h3gnn.experiments.surroundings import model_edges, nearest_nodes
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.homophily import local_homophily, simple_edges
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
@@ -104,13 +110,16 @@ def collect_findings(
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
-    scores, categories = _judge(embeddings, member_columns(model), graph, measures, told)
+    told("principal directions", 0.0)
+    compared_rows = {name: as_compared(rows) for name, rows in embeddings.items()}
+    members = {name: as_compared(rows) for name, rows in member_columns(model).items()}
+    scores, categories = _judge(compared_rows, members, graph, measures, told)
     categories, measures = (
         (*categories, *own.categories),
         (*measures, *own.measures, *_features(model, graph)),
     )
     told("neighbours", 1.0)
-    nearest, similarity = nearest_nodes(embeddings[TRAINED][kept])
+    nearest, similarity = nearest_nodes(compared_rows[TRAINED][kept])
     heard, changes = model_edges(model, graph, kept)
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
@@ -248,7 +257,8 @@ def _judge(
     homophily = next(one.values for one in measures if one.key == "homophily")
     scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily, scoring)
     predicted = predicted_by[TRAINED][0]
-    first = np.stack([mask[:, 0].numpy() for mask in (splits.train, splits.val, splits.test)])
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    first = np.stack([mask[:, 0].numpy() for mask in masks if mask is not None])
     right = np.where(classes.values >= 0, predicted != classes.values, -1)
     categories = [
         classes,
@@ -291,12 +301,11 @@ def as_category(clusters: Whole) -> Category:
 
 def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
     """Return what is measured at each node: homophily, degree, difficulty, attention of its tokens."""
-    ends = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]].numpy()
-    pairs = np.unique(np.sort(ends, axis=0), axis=1)
-    degree = np.bincount(pairs.ravel(), minlength=graph.num_nodes).astype(np.float64)
+    neighbours = simple_edges(graph.edge_index, graph.num_nodes)[0].numpy()
+    degree = np.bincount(neighbours, minlength=graph.num_nodes).astype(np.float64)
     measures = [Measure("degree", "degree", degree)]
     if graph.labels is not None and node_classes(graph) is not None:
-        homophily = measure_homophily(graph.edge_index, graph.labels, graph.num_classes).of_nodes.numpy()
+        homophily = local_homophily(graph.edge_index, graph.labels).numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
     if model.history_.difficulty is not None and models_of_members(model):
         measures += member_difficulty(model)

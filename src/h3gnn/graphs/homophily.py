@@ -59,13 +59,9 @@ def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> H
         labels: int64 `[nodes]`, -1 where unknown.
         num_classes: number of classes.
     """
-    pyg = import_pyg()
     labelled = labels >= 0
-    edges, _ = pyg.utils.subgraph(labelled, edge_index, relabel_nodes=True, num_nodes=labels.numel())
-    known = labels[labelled]
-    simple = pyg.utils.to_undirected(pyg.utils.remove_self_loops(edges)[0], num_nodes=known.numel())
-    of_nodes = torch.full((labels.numel(),), torch.nan)
-    of_nodes[labelled] = _share_of_own_class(simple, known)
+    edges, known = _between(edge_index, labelled), labels[labelled]
+    simple = simple_edges(edges, known.numel())
     sure = None
     if not bool(labelled.all()):
         sure = intervals(simple, known, num_classes, _adjusted, _informativeness)
@@ -76,11 +72,33 @@ def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> H
         adjusted=adjusted_homophily(simple, known, num_classes),
         label_informativeness=label_informativeness(simple, known, num_classes),
         by_class=_by_class(edges, known, num_classes),
-        of_nodes=of_nodes,
+        of_nodes=local_homophily(edge_index, labels),
         pairs=simple.shape[1] // 2,
         adjusted_interval=None if sure is None else sure[0],
         informativeness_interval=None if sure is None else sure[1],
     )
+
+
+def local_homophily(edge_index: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of each node's neighbours that have its class, float `[nodes]`, as in `Homophily`."""
+    labelled = labels >= 0
+    edges, known = _between(edge_index, labelled), labels[labelled]
+    of_nodes = torch.full((labels.numel(),), torch.nan)
+    of_nodes[labelled] = _share_of_own_class(simple_edges(edges, known.numel()), known)
+    return of_nodes
+
+
+def simple_edges(edge_index: Tensor, nodes: int) -> Tensor:
+    """Return edges both ways, each once and without self-loops, int64 `[2, edges]`, sorted."""
+    first, second = edge_index[:, edge_index[0] != edge_index[1]]
+    codes = torch.unique(torch.cat([first * nodes + second, second * nodes + first]))
+    return torch.stack([codes // max(1, nodes), codes % max(1, nodes)])
+
+
+def _between(edge_index: Tensor, labelled: Tensor) -> Tensor:
+    """Return the edges between labelled nodes, which are numbered anew."""
+    both = labelled[edge_index[0]] & labelled[edge_index[1]]
+    return (labelled.cumsum(0) - 1)[edge_index[:, both]]
 
 
 def adjusted_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> float:
