@@ -299,18 +299,14 @@ class SampledBatches:
     def _batch(self, mine: Whole, batch: Whole, seed: int | None) -> Batch:
         seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
         sample = self.sampler.sample(seeds)
-        every = np.concatenate([hop.entries for hop in sample.hops])
-        entries, weight_of = np.unique(every, return_inverse=True)
-        ends = np.cumsum([len(hop.entries) for hop in sample.hops])[:-1]
+        every = torch.from_numpy(np.concatenate([hop.entries for hop in sample.hops]))
+        touched, weight_of = torch.unique(every, return_inverse=True)
+        places = torch.split(weight_of, [len(hop.entries) for hop in sample.hops])
         blocks = [
-            Pattern(
-                torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, torch.from_numpy(place)
-            ).to(self.device)
-            for hop, place, sources in zip(
-                sample.hops, np.split(weight_of, ends), sample.counts[1:], strict=True
-            )
+            Pattern(torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, place).to(self.device)
+            for hop, place, sources in zip(sample.hops, places, sample.counts[1:], strict=True)
         ]
-        nodes, touched = torch.from_numpy(sample.nodes), torch.from_numpy(entries)
+        nodes = torch.from_numpy(sample.nodes)
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
         part = Part(nodes.to(self.device), sample.counts, blocks, features)
         factor = self.support.factors(touched).to(self.device, features.dtype)
