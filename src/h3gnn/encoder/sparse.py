@@ -200,4 +200,9 @@ class Adjacency:
             received = propagate(self.values.flatten(), flat, self.pattern.stack(models))
             return received.view(models, self.pattern.targets, channels)
         pairs = zip(self.values, messages, strict=True)
-        return torch.stack([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
+        return stacked([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
+
+
+def stacked(each: list[Tensor]) -> Tensor:
+    """Return one tensor for each model as one tensor for all; that of a single model is not copied."""
+    return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)

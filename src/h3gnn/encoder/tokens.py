@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from h3gnn.encoder.features import FeatureMatrix, project
 from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
 from h3gnn.encoder.noise import Noise, drop
-from h3gnn.encoder.sparse import Adjacency, Pattern, propagate
+from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stacked
 from h3gnn.encoder.support import Support
 
 LAYER_PLACE = 2
@@ -112,7 +112,7 @@ class Unprojected(NamedTuple):
         if donors is not None:
             senders = donors.gather(1, senders)
         rows = self.features.dense
-        summed = torch.stack(
+        summed = stacked(
             [
                 propagate(one, rows, Pattern(pattern.crow, sender, pattern.sources))
                 for one, sender in zip(seen, senders, strict=True)
