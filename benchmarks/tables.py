@@ -87,7 +87,8 @@ def precision() -> str:
 def scale() -> str:
     """Return what growing graphs cost."""
     headings = (
-        "edges,nodes,,epoch,embeddings written,peak memory,sent per step,plain: epoch,plain: peak memory"
+        "edges,nodes,,epoch,on processors,embeddings written,on processors,peak memory,sent per step,"
+        "plain: epoch,plain: peak memory"
     )
     rows = []
     for row in stored("scale")["rows"]:
@@ -98,7 +99,7 @@ def scale() -> str:
             [
                 *(f"10{str(len(str(row[one])) - 1).translate(POWERS)}" for one in ("edges", "nodes")),
                 "computed" if row.get("computed") else "measured",
-                *(_time(row[one]) for one in ("epoch_s", "embed_s")),
+                *(_time(row[f"{of}{one}"]) for of in ("epoch", "embed") for one in ("_s", "_processor_s")),
                 _gigabytes(row["peak_mb"]),
                 f"{row['exchanged_mb_per_step']:.1f} MB",
                 _time(plain["epoch_s"]) + word if plain else "–",

@@ -63,8 +63,7 @@ class Intake(FromSettings):
 def rows_of(graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support) -> GraphRows:
     """Return a graph as rows that are read on demand, with a scale and a support that are there already."""
     if isinstance(graph, MappedGraph):
-        read = feature_rows(graph, scaler)
-        return GraphRows(lambda nodes: read(nodes.numpy()), support, graph.num_features)
+        return GraphRows(feature_rows(graph, scaler), support, graph.num_features)
     return rows_in_memory(scaler(graph.features), support)
 
 

@@ -109,3 +109,14 @@ def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
     (again,) = torch.autograd.grad(torch.cat(twice, dim=1).sum(), weight)
     assert again.flatten().tolist() == [32.0, 32.0]
     assert gradient.flatten().tolist() == [8.0, 8.0]
+
+
+def test_sums_come_first_where_few_receive_and_rows_are_not_much_wider() -> None:
+    crow, cols = torch.tensor([0, 2, 4]), torch.tensor([0, 1, 2, 3])
+    few, all_of_them = Pattern(crow, cols, 100), Pattern(crow, cols % 2, 2)
+    assert few.sum_first(8, 8)
+    # 98 rows are saved of in · 8 products each; 4 entries cost 16 · (in − 8) more
+    assert few.sum_first(1000, 8)
+    assert Pattern(crow, cols, 10).sum_first(64, 8)  # 8 · 64 · 8 = 4,096 against 16 · 4 · 56 = 3,584
+    assert not Pattern(crow, cols, 8).sum_first(64, 8)  # 6 · 64 · 8 = 3,072
+    assert not all_of_them.sum_first(1, 8)

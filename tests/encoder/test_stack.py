@@ -7,8 +7,12 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.tokens import whole_graph
+from h3gnn.encoder.sparse import Adjacency, Pattern
+from h3gnn.encoder.tokens import Projected, Unprojected, whole_graph
 from h3gnn.graphs.graph import Graph
+
+SHAPES = (2, 4, 7), (2, 1, 4), (2, 5)
+"""Of two models' first map from four features to seven numbers, mask token, and weights of five edges."""
 
 
 def make(graph: Graph, **options: Any) -> tuple[EncoderStack, FeatureMatrix, Support]:
@@ -78,6 +82,37 @@ def test_swapped_rows_of_the_product_are_swapped_rows_of_the_features(
     found = encoder.tokens(encoder.project(part), part, weights, mask, donors=donors)
     swapped = whole_graph(FeatureMatrix(path_graph.dense_features()[donors[0]]), support, 2)
     torch.testing.assert_close(found, encoder.tokens(encoder.project(swapped), swapped, weights, mask))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_features_summed_and_then_multiplied_are_features_multiplied_and_then_summed(
+    hidden: bool, swapped: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pattern = Pattern(torch.tensor([0, 3, 3, 5]), torch.tensor([0, 1, 5, 2, 3]), 6, torch.arange(5))
+    features = torch.randn(6, 4, generator=generator, dtype=torch.double)
+    learned = [torch.randn(shape, generator=generator, dtype=torch.double) for shape in SHAPES]
+    mask = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 1, 0, 1, 0, 0]]).bool() if hidden else None
+    donors = torch.tensor([[0, 1, 0, 2, 4, 5], [2, 1, 2, 3, 0, 0]]) if swapped else None
+    slope = torch.randn(2, 3, 7, generator=generator, dtype=torch.double)
+
+    def gradients(sum_first: bool) -> list[Tensor]:
+        weight, token, values = (one.clone().requires_grad_() for one in learned)
+        adjacency = Adjacency(pattern, values)
+        if sum_first:
+            heard = Unprojected(FeatureMatrix(features, "dense"), weight, token).heard(
+                adjacency, mask, donors
+            )
+        else:
+            heard = adjacency @ Projected(features @ weight, token @ weight).masked(mask, donors)
+        return [heard.detach(), *torch.autograd.grad((heard * slope).sum(), inputs(weight, token, values))]
+
+    def inputs(weight: Tensor, token: Tensor, values: Tensor) -> list[Tensor]:
+        return [weight, token, values] if hidden else [weight, values]  # nobody shows the token
+
+    for found, wanted in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 def test_outputs_are_all_tokens_the_first_or_the_largest(path_graph: Graph) -> None:

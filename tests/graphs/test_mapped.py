@@ -136,7 +136,7 @@ def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> No
     mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
     scaler = mapped.scaler("columns")
     whole = scaler(torch.from_numpy(np.array(mapped.features)))
-    torch.testing.assert_close(feature_rows(mapped, scaler)(np.array([3, 1])), whole[[3, 1]])
+    torch.testing.assert_close(feature_rows(mapped, scaler)(torch.tensor([3, 1])), whole[[3, 1]])
 
 
 BAD: dict[str, tuple[str, str | bytes, str]] = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -13,12 +14,20 @@ from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
+from h3gnn.training.batches import (
+    Batch,
+    SampledBatches,
+    Source,
+    WholeGraph,
+    one_ahead,
+    rows_in_memory,
+    sampled_batches,
+)
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import SparseEdges
 from h3gnn.training.loop import train
 from h3gnn.training.models import Training, stack_step
-from h3gnn.training.sampling import ALL
+from h3gnn.training.sampling import ALL, Whole
 from h3gnn.training.step import MaskStrategy, Step, backward_by_chunks
 
 MODELS, CPU = 2, torch.device("cpu")
@@ -356,3 +365,21 @@ def test_a_source_says_how_many_nodes_a_step_compares(small_mixed: Graph) -> Non
         assert source.in_a_step == most
         order = torch.Generator().manual_seed(0)
         assert max(len(batch.part.seeds) for batch in source.epoch(order, Ranks())) <= most
+
+
+def test_the_next_batch_is_made_while_the_last_one_trains_and_its_error_is_heard(small_mixed: Graph) -> None:
+    batches = batches_of(small_mixed, support_of(small_mixed), [2, 2], 4)
+    begun = [threading.Event() for _ in range(3)]
+
+    def make(seeds: Whole) -> Batch:
+        begun[len(seeds) - 1].set()
+        if len(seeds) == 3:
+            raise MemoryError("of the third")
+        return batches.batch_of(torch.from_numpy(seeds))
+
+    made = one_ahead(make, [np.arange(1), np.arange(2), np.arange(3)])
+    assert next(made).part.counts[0] == 1
+    assert begun[1].wait(5)  # nobody has asked for the second yet
+    assert next(made).part.counts[0] == 2
+    with pytest.raises(MemoryError, match="of the third"):
+        next(made)

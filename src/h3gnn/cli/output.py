@@ -168,12 +168,14 @@ def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
     """Write one row group per chunk: a column `node`, and `e0`, `e1`, … as for graphs in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+    import torch
 
     ids = _Ids(graph.node_ids())
     writer = None
     try:
         for chunk in model.embedding_chunks():
-            columns = {f"e{i}": pa.array(chunk[:, i]) for i in range(chunk.shape[1])}
+            turned = torch.from_numpy(chunk).t().contiguous().numpy()  # block by block, unlike NumPy
+            columns = {f"e{i}": pa.array(column) for i, column in enumerate(turned)}
             table = pa.table({"node": ids.take(len(chunk)), **columns})
             writer = writer or pq.ParquetWriter(file, table.schema, compression="none", use_dictionary=False)
             writer.write_table(table, row_group_size=len(chunk))

@@ -11,6 +11,8 @@ from torch import Tensor
 
 DENSE_NODES = {"cpu": 0, "cuda": 256}
 """Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
+ENTRY_COST = 16
+"""A multiplication at an entry of a sparse matrix takes as long as so many in a dense one."""
 
 
 def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -90,6 +92,16 @@ class Pattern:
         """Row pointers, columns and order of the transpose."""
         order = torch.argsort(self.cols * max(1, self.targets) + self.rows)
         return row_pointers(self.cols[order], self.sources), self.rows[order], order
+
+    def sum_first(self, in_channels: int, out_channels: int) -> bool:
+        """Tell whether `(A H) W` costs less than `A (H W)`, which it equals, for W `[in, out]`.
+
+        Where few of many nodes receive, as in a batch, fewer rows are left to multiply once they are summed;
+        that pays unless the sums are much wider. In the whole graph all receive, and W comes first.
+        """
+        fewer_rows = (self.sources - self.targets) * in_channels * out_channels
+        wider_sums = ENTRY_COST * self.entries * (in_channels - out_channels)
+        return self.targets < self.sources and fewer_rows > wider_sums
 
     def matrix(self, values: Tensor) -> Tensor:
         """Return the CSR matrix with these values."""
@@ -188,4 +200,9 @@ class Adjacency:
             received = propagate(self.values.flatten(), flat, self.pattern.stack(models))
             return received.view(models, self.pattern.targets, channels)
         pairs = zip(self.values, messages, strict=True)
-        return torch.stack([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
+        return stacked([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
+
+
+def stacked(each: list[Tensor]) -> Tensor:
+    """Return one tensor for each model as one tensor for all; that of a single model is not copied."""
+    return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)

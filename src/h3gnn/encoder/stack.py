@@ -12,7 +12,15 @@ from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention, TokenMLP
 from h3gnn.encoder.layers import ACTIVATIONS, Generators, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency
-from h3gnn.encoder.tokens import EdgeWeights, InputProjection, NodeMLP, Part, Projected, WeightedGCN
+from h3gnn.encoder.tokens import (
+    EdgeWeights,
+    InputProjection,
+    NodeMLP,
+    Part,
+    Projected,
+    Unprojected,
+    WeightedGCN,
+)
 
 WORDS = {
     "norm": ("residual-post", "post", "pre"),
@@ -122,7 +130,7 @@ class EncoderStack(nn.Module):
         if self.computes_edges:
             widths, reaches = [*widths, 2], [*reaches, hops]
         self.input = InputProjection(
-            models, in_channels, widths, reaches, mask_token, side_by_side=side_by_side
+            models, in_channels, widths, reaches, hops, mask_token, side_by_side=side_by_side
         )
         self.edges = EdgeWeights(models, entries, edge_weights)
         self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
@@ -187,14 +195,14 @@ class EncoderStack(nn.Module):
         """Return all parameters but the edge weights, of which there is one for each edge."""
         return [parameter for parameter in self.parameters() if parameter is not self.edges.logit]
 
-    def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected]:
+    def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
         """Multiply the features and the mask token with every first-layer weight."""
-        projected: list[Projected] = self.input(part, columns_kept)
+        projected: list[Projected | Unprojected] = self.input(part, columns_kept)
         return projected
 
     def tokens(
         self,
-        projected: Sequence[Projected],
+        projected: Sequence[Projected | Unprojected],
         part: Part,
         edge_weights: Tensor,
         mask: Tensor | None = None,
@@ -212,48 +220,37 @@ class EncoderStack(nn.Module):
             donors: whose features each node shows, `[models, nodes of the part]`, itself or a seed; None lets
                 each show its own.
         """
-        seen = [
-            run.masked(*(None if one is None else one[:, : run.nodes.shape[1]] for one in (mask, donors)))
-            for run in projected
-        ]
+        own, *sent = (run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected)
         to_linear, to_mlp, *to_others = self.input.widths
         if part.whole:
-            seen = list(
-                torch.split(
-                    seen[0],
-                    [to_linear + to_mlp, sum(to_others[: self.hops]), *to_others[self.hops :]],
-                    dim=-1,
-                )
-            )
-        ends = seen.pop() if self.computes_edges else None
-        own, *sent = seen
+            widths = [to_linear + to_mlp, sum(to_others[: self.hops]), *to_others[self.hops :]]
+            own, *rest = torch.split(cast(Tensor, own), widths, dim=-1)
+            sent = [*rest]
+        ends = cast(Tensor, sent.pop()) if self.computes_edges else None
         blocks = list(part.blocks[:1]) if part.whole else part.blocks
         adjacencies = [
             Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
             for block in blocks
         ]
-        first_layers = self._first_layers(adjacencies, sent, whole=part.whole)
-        adjacencies = adjacencies * self.hops if part.whole else adjacencies
-        linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
+        if part.whole:  # one product makes the first layers of all hops
+            heard = list(torch.split(adjacencies[0] @ cast(Tensor, sent[0]), to_others[: self.hops], dim=-1))
+            adjacencies = adjacencies * self.hops
+        else:
+            towards = [adjacencies[reach - 1] for reach in self.input.reaches[1 : 1 + self.hops]]
+            heard = [
+                one.heard(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
+                for adjacency, one in zip(towards, sent, strict=True)
+            ]
+        linear, hidden = torch.split(cast(Tensor, own), [to_linear, to_mlp], dim=-1)
         hops = [
-            token(first_layer, adjacencies, self.token_dropout, noise, part.nodes)
-            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
+            token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
+            for token, first_layer in zip(self.hop_tokens, heard, strict=True)
         ]
         stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
         if noise is None:
             return stacked
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
         return drop(stacked, kept, self.token_dropout)
-
-    def _first_layers(
-        self, adjacencies: Sequence[Adjacency], sent: Sequence[Tensor], *, whole: bool
-    ) -> list[Tensor]:
-        """Return the first layer of each hop's token; in the whole graph one product makes them all."""
-        if whole:
-            widths = self.input.widths[2 : 2 + self.hops]
-            return list(torch.split(torch.relu(adjacencies[0] @ sent[0]), widths, dim=-1))
-        reaches = self.input.reaches[1 : 1 + self.hops]
-        return [torch.relu(adjacencies[reach - 1] @ one) for reach, one in zip(reaches, sent, strict=True)]
 
     def attention_keep(self, nodes: Tensor, noise: Noise | None) -> Tensor | None:
         """Draw the attention's dropout masks for these nodes; None where nothing is dropped."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from h3gnn.encoder.features import FeatureMatrix, project
 from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
 from h3gnn.encoder.noise import Noise, drop
-from h3gnn.encoder.sparse import Adjacency, Pattern
+from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stacked
 from h3gnn.encoder.support import Support
 
 LAYER_PLACE = 2
@@ -72,16 +72,56 @@ class Projected(NamedTuple):
         Products with 0 and 1 choose exactly and, unlike `where`, collect the token's gradient in one product.
 
         Args:
-            mask: who is masked; None is nobody.
-            donors: whose row each node shows, `[models, nodes]`; None lets each show its own.
+            mask: who is masked, of these nodes and perhaps others behind them; None is nobody.
+            donors: whose row each node shows, `[models, nodes or more]`; None lets each show its own.
         """
         nodes = self.nodes
         if donors is not None:
-            nodes = nodes.gather(1, donors.unsqueeze(-1).expand_as(nodes))
+            nodes = nodes.gather(1, donors[:, : nodes.shape[1], None].expand_as(nodes))
         if mask is None:
             return nodes
-        hidden = mask.unsqueeze(-1).to(nodes.dtype)
+        hidden = mask[:, : nodes.shape[1], None].to(nodes.dtype)
         return (nodes * (1 - hidden)).baddbmm_(hidden, self.token)
+
+
+class Unprojected(NamedTuple):
+    r"""Features, mask token and a first map W that waits until the receivers have summed what they hear.
+
+    .. math:: \mathbb A\, \mathrm{where}(\mathcal M, t, X)\, W = (\mathbb A_{\bar{\mathcal M}} X)\, W
+        + (\mathbb A_{\mathcal M} 1)\, t W
+
+    where :math:`\mathbb A_{\mathcal M}` keeps the columns of masked nodes and
+    :math:`\mathbb A_{\bar{\mathcal M}}` the others.
+    """
+
+    features: FeatureMatrix
+    weight: Tensor
+    token: Tensor
+
+    def heard(self, adjacency: Adjacency, mask: Tensor | None, donors: Tensor | None) -> Tensor:
+        """Return what receivers hear, `[models, targets, width]`, of the rows of `Projected.masked`.
+
+        Args:
+            adjacency: of the receivers.
+            mask, donors: as in `Projected.masked`.
+        """
+        pattern, seen = adjacency.pattern, adjacency.values
+        senders = pattern.cols.expand(len(seen), -1)  # [models, entries]
+        if mask is not None:
+            seen = seen * ~mask.gather(1, senders)
+        if donors is not None:
+            senders = donors.gather(1, senders)
+        rows = self.features.dense
+        summed = stacked(
+            [
+                propagate(one, rows, Pattern(pattern.crow, sender, pattern.sources))
+                for one, sender in zip(seen, senders, strict=True)
+            ]
+        )
+        if mask is None:
+            return torch.bmm(summed, self.weight)
+        shares = adjacency @ mask.unsqueeze(-1).to(summed.dtype)  # [models, targets, 1]
+        return torch.baddbmm(shares * torch.bmm(self.token, self.weight), summed, self.weight)
 
 
 class InputProjection(nn.Module):
@@ -101,6 +141,7 @@ class InputProjection(nn.Module):
         widths: of the linear token, the MLP, each hop's first layer, and what edges are computed from.
         reaches: within how many hops of the seeds the features are needed, for the two own tokens together
             and then for each of the others.
+        hops: how many tokens hear the graph.
         mask_token: where the mask token starts.
         side_by_side: how the weights of several models lie in memory.
     """
@@ -111,12 +152,13 @@ class InputProjection(nn.Module):
         in_channels: int,
         widths: Sequence[int],
         reaches: Sequence[int],
+        hops: int,
         mask_token: str,
         *,
         side_by_side: bool,
     ) -> None:
         super().__init__()
-        self.widths, self.reaches = list(widths), list(reaches)
+        self.widths, self.reaches, self.hops = list(widths), list(reaches), hops
         self.mask_start = mask_token
         weight = torch.empty(models, in_channels, sum(widths))
         if side_by_side:
@@ -131,11 +173,12 @@ class InputProjection(nn.Module):
             for token, generator in zip(self.mask_token, generators, strict=True):
                 token.normal_(generator=generator) if self.mask_start == "normal" else token.zero_()
 
-    def forward(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected]:
+    def forward(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
         """Multiply the features with every first-layer weight, for as many nodes as each needs.
 
         Nothing is masked yet. In the whole graph all maps see all nodes and one product serves them; else
-        there is one for the node's own tokens, one for each hop, and one for what edges are computed from.
+        there is one for the node's own tokens, one for each hop, unless it is cheaper to sum what is heard
+        first, and one for what edges are computed from.
 
         Args:
             part: whose features to multiply.
@@ -146,10 +189,15 @@ class InputProjection(nn.Module):
             return [Projected(*project(part.features, weight, self.mask_token))]
         own, others = self.widths[0] + self.widths[1], self.widths[2:]
         pieces = torch.split(weight, [own, *others], dim=2)
-        return [
-            Projected(*project(part.features.first(part.counts[reach]), piece, self.mask_token))
-            for reach, piece in zip(self.reaches, pieces, strict=True)
-        ]
+        made: list[Projected | Unprojected] = []
+        for place, (reach, piece) in enumerate(zip(self.reaches, pieces, strict=True)):
+            features = part.features.first(part.counts[reach])
+            sums = 0 < place <= self.hops and features.storage == "dense" and not features.learned
+            if sums and part.blocks[reach - 1].sum_first(*piece.shape[1:]):
+                made.append(Unprojected(features, piece, self.mask_token))
+            else:
+                made.append(Projected(*project(features, piece, self.mask_token)))
+        return made
 
 
 class EdgeWeights(nn.Module):
@@ -238,7 +286,8 @@ class WeightedGCN(nn.Module):
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
     The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
-    other hops: in the whole graph it is the same product for all of them.
+    other hops: in the whole graph it is the same product for all of them. The product with W comes first, or
+    that with 𝔸 where this is cheaper (`Pattern.sum_first`).
 
     Args:
         models: how many.
@@ -298,7 +347,11 @@ class WeightedGCN(nn.Module):
                 place = LAYER_PLACE + 64 * self.hop + layer
                 kept = noise.keep(rates, nodes[: hidden.shape[1]], hidden.shape[2:], place)
                 hidden = drop(hidden, kept, rates)
-            hidden = torch.relu(adjacencies[self.layers - 2 - layer] @ linear(hidden))
+            adjacency = adjacencies[self.layers - 2 - layer]
+            if adjacency.pattern.sum_first(*cast(Linear, linear).weight.shape[1:]):
+                hidden = torch.relu(linear(adjacency @ hidden))
+            else:
+                hidden = torch.relu(adjacency @ linear(hidden))
         return hidden
 
 

@@ -7,7 +7,8 @@ compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`),
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,10 +241,9 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
     (folder / "done").write_text(str(edges))
 
 
-def feature_rows(graph: MappedGraph, scaler: FeatureScaler) -> Any:
+def feature_rows(graph: MappedGraph, scaler: FeatureScaler) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`."""
-
-    def read(nodes: npt.NDArray[np.int64]) -> torch.Tensor:
-        return scaler(torch.from_numpy(np.ascontiguousarray(graph.features[nodes])))
-
-    return read
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody may write to the file
+        rows = torch.from_numpy(graph.features)
+    return lambda nodes: scaler(rows.index_select(0, nodes))

@@ -42,7 +42,7 @@ class FeatureScaler:
         if self.kind == "rows":
             return _equal_rows(features, float(self.scale))
         if self.kind == "columns":
-            return (features.to_dense() - self.mean) / self.scale
+            return (features.to_dense() - self.mean).div_(self.scale)
         return features
 
 

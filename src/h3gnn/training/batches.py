@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -275,9 +276,12 @@ class SampledBatches:
                 "give a larger batch_size, or fewer processes"
             )
         seed = int(torch.randint(2**62, (), generator=order))
-        for batch in batches:
+
+        def make(batch: Whole) -> Batch:
             self.sampler.begin(seed, batch)
-            yield self._batch(ranks.share(batch), batch, seed)
+            return self._batch(ranks.share(batch), batch, seed)
+
+        yield from one_ahead(make, batches)
 
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return a batch of just these seeds; what they hear is the same whenever it is asked for."""
@@ -299,18 +303,14 @@ class SampledBatches:
     def _batch(self, mine: Whole, batch: Whole, seed: int | None) -> Batch:
         seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
         sample = self.sampler.sample(seeds)
-        every = np.concatenate([hop.entries for hop in sample.hops])
-        entries, weight_of = np.unique(every, return_inverse=True)
-        ends = np.cumsum([len(hop.entries) for hop in sample.hops])[:-1]
+        every = torch.from_numpy(np.concatenate([hop.entries for hop in sample.hops]))
+        touched, weight_of = torch.unique(every, return_inverse=True)
+        places = torch.split(weight_of, [len(hop.entries) for hop in sample.hops])
         blocks = [
-            Pattern(
-                torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, torch.from_numpy(place)
-            ).to(self.device)
-            for hop, place, sources in zip(
-                sample.hops, np.split(weight_of, ends), sample.counts[1:], strict=True
-            )
+            Pattern(torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, place).to(self.device)
+            for hop, place, sources in zip(sample.hops, places, sample.counts[1:], strict=True)
         ]
-        nodes, touched = torch.from_numpy(sample.nodes), torch.from_numpy(entries)
+        nodes = torch.from_numpy(sample.nodes)
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
         part = Part(nodes.to(self.device), sample.counts, blocks, features)
         factor = self.support.factors(touched).to(self.device, features.dtype)
@@ -337,6 +337,16 @@ class SampledBatches:
         order = np.argsort(extended)
         position = order[np.searchsorted(extended, partner[has], sorter=order)]
         return extended, np.stack([np.flatnonzero(has), position])
+
+
+def one_ahead(make: Callable[[Whole], Batch], seeds: Sequence[Whole]) -> Iterator[Batch]:
+    """Yield the batches of these seeds, in order; a thread makes the next one while the last one trains."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(make, seeds[0])
+        for following in seeds[1:]:
+            made, coming = coming.result(), thread.submit(make, following)
+            yield made
+        yield coming.result()
 
 
 def compared_nodes(asked: int | str | None, nodes: int) -> int | None:

@@ -76,7 +76,9 @@ class NeighbourSampler:
         for hop in range(len(self.fan_out)):
             crow, entries = self._expand(nodes, hop)
             sources = np.asarray(self.cols[entries], dtype=np.int64)
-            new = np.unique(sources[position[sources] < 0])
+            new = torch.unique(
+                torch.from_numpy(sources[position[sources] < 0])
+            ).numpy()  # faster than NumPy's
             position[new] = np.arange(len(nodes), len(nodes) + len(new))
             nodes = np.concatenate([nodes, new])
             hops.append(Hop(crow, position[sources].astype(np.int64), entries))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.noise import Noise
 from h3gnn.encoder.stack import EncoderStack
-from h3gnn.encoder.tokens import Part, Projected
+from h3gnn.encoder.tokens import Part, Projected, Unprojected
 
 
 class Teacher(nn.Module):
@@ -63,7 +63,7 @@ class Teacher(nn.Module):
         part: Part,
         compared: Tensor | None,
         edge_weights: Tensor,
-        student_products: Sequence[Projected] | None,
+        student_products: Sequence[Projected | Unprojected] | None,
         noise: Noise,
         chunk: int | None = None,
     ) -> TeacherView:
@@ -79,7 +79,9 @@ class Teacher(nn.Module):
             chunk: how many nodes the fusion block sees at a time; None is all.
         """
         projected = (
-            self.encoder.project(part) if student_products is None else [self._average(student_products[0])]
+            self.encoder.project(part)
+            if student_products is None
+            else [self._average(cast(Projected, student_products[0]))]
         )
         heard = noise if self.live else None
         tokens = self.encoder.tokens(projected, part, edge_weights, noise=heard)
