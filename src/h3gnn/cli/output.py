@@ -146,7 +146,7 @@ def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
 
 
 def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
-    """Write a fitted graph's embeddings; those of a graph in files as Parquet, never all in memory."""
+    """Write a fitted graph's embeddings; those of any graph in files as Parquet, never all in memory."""
     from h3gnn.graphs.graph import Graph
 
     if isinstance(graph, Graph):
@@ -169,10 +169,10 @@ def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = _Ids(graph.node_ids())
+    ids = _Ids(graph.id_blocks())
     writer = None
     try:
-        for chunk in model.embedding_chunks():
+        for chunk in model.embedding_chunks(graph):
             columns = {f"e{i}": pa.array(chunk[:, i]) for i in range(chunk.shape[1])}
             table = pa.table({"node": ids.take(len(chunk)), **columns})
             writer = writer or pq.ParquetWriter(file, table.schema, compression="none", use_dictionary=False)

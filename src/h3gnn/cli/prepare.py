@@ -15,8 +15,8 @@ from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 OF_OTHER_COMMANDS = (
-    *("graph", "features", "labels", "label_id_column", "label_column", "split_columns"),
-    *("columns", "text_model", "unknown_nodes", "weights", "repeated", "undirected", "data_dir"),
+    *("graph", "features", "columns", "text_model", "unknown_nodes"),
+    *("weights", "repeated", "undirected", "data_dir"),
 )
 
 
@@ -38,11 +38,16 @@ def prepare(
 
     The tables are streamed: memory holds a block of rows and the ids of the nodes. The folder appears when it
     is whole.
+
+    Labels are kept for later: `--labels labels.csv`, and `h3gnn evaluate run/` and `h3gnn predict run/` find
+    them. Where they have no splits, ten are drawn.
     """
     if not source.edges or features is None or out is None:
         raise InputError("prepare needs --edges FILE, --features FILE and --out FOLDER")
     if len(source.edges) > 1:
         raise InputError("prepare reads one table of edges; put the tables below one another in one file")
+    if source.labels is None and (source.label_column or source.label_id_column or source.split_columns):
+        raise InputError("prepare reads labels from a table of their own: give it with --labels FILE")
     from h3gnn.graphs.prepare import prepare_graph
 
     how = {"node_column" if name == "id_column" else name: value for name, value in source.reading().items()}
@@ -52,6 +57,7 @@ def prepare(
             source.edges[0],
             features,
             out,
+            labels=source.labels,
             **how,
             features_progress=lambda share: read_features(completed=share),
             edges_progress=lambda share: read_edges(completed=share),

@@ -1,7 +1,8 @@
 """A graph in memory-mapped files: opened in no time, read where it is touched, never loaded as a whole.
 
 A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows), the edges as
-compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`), and the ids of the nodes.
+compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`), the ids of the nodes, and
+perhaps their labels and splits.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
-from h3gnn.graphs.graph import Provenance
+from h3gnn.graphs.graph import Graph, Provenance
+from h3gnn.graphs.names import one_kind
 from h3gnn.graphs.scaling import FeatureScaler, Moments
+from h3gnn.graphs.storedlabels import read_labels, read_splits
 from h3gnn.schema import (
     SHA256,
     Flag,
@@ -57,7 +62,8 @@ PREPARED = Record(
         "sha256": SHA256,
         "mended": Listed(Text()),
         "moments": MOMENTS,
-    }
+    },
+    {"class_names": Listed(Text()), "splits": Whole(1), "feature_names": Listed(Text())},
 )
 """What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
@@ -80,15 +86,29 @@ class MappedRows:
 
 @dataclass(frozen=True, eq=False)
 class MappedGraph:
-    """What `Graph` is in memory, in files; without labels."""
+    """What `Graph` is in memory, in files; labels and ids, which are short, are read when they are asked for.
+
+    Attributes:
+        folder: where the files are.
+        features: float32 `[nodes, features]`.
+        rows: the edges.
+        provenance: source, content hash, and what was mended.
+        moments: what a scaling asks of all features at once.
+        has_ids: whether the user named the nodes.
+        has_labels: whether there are labels.
+        class_names: the class that each label stands for.
+        num_splits: number of train/validation/test splits.
+    """
 
     folder: Path
     features: npt.NDArray[np.float32]
     rows: MappedRows
     provenance: Provenance
     moments: Moments
-    id_kind: str
+    has_ids: bool
+    has_labels: bool = False
     class_names: tuple[str, ...] = ()
+    num_splits: int = 0
     feature_names: tuple[str, ...] = ()
 
     @property
@@ -106,15 +126,40 @@ class MappedGraph:
         """Number of feature columns."""
         return int(self.features.shape[1])
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, 0 without labels."""
+        return len(self.class_names)
+
+    @property
+    def plan(self) -> None:
+        """No column was encoded."""
+        return None
+
+    @cached_property
+    def labels(self) -> Tensor | None:
+        """Labels int64 `[nodes]`, -1 where unknown, or None."""
+        return read_labels(self.folder, self.num_nodes, self.num_classes) if self.has_labels else None
+
+    @cached_property
+    def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Training, validation and test nodes, bool `[nodes, splits]`, or None without splits."""
+        return read_splits(self.folder, self.num_nodes, self.num_splits) if self.num_splits else None
+
+    @cached_property
+    def node_ids(self) -> npt.NDArray[Any]:
+        """The ids as `Graph` has them, int64 or object `[nodes]`."""
+        return one_kind([_listed(block) for block in self.id_blocks()])
+
     def scaler(self, kind: str) -> FeatureScaler:
         """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
         return self.moments.scaler(kind)
 
-    def node_ids(self) -> Iterator[Any]:
+    def id_blocks(self) -> Iterator[Any]:
         """Yield the ids, some at a time, as Arrow arrays."""
         import pyarrow as pa
 
-        if self.id_kind == "position":
+        if not self.has_ids:
             for start in range(0, self.num_nodes, ROWS_AT_A_TIME):
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
@@ -136,6 +181,38 @@ class MappedGraph:
             raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
         if found != self.num_nodes:
             raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
+
+
+def _listed(block: Any) -> npt.NDArray[Any]:
+    """Return ids of an Arrow array as whole numbers or texts."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(block.type):
+        return np.asarray(block.to_numpy(zero_copy_only=False), dtype=np.int64)
+    texts = np.empty(len(block), dtype=object)
+    texts[:] = block.to_pylist()
+    return texts
+
+
+def labelled_nodes(graph: MappedGraph) -> tuple[Tensor, Graph]:
+    """Return which nodes have labels, and a graph of these alone, without features and edges, to score by."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        raise GraphError(f"{graph.folder} has no labels; prepare it with them (`h3gnn prepare --labels`)")
+    nodes = torch.nonzero(graph.labels >= 0).flatten()
+    assert graph.masks is not None  # where there are none, `prepare` draws some
+    train, val, test = (mask[nodes] for mask in graph.masks)
+    return nodes, Graph(
+        torch.empty(len(nodes), 0),
+        torch.empty(2, 0, dtype=torch.int64),
+        graph.provenance,
+        labels=graph.labels[nodes],
+        class_names=graph.class_names,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        node_ids=graph.node_ids[nodes.numpy()],
+        has_ids=graph.has_ids,
+    )
 
 
 def is_prepared(path: Path) -> bool:
@@ -164,10 +241,24 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     moments = Moments(**about["moments"])
     if {len(moments.mean), len(moments.variance)} != {columns} or moments.rows != nodes:
         raise GraphError(f"{told} is damaged: moments are of another number of nodes or features")
+    names = tuple(about.get("feature_names", ()))
+    if names and len(names) != columns:
+        raise GraphError(f"{told} is damaged: {len(names)} names of {columns} features")
     provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
     features = _map(path / "features.bin", np.dtype(np.float32), (nodes, columns))
     rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
-    return MappedGraph(path, features, rows, provenance, moments, about["ids"])
+    return MappedGraph(
+        path,
+        features,
+        rows,
+        provenance,
+        moments,
+        has_ids=about["ids"] == "named",
+        has_labels="class_names" in about,
+        class_names=tuple(about.get("class_names", ())),
+        num_splits=about.get("splits", 0),
+        feature_names=names,
+    )
 
 
 def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
@@ -240,10 +331,17 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
     (folder / "done").write_text(str(edges))
 
 
-def feature_rows(graph: MappedGraph, scaler: FeatureScaler) -> Any:
-    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`."""
+def feature_rows(graph: MappedGraph, scaler: FeatureScaler, order: list[int] | None = None) -> Any:
+    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`.
+
+    Args:
+        graph: whose rows are read.
+        scaler: what brings them to a common scale.
+        order: of the columns, where it is another than that of the files.
+    """
 
     def read(nodes: npt.NDArray[np.int64]) -> torch.Tensor:
-        return scaler(torch.from_numpy(np.ascontiguousarray(graph.features[nodes])))
+        rows = graph.features[nodes]
+        return scaler(torch.from_numpy(np.ascontiguousarray(rows if order is None else rows[:, order])))
 
     return read

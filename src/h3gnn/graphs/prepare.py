@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from h3gnn.graphs.arrays import array_place, read_array
 from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
 from h3gnn.graphs.columns import Column
 from h3gnn.graphs.edgefile import EdgeTable, find_nodes, open_edges
-from h3gnn.graphs.featuretable import open_features
+from h3gnn.graphs.featurefile import means_something_else
+from h3gnn.graphs.featuretable import FeatureTable, open_features
+from h3gnn.graphs.labelfile import open_labels
 from h3gnn.graphs.mapped import (
     DESCRIPTION,
     FORMAT,
@@ -35,7 +37,9 @@ from h3gnn.graphs.mapped import (
     open_mapped,
 )
 from h3gnn.graphs.names import NodeIndex, one_kind
+from h3gnn.graphs.plan import plain_plan
 from h3gnn.graphs.scaling import MomentSums
+from h3gnn.graphs.storedlabels import LABELS, SPLITS, write_labels
 from h3gnn.graphs.tables import Progress, TableBlock, check_once
 from h3gnn.schema import check_values
 
@@ -50,6 +54,10 @@ def prepare_graph(
     weight_column: Column | None = None,
     node_column: Column | None = None,
     feature_columns: Sequence[Column] | None = None,
+    labels: str | Path | None = None,
+    label_id_column: Column | None = None,
+    label_column: Column | None = None,
+    split_columns: Sequence[Column] | None = None,
     header: bool | None = None,
     delimiter: str | None = None,
     features_progress: Progress = lambda share: None,
@@ -61,8 +69,10 @@ def prepare_graph(
         edges: CSV, TSV or Parquet: one edge per row.
         features: CSV, TSV or Parquet with an id column, or NPY, whose row numbers are the ids.
         out: the folder to write; it must not hold anything else.
-        source_column, target_column, weight_column, node_column, feature_columns, header, delimiter: as in
-            `read_graph`.
+        labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
+            Where there are no splits, ten are drawn, as the commands do for a graph in memory.
+        source_column, target_column, weight_column, node_column, feature_columns, label_id_column,
+            label_column, split_columns, header, delimiter: as in `read_graph`.
         features_progress, edges_progress: called with the share that has been read.
 
     Raises:
@@ -73,16 +83,21 @@ def prepare_graph(
         raise GraphError(f"{out} exists and is no prepared graph; choose another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
+    table = open_edges(edges, source_column, target_column, weight_column, style)
+    told = None
+    if labels is not None:
+        told = open_labels(labels, label_id_column, label_column, split_columns, style)
+    hidden = None if told is None or told.label is None else told.table.names[told.label]
+    rows = _open_rows(Path(features), node_column, feature_columns, hidden, style, features_progress)
     with whole_folder(out) as folder:
-        if Path(features).suffix.lower() == ".npy":
-            rows, place = _array_blocks(Path(features), features_progress), array_place(features)
-        else:
-            named = open_features(features, node_column, feature_columns, style)
-            rows, place = named.blocks(features_progress), named.table.place
-        ids, sums = _write_features(folder, rows, place)
-        table = open_edges(edges, source_column, target_column, weight_column, style)
+        ids, sums = _write_features(folder, rows)
         nodes = NodeIndex(sums.rows if ids is None else ids)
         count, notes = _write_edges(folder, table, nodes, sums.rows, Path(features), edges_progress)
+        known: dict[str, Any] = {}
+        if told is not None:
+            known, drawn = write_labels(folder, told.read(), nodes, ids, sums.rows, Path(features))
+            notes += drawn
+        files = [Path(edges), Path(features), *([] if labels is None else [Path(labels)])]
         about = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -91,16 +106,61 @@ def prepare_graph(
             "features": len(sums.mean),
             "weighted": bool(table.weight),
             "ids": _write_ids(folder, ids),
-            "source": f"{Path(edges).name}, {Path(features).name}",
+            "source": ", ".join(file.name for file in files),
             "sha256": _hash(folder),
-            "mended": notes,
+            "mended": [*rows.notes, *table.notes, *notes],
             "moments": asdict(sums.moments()),
+            "feature_names": rows.names(len(sums.mean)),
+            **known,
         }
         check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
         (folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
         if out.exists():
             shutil.rmtree(out)
     return open_mapped(out)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where features come from: blocks of rows, words for a row, the table if it is one, and notes."""
+
+    blocks: Iterator[TableBlock]
+    place: Callable[[int], str]
+    table: FeatureTable | None = None
+    notes: tuple[str, ...] = ()
+
+    def names(self, width: int) -> list[str]:
+        """Return one name per feature, or none where the file does not give them."""
+        if self.table is None or not self.table.table.header:
+            return []
+        names = self.table.table.unique_names(self.table.chosen)
+        told = plain_plan(names, [width] if len(names) == 1 else [1] * len(names)).names
+        return list(told) if len({*told}) == width else []
+
+
+def _open_rows(
+    path: Path,
+    node_column: Column | None,
+    columns: Sequence[Column] | None,
+    hidden: str | None,
+    style: dict[str, Any],
+    progress: Progress,
+) -> _Rows:
+    """Open the features, without the column that the labels are."""
+    if path.suffix.lower() == ".npy":
+        return _Rows(_array_blocks(path, progress), array_place(path))
+    table, notes = open_features(path, node_column, columns, style), list[str]()
+    kept = [column for column in table.chosen if table.table.names[column] != hidden]
+    if len(kept) < len(table.chosen):
+        notes.append(f"{path.name}: {hidden} is no feature, since the labels are it")
+    odd = [name for name in table.table.unique_names(kept) if means_something_else(name)]
+    if odd and not table.named:
+        raise GraphError(
+            f"{path}: the column {odd[0]} seems to hold ids or classes, which are no features; name those "
+            "that are (--feature-columns)"
+        )
+    table = replace(table, chosen=kept)
+    return _Rows(table.blocks(progress), table.table.place, table, tuple(notes))
 
 
 def _array_blocks(path: Path, progress: Progress) -> Iterator[TableBlock]:
@@ -110,19 +170,17 @@ def _array_blocks(path: Path, progress: Progress) -> Iterator[TableBlock]:
         progress(min(1.0, (start + tables.BLOCK_ROWS) / len(array)))
 
 
-def _write_features(
-    folder: Path, blocks: Iterator[TableBlock], place: Callable[[int], str]
-) -> tuple[npt.NDArray[Any] | None, MomentSums]:
+def _write_features(folder: Path, rows: _Rows) -> tuple[npt.NDArray[Any] | None, MomentSums]:
     """Write the rows as they come and return their ids (None: their position) and moments."""
     sums: MomentSums | None = None
     ids: list[npt.NDArray[Any]] = []
     with (folder / "features.bin").open("wb") as file:
-        for block in blocks:
+        for block in rows.blocks:
             with np.errstate(over="ignore"):
                 values = np.array(block.numbers, dtype=np.float32, order="C")  # a copy: files are read-only
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if bad.size:
-                where = place(block.first + int(bad[0]))
+                where = rows.place(block.first + int(bad[0]))
                 raise GraphError(f"{where}: a feature is NaN, infinite or beyond float32")
             sums = MomentSums(values.shape[1]) if sums is None else sums
             sums.add(torch.from_numpy(values))
@@ -131,7 +189,7 @@ def _write_features(
     assert sums is not None  # a file without rows was refused
     if not ids:
         return None, sums
-    check_once(one_kind(ids), place)
+    check_once(one_kind(ids), rows.place)
     return one_kind(ids), sums
 
 
@@ -165,7 +223,7 @@ def _write_ids(folder: Path, ids: npt.NDArray[Any] | None) -> str:
 
 def _hash(folder: Path) -> str:
     digest = hashlib.sha256()
-    for name in ("features.bin", "crow.bin", "cols.bin", "weight.bin"):
+    for name in ("features.bin", "crow.bin", "cols.bin", "weight.bin", LABELS, SPLITS):
         path = folder / name
         if path.is_file():
             digest.update(name.encode())
