@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 
 from h3gnn.encoder import FeatureMatrix
@@ -15,7 +16,7 @@ from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.graphs.mapped import MappedFeatures, MappedGraph, open_mapped
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.step import MaskStrategy, Step
@@ -69,6 +70,29 @@ def test_the_default_committee_is_read_out_alike_from_files(
         np.testing.assert_array_equal(rows, joined(outside))
     few = outside.set_params(memory="1KB")  # arrays over all nodes in files
     np.testing.assert_allclose(joined(few), inside.embedding_, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_sparse_features_in_files_train_as_in_memory(small_mixed: Graph, tmp_path: Path, words: bool) -> None:
+    """Zeros and ones stay as they are; counts are scaled by rows."""
+    stored = sp.random(100, 80, 0.05, "csr", random_state=0)
+    stored.data = np.ones_like(stored.data) if words else 1 + np.round(9 * stored.data)
+    sp.save_npz(tmp_path / "f.npz", stored)
+    source, target = small_mixed.edge_index.numpy()
+    pd.DataFrame({"source": source, "target": target}).to_csv(tmp_path / "e.csv", index=False)
+    graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.npz")
+    mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.npz", tmp_path / "graph")
+    assert isinstance(mapped.features, MappedFeatures)
+    torch.testing.assert_close(
+        mapped.features[np.array([7, 0, 7])].to_dense(), graph.dense_features()[[7, 0, 7]]
+    )
+    inside, outside = (H3GNN.from_preset("single", **QUICK).fit(one) for one in (graph, mapped))
+    assert outside.scaler_.kind == inside.scaler_.kind == ("none" if words else "rows")
+    np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
+    wide = np.fromfile(mapped.folder / "feature-cols.bin", dtype=np.int32)
+    (wide + 80).tofile(mapped.folder / "feature-cols.bin")
+    with pytest.raises(InputError, match=r"feature-cols.bin is damaged"):
+        H3GNN.from_preset("single", **QUICK).fit(open_mapped(mapped.folder))
 
 
 def as_tables(graph: Graph, folder: Path, names: list[str], order: list[int]) -> tuple[Path, Path]:

@@ -25,7 +25,7 @@ def prepare(
     *,
     source: Source,
     features: Annotated[
-        Path | None, typer.Option("--features", help="Features: CSV, TSV, Parquet or NPY.")
+        Path | None, typer.Option("--features", help="Features: CSV, TSV, Parquet, NPY or NPZ.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the graph.")] = None,
     as_json: settings.JsonOption = False,

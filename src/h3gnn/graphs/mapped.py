@@ -1,8 +1,8 @@
 """A graph in memory-mapped files: opened in no time, read where it is touched, never loaded as a whole.
 
-A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows), the edges as
-compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`), the ids of the nodes, and
-perhaps their labels and splits.
+A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows; sparse features are
+compressed rows in three files), the edges as compressed sparse rows by target (`crow.bin`, `cols.bin`,
+perhaps `weight.bin`), the ids of the nodes, and perhaps their labels and splits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
-from h3gnn.graphs.graph import Graph, Provenance
+from h3gnn.graphs.graph import Graph, Provenance, csr_features
 from h3gnn.graphs.names import one_kind
 from h3gnn.graphs.scaling import FeatureScaler, Moments
 from h3gnn.graphs.storedlabels import read_labels, read_splits
@@ -63,10 +63,11 @@ PREPARED = Record(
         "mended": Listed(Text()),
         "moments": MOMENTS,
     },
-    {"class_names": Listed(Text()), "splits": Whole(1), "feature_names": Listed(Text())},
+    {"class_names": Listed(Text()), "splits": Whole(1), "feature_names": Listed(Text()), "stored": Whole(1)},
 )
 """What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
+FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +86,47 @@ class MappedRows:
 
 
 @dataclass(frozen=True, eq=False)
+class MappedFeatures:
+    """Sparse features in files, as compressed sparse rows.
+
+    Attributes:
+        crow: where each node's values begin `[nodes + 1]`.
+        cols: their columns.
+        values: float32, as many as columns.
+        shape: `[nodes, features]`.
+        folder: where they lie.
+    """
+
+    crow: npt.NDArray[np.int64]
+    cols: npt.NDArray[Any]
+    values: npt.NDArray[np.float32]
+    shape: tuple[int, int]
+    folder: Path
+
+    def __getitem__(self, nodes: npt.NDArray[np.int64]) -> Tensor:
+        """Return some rows as a CSR tensor."""
+        begin, end = self.crow[nodes], self.crow[nodes + 1]
+        if (begin < 0).any() or (end < begin).any() or (end > len(self.cols)).any():
+            raise GraphError(f"{self.folder / FEATURE_CROW} is damaged: its rows do not grow")
+        crow = np.concatenate([[0], np.cumsum(end - begin)])
+        place = np.repeat(begin - crow[:-1], end - begin) + np.arange(crow[-1])
+        cols, values = self.cols[place].astype(np.int64), np.asarray(self.values[place])
+        parts = torch.from_numpy(crow), torch.from_numpy(cols), torch.from_numpy(values)
+        try:
+            return csr_features(*parts, (len(nodes), self.shape[1]))
+        except RuntimeError:
+            raise GraphError(
+                f"{self.folder / FEATURE_COLS} is damaged: it holds no columns in order"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
 class MappedGraph:
     """What `Graph` is in memory, in files; labels and ids, which are short, are read when they are asked for.
 
     Attributes:
         folder: where the files are.
-        features: float32 `[nodes, features]`.
+        features: float32 `[nodes, features]`, dense or sparse.
         rows: the edges.
         provenance: source, content hash, and what was mended.
         moments: what a scaling asks of all features at once.
@@ -101,7 +137,7 @@ class MappedGraph:
     """
 
     folder: Path
-    features: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32] | MappedFeatures
     rows: MappedRows
     provenance: Provenance
     moments: Moments
@@ -245,7 +281,7 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     if names and len(names) != columns:
         raise GraphError(f"{told} is damaged: {len(names)} names of {columns} features")
     provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
-    features = _map(path / "features.bin", np.dtype(np.float32), (nodes, columns))
+    features = _open_features(path, nodes, columns, about.get("stored"))
     rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
     return MappedGraph(
         path,
@@ -259,6 +295,17 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         num_splits=about.get("splits", 0),
         feature_names=names,
     )
+
+
+def _open_features(
+    folder: Path, nodes: int, columns: int, stored: int | None
+) -> npt.NDArray[np.float32] | MappedFeatures:
+    if stored is None:
+        return _map(folder / "features.bin", np.dtype(np.float32), (nodes, columns))
+    crow = _map(folder / FEATURE_CROW, np.dtype(np.int64), (nodes + 1,))
+    cols = _map(folder / FEATURE_COLS, np.dtype(index_type(columns)), (stored,))
+    values = _map(folder / FEATURE_VALUES, np.dtype(np.float32), (stored,))
+    return MappedFeatures(crow, cols, values, (nodes, columns), folder)
 
 
 def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
@@ -332,7 +379,7 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
 
 
 def feature_rows(graph: MappedGraph, scaler: FeatureScaler, order: list[int] | None = None) -> Any:
-    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`.
+    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`, dense or CSR.
 
     Args:
         graph: whose rows are read.
@@ -342,6 +389,8 @@ def feature_rows(graph: MappedGraph, scaler: FeatureScaler, order: list[int] | N
 
     def read(nodes: npt.NDArray[np.int64]) -> torch.Tensor:
         rows = graph.features[nodes]
+        if isinstance(rows, Tensor):  # sparse ones have no names to be ordered by
+            return scaler(rows)
         return scaler(torch.from_numpy(np.ascontiguousarray(rows if order is None else rows[:, order])))
 
     return read

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs import tables
 from h3gnn.graphs.arrays import array_place, read_array
-from h3gnn.graphs.buckets import EdgeBuckets, whole_folder
+from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
+from h3gnn.graphs.checks import check_features
 from h3gnn.graphs.columns import Column
 from h3gnn.graphs.edgefile import EdgeTable, find_nodes, open_edges
 from h3gnn.graphs.featurefile import means_something_else
@@ -29,6 +31,9 @@ from h3gnn.graphs.featuretable import FeatureTable, open_features
 from h3gnn.graphs.labelfile import open_labels
 from h3gnn.graphs.mapped import (
     DESCRIPTION,
+    FEATURE_COLS,
+    FEATURE_CROW,
+    FEATURE_VALUES,
     FORMAT,
     FORMAT_VERSION,
     PREPARED,
@@ -67,7 +72,8 @@ def prepare_graph(
 
     Args:
         edges: CSV, TSV or Parquet: one edge per row.
-        features: CSV, TSV or Parquet with an id column, or NPY, whose row numbers are the ids.
+        features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. A sparse
+            matrix of scipy's (NPZ) is read as a whole and stays sparse.
         out: the folder to write; it must not hold anything else.
         labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
             Where there are no splits, ten are drawn, as the commands do for a graph in memory.
@@ -90,7 +96,7 @@ def prepare_graph(
     hidden = None if told is None or told.label is None else told.table.names[told.label]
     rows = _open_rows(Path(features), node_column, feature_columns, hidden, style, features_progress)
     with whole_folder(out) as folder:
-        ids, sums = _write_features(folder, rows)
+        ids, sums, stored = _write_features(folder, rows)
         nodes = NodeIndex(sums.rows if ids is None else ids)
         count, notes = _write_edges(folder, table, nodes, sums.rows, Path(features), edges_progress)
         known: dict[str, Any] = {}
@@ -111,6 +117,7 @@ def prepare_graph(
             "mended": [*rows.notes, *table.notes, *notes],
             "moments": asdict(sums.moments()),
             "feature_names": rows.names(len(sums.mean)),
+            **({} if stored is None else {"stored": stored}),
             **known,
         }
         check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
@@ -122,9 +129,9 @@ def prepare_graph(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Where features come from: blocks of rows, words for a row, the table if it is one, and notes."""
+    """Where features come from: blocks of rows or a sparse matrix, words for a row, the table, and notes."""
 
-    blocks: Iterator[TableBlock]
+    blocks: Iterator[TableBlock] | Tensor
     place: Callable[[int], str]
     table: FeatureTable | None = None
     notes: tuple[str, ...] = ()
@@ -147,8 +154,13 @@ def _open_rows(
     progress: Progress,
 ) -> _Rows:
     """Open the features, without the column that the labels are."""
+    place = array_place(path)
     if path.suffix.lower() == ".npy":
-        return _Rows(_array_blocks(path, progress), array_place(path))
+        return _Rows(_array_blocks(read_array(path, mapped=True), progress), place)
+    if path.suffix.lower() == ".npz":
+        matrix = check_features(read_array(path), lambda _, row: place(row))
+        sparse = matrix.layout == torch.sparse_csr
+        return _Rows(matrix if sparse else _array_blocks(matrix.numpy(), progress), place)
     table, notes = open_features(path, node_column, columns, style), list[str]()
     kept = [column for column in table.chosen if table.table.names[column] != hidden]
     if len(kept) < len(table.chosen):
@@ -163,15 +175,26 @@ def _open_rows(
     return _Rows(table.blocks(progress), table.table.place, table, tuple(notes))
 
 
-def _array_blocks(path: Path, progress: Progress) -> Iterator[TableBlock]:
-    array = read_array(path, mapped=True)
+def _array_blocks(array: npt.NDArray[Any], progress: Progress) -> Iterator[TableBlock]:
     for start in range(0, len(array), tables.BLOCK_ROWS):
         yield TableBlock(start, [], array[start : start + tables.BLOCK_ROWS], [])
         progress(min(1.0, (start + tables.BLOCK_ROWS) / len(array)))
 
 
-def _write_features(folder: Path, rows: _Rows) -> tuple[npt.NDArray[Any] | None, MomentSums]:
-    """Write the rows as they come and return their ids (None: their position) and moments."""
+def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
+    """Write a sparse matrix and return its moments and how many values are stored."""
+    sums = MomentSums(matrix.shape[1])
+    sums.add(matrix)
+    matrix.crow_indices().numpy().tofile(folder / FEATURE_CROW)
+    matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / FEATURE_COLS)
+    matrix.values().numpy().tofile(folder / FEATURE_VALUES)
+    return sums, len(matrix.values())
+
+
+def _write_features(folder: Path, rows: _Rows) -> tuple[npt.NDArray[Any] | None, MomentSums, int | None]:
+    """Write the rows as they come; return their ids (None: their position), moments, and what is stored."""
+    if isinstance(rows.blocks, Tensor):
+        return None, *_write_sparse(folder, rows.blocks)
     sums: MomentSums | None = None
     ids: list[npt.NDArray[Any]] = []
     with (folder / "features.bin").open("wb") as file:
@@ -188,9 +211,9 @@ def _write_features(folder: Path, rows: _Rows) -> tuple[npt.NDArray[Any] | None,
             ids += block.ids
     assert sums is not None  # a file without rows was refused
     if not ids:
-        return None, sums
+        return None, sums, None
     check_once(one_kind(ids), rows.place)
-    return one_kind(ids), sums
+    return one_kind(ids), sums, None
 
 
 def _write_edges(
@@ -223,7 +246,8 @@ def _write_ids(folder: Path, ids: npt.NDArray[Any] | None) -> str:
 
 def _hash(folder: Path) -> str:
     digest = hashlib.sha256()
-    for name in ("features.bin", "crow.bin", "cols.bin", "weight.bin", LABELS, SPLITS):
+    features = ("features.bin", FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES)
+    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LABELS, SPLITS):
         path = folder / name
         if path.is_file():
             digest.update(name.encode())
