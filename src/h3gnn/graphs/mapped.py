@@ -200,23 +200,31 @@ class MappedGraph:
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
         path, found = self.folder / "ids.arrow", 0
-        try:
-            with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file)
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number)
-                    batch.validate(full=True)
-                    found += batch.num_rows
-                    yield batch.column(0)
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            IndexError,
-        ) as error:  # names that are no text, no column
-            raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+        for block in _id_arrays(path):
+            found += len(block)
+            yield block
         if found != self.num_nodes:
             raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
+
+
+def _id_arrays(path: Path) -> Iterator[Any]:
+    """Yield the ids of an Arrow file as Arrow arrays."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                batch.validate(full=True)
+                yield batch.column(0)
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # names that are no text, no column
+        raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+
+
+def read_ids(path: Path) -> Iterator[npt.NDArray[Any]]:
+    """Yield the ids of an Arrow file, whole numbers or texts, some at a time."""
+    return map(_listed, _id_arrays(path))
 
 
 def _listed(block: Any) -> npt.NDArray[Any]:
