@@ -125,7 +125,7 @@ def _read_numbers(features: FeatureTable, added: Callable[[Any], npt.NDArray[Any
     """Read a table of numbers, the quick way; None where it is something else."""
     table = features.table
     names = table.unique_names(features.chosen)
-    if not features.named and any(means_something_else(name) for name in names):
+    if not features.named and any(_means_something_else(name) for name in names):
         return None
     try:
         block = joined(features.blocks())
@@ -143,7 +143,7 @@ def _read_numbers(features: FeatureTable, added: Callable[[Any], npt.NDArray[Any
     return FeatureFile(block.numbers, block.ids[0], True, table.place, table.path, plan, names=told)
 
 
-def means_something_else(name: str) -> bool:
+def _means_something_else(name: str) -> bool:
     """Tell a name of ids, classes or splits, which are no features even where they are numbers."""
     lowered = name.lower()
     return (

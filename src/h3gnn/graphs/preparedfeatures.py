@@ -20,10 +20,10 @@ from h3gnn.graphs.arrays import array_place, read_array
 from h3gnn.graphs.buckets import index_type
 from h3gnn.graphs.checks import check_features
 from h3gnn.graphs.columns import Column
-from h3gnn.graphs.featurefile import means_something_else
 from h3gnn.graphs.featuretable import FeatureTable, open_features
+from h3gnn.graphs.kinds import LABEL_WORDS
 from h3gnn.graphs.mapped import FEATURE_COLS, FEATURE_CROW, FEATURE_VALUES, read_ids
-from h3gnn.graphs.names import one_kind
+from h3gnn.graphs.names import INDEX_NAMES, is_id_name, one_kind
 from h3gnn.graphs.plan import plain_plan
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.tables import Progress, Reached, TableBlock, check_once
@@ -77,7 +77,7 @@ def open_source(
     kept = [column for column in table.chosen if table.table.names[column] != hidden]
     if len(kept) < len(table.chosen):
         notes.append(f"{path.name}: {hidden} is no feature, since the labels are it")
-    odd = [name for name in table.table.unique_names(kept) if means_something_else(name)]
+    odd = _doubtful([table.table.names[column] for column in kept])
     if odd and not table.named:
         raise GraphError(
             f"{path}: the column {odd[0]} seems to hold ids or classes, which are no features; name those "
@@ -85,6 +85,17 @@ def open_source(
         )
     table = replace(table, chosen=kept)
     return FeatureSource(partial(table.blocks, progress), table.table.place, table, tuple(notes))
+
+
+def _doubtful(names: Sequence[str]) -> list[str]:
+    """Return names of ids and classes, which no feature should have; y beside x is a coordinate."""
+    lowered = [name.lower() for name in names]
+    classes = LABEL_WORDS - ({"y"} if "x" in lowered else set())
+    return [
+        name
+        for name, low in zip(names, lowered, strict=True)
+        if low in INDEX_NAMES or low in classes or is_id_name(name)
+    ]
 
 
 def _array_blocks(array: npt.NDArray[Any], progress: Progress, begin: Reached | None) -> Iterator[TableBlock]:
