@@ -281,7 +281,7 @@ class Table:
         unique = len(set(self.names)) == len(self.names)
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
-            file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
             check_parquet(self.path, file, wanted)
             groups, done = _groups_from(file.metadata, skipped)
             batches = file.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=names)
