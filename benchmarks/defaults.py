@@ -100,8 +100,10 @@ def score(graph: Graph, settings: dict[str, Any], device: str, seeds: int = 1) -
     assert graph.labels is not None
     where = pick_device(device)
     judge = RidgeValidation(graph.labels, *splits_of(graph), where)
+    first = settings.get("random_state", 0)
     fitted = [
-        H3GNN(**{**settings, "device": device, "random_state": seed}).fit(graph) for seed in range(seeds)
+        H3GNN(**{**settings, "device": device, "random_state": first + seed}).fit(graph)
+        for seed in range(seeds)
     ]
     embeddings = torch.stack([torch.from_numpy(model.embedding_) for model in fitted])
     each = 100 * judge.accuracies(embeddings.to(where)).double().mean(dim=0)

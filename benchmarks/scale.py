@@ -1,10 +1,14 @@
-"""Time and memory as a graph grows: `python -m benchmarks.scale [--json] [--table]`.
+"""Time and memory as a graph grows: `python -m benchmarks.scale [--json] [--table] [--commands]`.
 
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
 memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
 implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
 bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one.
+
+`--commands --nodes N --edges E` begins with Parquet tables of a random graph and runs `h3gnn prepare`, `fit`
+and `embed` as a person would, each a process: its seconds, its peak memory, and the peak of what is its own,
+without the pages of mapped files, which the system may drop. `--folder` is where all files go.
 """
 
 from __future__ import annotations
@@ -161,6 +165,73 @@ def in_child(mode: str, folder: Path, epochs: int = 1, *, embeddings: bool = Tru
     return measured
 
 
+def write_tables(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
+    """Write a random graph as `edges.parquet` and `features.parquet`, a block at a time; ids are numbers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.default_rng(seed)
+    names = [f"f{column}" for column in range(FEATURES)]
+    kinds = pa.schema([("id", pa.int64()), *((name, pa.float32()) for name in names)])
+    with pq.ParquetWriter(folder / "features.parquet", kinds) as file:
+        for start in range(0, nodes, 1 << 16):
+            ids = np.arange(start, min(start + (1 << 16), nodes))
+            rows = random.standard_normal((FEATURES, len(ids)), dtype=np.float32)
+            file.write_table(pa.table([ids, *rows], schema=kinds))
+    kinds = pa.schema([("source", pa.int64()), ("target", pa.int64())])
+    with pq.ParquetWriter(folder / "edges.parquet", kinds) as file:
+        for start in range(0, edges, 1 << 20):
+            ends = random.integers(0, nodes, (2, min(1 << 20, edges - start)))
+            file.write_table(pa.table([*ends], schema=kinds))
+
+
+def run_commands(folder: Path, nodes: int, edges: int, epochs: int) -> dict[str, Any]:
+    """Prepare, fit and embed a graph in Parquet by the commands; return seconds and memory of each."""
+    write_tables(folder, nodes, edges)
+    how = ["--preset", "single", "--channels", CHANNELS, "--batch-size", BATCH, "--epochs", epochs]
+    how += ["--fan-out", ",".join(map(str, FAN_OUT)), "--device", "cpu", "--set", "lr_warmup=0"]
+    tables = ["--edges", folder / "edges.parquet", "--features", folder / "features.parquet"]
+    commands = {
+        "prepare": [*tables, "--out", folder / "graph"],
+        "fit": [folder / "graph", "--out", folder / "run", *how],
+        "embed": [folder / "run", "--out", folder / "embeddings.parquet", "--device", "cpu"],
+    }
+    result: dict[str, Any] = {"nodes": nodes, "edges": edges, "epochs": epochs}
+    for name, given in commands.items():
+        result[name] = watched([sys.executable, "-m", "h3gnn", name, *map(str, given)], folder)
+        print(json.dumps({name: result[name]}), file=sys.stderr, flush=True)
+        if "error" in result[name]:
+            break
+    return result
+
+
+def watched(command: list[str], temporary: Path) -> dict[str, Any]:
+    """Run a command, and look at its memory twice a second; its temporary files go into a folder."""
+    start, own, error = time.perf_counter(), 0, temporary / "stderr.txt"
+    with error.open("w") as told:
+        surroundings = {**os.environ, "TMPDIR": str(temporary)}
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=surroundings)
+        ended = 0
+        while not ended:
+            own = max(own, _own_kilobytes(process.pid))
+            time.sleep(0.5)
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    figures = {"seconds": round(time.perf_counter() - start, 1), "own_mb": round(own / 1024)}
+    if process.returncode:
+        return {**figures, "error": (error.read_text().strip().splitlines() or ["killed"])[-1]}
+    return {**figures, "peak_mb": round(used.ru_maxrss / 1024)}
+
+
+def _own_kilobytes(process: int) -> int:
+    """Return the resident memory of a process without the pages of files."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+
+
 def measure(nodes: int, edges: int, *, plain: bool = True, epochs: int = 1) -> dict[str, Any]:
     """Return the figures of one size, with the plain version's where it fits into this machine."""
     with tempfile.TemporaryDirectory(prefix="h3gnn-scale-") as name:
@@ -252,8 +323,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--largest", type=int, default=10**7)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--commands", action="store_true", help="prepare, fit and embed, from Parquet")
     parser.add_argument("--child", choices=("batches", "plain"), help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help="with --commands: where files go, and are removed")
     parser.add_argument("--no-embeddings", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child == "batches":
@@ -261,6 +333,11 @@ def main() -> None:
         return
     if given.child == "plain":
         print(json.dumps(run_plain(given.folder)))
+        return
+    if given.commands:
+        with tempfile.TemporaryDirectory(prefix="h3gnn-scale-", dir=given.folder) as name:
+            found = run_commands(Path(name), given.nodes, given.edges, given.epochs)
+        print(json.dumps({"machine": machine(), **found}, indent=2))
         return
     rows = table(given.largest) if given.table else [measure(given.nodes, given.edges, epochs=given.epochs)]
     result: dict[str, Any] = {"machine": machine()} | ({"rows": rows} if given.table else rows[0])

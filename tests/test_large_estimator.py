@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 
 from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
+from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.graphs.mapped import MappedFeatures, MappedGraph, open_mapped
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.step import MaskStrategy, Step
@@ -50,6 +53,103 @@ def test_files_and_memory_give_the_same_model(
     np.testing.assert_allclose(outside.history_["loss"], inside.history_["loss"], rtol=1e-4)
 
 
+def test_the_default_committee_is_read_out_alike_from_files(
+    small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns on one scale, and smoothed as strongly as the features of like neighbours ask."""
+    hears = torch.eye(100).index_put_(tuple(small_mixed.edge_index), torch.ones(1), accumulate=True)
+    alike = hears @ hears @ torch.randn(100, 12, generator=torch.Generator().manual_seed(0))
+    small_mixed = replace(small_mixed, features=alike)
+    monkeypatch.setattr("h3gnn.training.piecewise.CHUNK", 7)
+    settings = {**QUICK, "n_models": 4, "smoothing": "auto", "tokens": True}
+    inside = H3GNN(**settings).fit(small_mixed)
+    outside = H3GNN(**settings).fit(prepared(small_mixed, tmp_path))
+    assert outside.smoothing_ == inside.smoothing_ > 0
+    np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
+    with outside.embedding_rows() as rows:
+        np.testing.assert_array_equal(rows, joined(outside))
+    few = outside.set_params(memory="1KB")  # arrays over all nodes in files
+    np.testing.assert_allclose(joined(few), inside.embedding_, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_sparse_features_in_files_train_as_in_memory(small_mixed: Graph, tmp_path: Path, words: bool) -> None:
+    """Zeros and ones stay as they are; counts are scaled by rows."""
+    stored: Any = sp.random(100, 80, 0.05, "csr", random_state=0)
+    stored.data = np.ones_like(stored.data) if words else 1 + np.round(9 * stored.data)
+    sp.save_npz(tmp_path / "f.npz", stored)
+    source, target = small_mixed.edge_index.numpy()
+    pd.DataFrame({"source": source, "target": target}).to_csv(tmp_path / "e.csv", index=False)
+    graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.npz")
+    mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.npz", tmp_path / "graph")
+    assert isinstance(mapped.features, MappedFeatures)
+    torch.testing.assert_close(
+        mapped.features[np.array([7, 0, 7])].to_dense(), graph.dense_features()[[7, 0, 7]]
+    )
+    inside, outside = (H3GNN.from_preset("single", **QUICK).fit(one) for one in (graph, mapped))
+    assert outside.scaler_.kind == inside.scaler_.kind == ("none" if words else "rows")
+    np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
+    wide = np.fromfile(mapped.folder / "feature-cols.bin", dtype=np.int32)
+    (wide + 80).tofile(mapped.folder / "feature-cols.bin")
+    with pytest.raises(InputError, match=r"feature-cols.bin is damaged"):
+        H3GNN.from_preset("single", **QUICK).fit(open_mapped(mapped.folder))
+
+
+def as_tables(graph: Graph, folder: Path, names: list[str], order: list[int]) -> tuple[Path, Path]:
+    """The tables of a graph, its feature columns in some order."""
+    folder.mkdir()
+    ids = np.array(names)
+    source, target = graph.edge_index.numpy()
+    columns = {f"f{i}": graph.dense_features()[:, i].numpy() for i in order}
+    pd.DataFrame({"source": ids[source], "target": ids[target]}).to_csv(folder / "e.csv", index=False)
+    pd.DataFrame({"id": ids, **columns}).to_csv(folder / "f.csv", index=False)
+    return folder / "e.csv", folder / "f.csv"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"edge_weights": "learned"}, {"objective": ["teacher", "edges"]}], ids=str
+)
+def test_another_graph_in_files_is_embedded_as_in_memory(
+    small_mixed: Graph, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Half of its nodes are known, half of its edges too, and its columns stand in another order."""
+    nodes, width = small_mixed.num_nodes, small_mixed.num_features
+    names = [f"n{i}" for i in range(nodes)]
+    fitted = as_tables(small_mixed, tmp_path / "a", names, list(range(width)))
+    changed = replace(small_mixed, edge_index=small_mixed.edge_index[:, ::2])
+    strange = [name if i % 2 else f"new {i}" for i, name in enumerate(names)]
+    other = as_tables(changed, tmp_path / "b", strange, list(range(width))[::-1])
+    in_memory = [read_graph(edges, features=features) for edges, features in (fitted, other)]
+    in_files = [prepare_graph(*one, one[0].parent / "graph") for one in (fitted, other)]
+    how = {**QUICK, "n_models": 2, "edge_rate": 30.0, "smoothing": 0.4, **settings}
+    inside, outside = H3GNN(**how).fit(in_memory[0]), H3GNN(**how).fit(in_files[0])
+    wanted = inside.transform(in_memory[1])
+    for model in (inside, outside):
+        np.testing.assert_allclose(
+            np.concatenate(list(model.embedding_chunks(in_files[1]))), wanted, atol=2e-5
+        )
+    np.testing.assert_allclose(outside.transform(in_memory[1]), wanted, atol=2e-5)
+    assert np.abs(wanted - inside.embedding_).max() > 0.1
+
+
+def test_a_graph_in_files_with_other_columns_is_refused(small_mixed: Graph, tmp_path: Path) -> None:
+    names = [f"n{i}" for i in range(small_mixed.num_nodes)]
+    fitted, fewer = (
+        prepare_graph(
+            *as_tables(small_mixed, tmp_path / name, names, list(range(count))), tmp_path / f"g{name}"
+        )
+        for name, count in (("a", 5), ("b", 4))
+    )
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}).fit(fitted)
+    with pytest.raises(InputError, match="'f4' is missing"):
+        next(model.embedding_chunks(fewer))
+    mixed = pd.DataFrame({"colour": ["red", "blue"] * 50, "f": np.arange(100.0)})
+    encoded = H3GNN.from_preset("single", **{**QUICK, "epochs": 0})
+    encoded.fit(mixed, edge_index=small_mixed.edge_index.numpy())
+    with pytest.raises(InputError, match="prepare both"):
+        next(encoded.embedding_chunks(fitted))
+
+
 def test_edge_state_in_files_changes_nothing(small_mixed: Graph) -> None:
     plain = H3GNN.from_preset("single", **QUICK).fit(small_mixed)
     on_disk = H3GNN.from_preset("single", **QUICK, memory="1KB").fit(small_mixed)
@@ -80,8 +180,10 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
     again = H3GNN.load(tmp_path / "run")
     np.testing.assert_array_equal(joined(again), joined(model))
     assert not any("features" in path.name for path in (tmp_path / "run").iterdir())
-    with pytest.raises(InputError, match="embedding_chunks"):
-        again.transform(small_mixed)
+    with pytest.raises(InputError, match=r"use embedding_chunks\(graph\)"):
+        again.transform(model.graph_)
+    with pytest.raises(InputError, match="needs the graph in memory"):
+        again.transform(small_mixed.features)
     with pytest.raises(InputError, match="attention"):
         again.attention()
     other = torch.randn(small_mixed.num_nodes, 3)
@@ -103,7 +205,7 @@ def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
     at_a_time: int,
     smoothing: float,
 ) -> None:
-    monkeypatch.setattr("h3gnn.estimator.INFERENCE_CHUNK", 7)
+    monkeypatch.setattr("h3gnn.estimator.CHUNK", 7)
     model = H3GNN.from_preset("single", **{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(
         small_mixed
     )

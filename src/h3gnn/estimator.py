@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numbers
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,15 +29,25 @@ from h3gnn.encoder.readout import Columns, Smoother, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
-from h3gnn.graphs.graph import Graph, match_nodes, match_rows
+from h3gnn.graphs.graph import Graph, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_target
-from h3gnn.graphs.plan import check_same_plan
-from h3gnn.graphs.scaling import FeatureScaler
+from h3gnn.graphs.plan import check_as_is, check_same_plan
+from h3gnn.graphs.scaling import FeatureScaler, MomentSums
 from h3gnn.graphs.structural import is_structural
-from h3gnn.inputs import NO_EDGE, by_name, check_own_rows, named_rows, read_input, read_rows, take_columns
-from h3gnn.intake import Intake, rows_of, steps_of
+from h3gnn.inputs import (
+    NO_EDGE,
+    by_name,
+    check_own_rows,
+    named_rows,
+    order_of,
+    read_input,
+    read_rows,
+    take_columns,
+)
+from h3gnn.intake import Intake, match_anywhere, rows_of, steps_of
+from h3gnn.memory import check_room
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -57,10 +67,10 @@ from h3gnn.training.models import (
     default_chunk,
     derive_seeds,
     edge_files,
-    files_in,
     train_models,
 )
 from h3gnn.training.objectives import OBJECTIVES, deal
+from h3gnn.training.piecewise import CHUNK, PiecewiseEmbedding, own_scale
 from h3gnn.training.resources import (
     Size,
     check_fits,
@@ -70,9 +80,6 @@ from h3gnn.training.resources import (
     pick_group,
     use_bfloat16,
 )
-
-INFERENCE_CHUNK = 16_384
-"""So many nodes are embedded at a time, where memory is bounded."""
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -384,7 +391,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _take_in(self, graph: Graph | MappedGraph) -> None:
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
-        self.__dict__.pop("embedding_", None)  # of an earlier fit
+        for learned in ("embedding_", "columns_"):  # of an earlier fit
+            self.__dict__.pop(learned, None)
         Shape.of(self.get_params()).check_room(graph.num_features, 1)
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         self.scaler_, self.support_ = self._intake.scaler(graph), self._intake.support(graph)
@@ -394,16 +402,30 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.members_ = deal(self.objective, self.n_models)
         self.smoothing_ = self._pick_smoothing()
 
-    def embedding_chunks(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the fitted graph's embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
+    def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield an embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
 
         A graph in files has no `embedding_`: this is how its embedding is had.
+
+        Args:
+            graph: another graph in files, with the columns of the fitted one, which is the default. As in
+                `transform`, an edge that was fitted keeps its learned weight.
         """
         check_is_fitted(self, "encoder_")
-        if isinstance(self.graph_, Graph):
-            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // INFERENCE_CHUNK))
+        if graph is None and isinstance(self.graph_, Graph):
+            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // CHUNK))
         else:
-            yield from self._chunks_in_files()
+            yield from self._piecewise(graph).chunks()
+
+    @contextmanager
+    def embedding_rows(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Give the fitted graph's embedding as one array; past half of memory it lies in a temporary file."""
+        check_is_fitted(self, "encoder_")
+        if isinstance(self.graph_, Graph):
+            yield self.embedding_
+            return
+        with self._piecewise(None).rows() as rows:
+            yield rows
 
     def transform(self, X: Any, *, edge_index: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -416,12 +438,15 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         are embedded where they are those of the fitted graph, or where the model was fitted without edges.
         """
         check_is_fitted(self)
-        if isinstance(X, MappedGraph) or isinstance(self.graph_, MappedGraph):
-            raise InputError("a graph in files is embedded in chunks: use embedding_chunks()")
+        if isinstance(X, MappedGraph):
+            raise InputError("a graph in files is embedded in chunks: use embedding_chunks(graph)")
         if edge_index is None and not is_graph(X):
+            self._check_in_memory()
             return self._transform_table(X)
         graph = as_graph(X, edge_index, plan=self.graph_.plan)
         check_kind(self.graph_, graph)
+        if isinstance(self.graph_, MappedGraph):
+            check_as_is(graph.plan)
         check_same_plan(self.graph_.plan, graph.plan)
         graph = graph if is_structural(graph) else by_name(self.graph_, graph)
         return named_rows(self, self._transform_graph(graph), graph, X)
@@ -432,7 +457,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if is_structural(graph):
             graph, same = in_terms_of(self.graph_, graph)
         else:
-            same = match_nodes(self.graph_, graph)
+            same = match_anywhere(self.graph_, graph)
         support = self._intake.support(graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
@@ -534,7 +559,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _check_in_memory(self) -> None:
         check_is_fitted(self)
         if isinstance(self.graph_, MappedGraph):
-            raise InputError("this needs the graph in memory, and the fitted one lies in files: fit it there")
+            raise InputError("this needs the graph in memory, and the fitted one lies in files")
 
     def _by_model(self) -> npt.NDArray[np.float32]:
         found: npt.NDArray[np.float32] = self.embedding_.reshape(len(self.embedding_), self.n_models, -1)
@@ -752,31 +777,64 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return len(set(self.members_)) > 1
 
     def _scaled(self, rows: Tensor) -> Tensor:
-        return rows if self.columns_ is None else self.columns_(rows)
+        columns = self._fitted_columns()
+        return rows if columns is None else columns(rows)
 
-    def _layers(self, allocate: Allocate | None = None) -> LayerwiseEncoder:
+    def _fitted_columns(self) -> Columns | None:
+        """Return the scale of the fitted embedding's columns; that of a graph in files is learned when asked.
+
+        None where one objective alone leaves the columns as they are.
+        """
+        if not hasattr(self, "columns_"):
+            self.columns_ = None
+            if self._is_committee():
+                sums = MomentSums(self._n_features_out)
+                for piece in self._piecewise(None).encode(None):
+                    sums.add(piece.cpu())
+                self.columns_ = Columns.of_moments(sums.mean, sums.squares / sums.rows)
+        return self.columns_
+
+    def _layers(
+        self, allocate: Allocate | None = None, rows: GraphRows | None = None, weights: Tensor | None = None
+    ) -> LayerwiseEncoder:
         encoder = self.encoder_.to(pick_device(self.device)).eval()
-        return LayerwiseEncoder(encoder, self._rows_anywhere(), None, INFERENCE_CHUNK, allocate)
+        return LayerwiseEncoder(encoder, rows or self._rows_anywhere(), weights, CHUNK, allocate)
 
-    def _chunks_in_files(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the embedding of a graph in files, read out, some nodes at a time."""
-        nodes, width, budget = self.graph_.num_nodes, self._n_features_out, self._budget()
-        with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
-            allocate = files_in(Path(folder)) if 4 * nodes * width > budget // 2 else None
-            chunks = (joined(piece).cpu() for piece in self._layers(allocate).chunks(with_tokens=self.tokens))
-            if not self._is_committee() and not self.smoothing_:
-                yield from map(_as_array, chunks)
-                return
-            make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
-            rows, first = make("embedding", (nodes, width), torch.float32), 0
-            for chunk in chunks:
-                rows[first : first + len(chunk)] = chunk
-                first += len(chunk)
-            smoother = self._smoother(self.graph_)
-            for columns in torch.split(rows, max(1, budget // (32 * nodes)), dim=1):
-                scaled = Columns.of(columns)(columns) if self._is_committee() else columns.clone()
-                columns.copy_(smoother(scaled))
-            yield from map(_as_array, torch.split(rows, INFERENCE_CHUNK))
+    def _piecewise(self, graph: MappedGraph | None) -> PiecewiseEmbedding:
+        """Return what embeds the fitted graph, or another one in files, piece by piece."""
+        if graph is None or graph.provenance.sha256 == self.graph_.provenance.sha256:
+            asked, rows, weights, scale = self.graph_, self._rows_anywhere(), None, own_scale
+        else:
+            asked, (rows, weights), scale = graph, self._taken_in(graph), self._on_fitted_scale
+
+        def encode(allocate: Allocate | None) -> Iterator[Tensor]:
+            yield from map(joined, self._layers(allocate, rows, weights).chunks(with_tokens=self.tokens))
+
+        return PiecewiseEmbedding(
+            encode,
+            asked.num_nodes,
+            self._n_features_out,
+            self._budget(),
+            scale if self._is_committee() else None,
+            self._smoother(asked),
+        )
+
+    def _taken_in(self, graph: MappedGraph) -> tuple[GraphRows, Tensor | None]:
+        """Return another graph in files as the fitted encoder reads it, and weights of learned edges."""
+        check_kind(self.graph_, graph)
+        check_as_is(self.graph_.plan)
+        support = self._intake.support(graph)
+        rows = rows_of(graph, self.scaler_, support, order_of(self.graph_, graph))
+        if not self.encoder_.edges.learns:
+            return rows, None
+        check_room(8 * (self.n_models + 4) * support.entries, f"learned weights of {support.entries:,} edges")
+        same = match_anywhere(self.graph_, graph)
+        return rows, carry_weights(self.encoder_, self.support_, support, same)
+
+    def _on_fitted_scale(self, rows: Tensor, columns: slice) -> Tensor:
+        fitted = self._fitted_columns()
+        assert fitted is not None
+        return Columns(fitted.mean[columns], fitted.spread[columns])(rows)
 
     def _read_out_of(self, snapshots: Snapshots | None, device: torch.device) -> Snapshots | None:
         """Let snapshots be read out as a fitted embedding is."""

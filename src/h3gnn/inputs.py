@@ -129,8 +129,14 @@ def _listed(names: list[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def by_name(fitted: Graph, graph: Graph) -> Graph:
-    """Return a new graph with its feature columns in the order of the fitted one's.
+def by_name(fitted: Graph | MappedGraph, graph: Graph) -> Graph:
+    """Return a new graph with its feature columns in the order of the fitted one's."""
+    order = order_of(fitted, graph)
+    return graph if order is None else with_columns(graph, order, fitted.feature_names)
+
+
+def order_of(fitted: Graph | MappedGraph, graph: Graph | MappedGraph) -> list[int] | None:
+    """Return where each fitted column stands in a new graph; None where all stand in their places.
 
     Columns without names are known by their places, which is said aloud where the other side has names.
     """
@@ -138,16 +144,15 @@ def by_name(fitted: Graph, graph: Graph) -> Graph:
         positions = counted(fitted.num_features), counted(graph.num_features)
         names = fitted.feature_names or positions[0], graph.feature_names or positions[1]
         if graph.feature_names and (fitted.feature_names or set(names[0]) == set(names[1])):
-            order = column_order(*names)
-            return graph if order is None else with_columns(graph, order, fitted.feature_names)
+            return column_order(*names)
         has, had = ("has", "without") if graph.feature_names else ("does not have valid", "with")
-        warnings.warn(f"X {has} feature names, but H3GNN was fitted {had} feature names", stacklevel=3)
+        warnings.warn(f"X {has} feature names, but H3GNN was fitted {had} feature names", stacklevel=4)
     if graph.num_features != fitted.num_features:
         raise GraphError(
             f"X has {graph.num_features} features, but H3GNN is expecting {fitted.num_features} features "
             "as input"
         )
-    return graph
+    return None
 
 
 def check_own_rows(fitted: Graph, rows: Graph) -> None:

@@ -5,16 +5,19 @@ Here, and not where it is used, does it matter whether a graph lies in memory or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from h3gnn.encoder import Support, build_support
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.graph import Graph, match_nodes
+from h3gnn.graphs.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.names import find_ids
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.models import FromSettings
@@ -60,11 +63,41 @@ class Intake(FromSettings):
         return rows_of(graph, self.scaler(graph), self.support(graph))
 
 
-def rows_of(graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support) -> GraphRows:
-    """Return a graph as rows that are read on demand, with a scale and a support that are there already."""
+def rows_of(
+    graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support, order: list[int] | None = None
+) -> GraphRows:
+    """Return a graph as rows that are read on demand, with a scale and a support that are there already.
+
+    The columns of a graph in files may be read in another order.
+    """
     if isinstance(graph, MappedGraph):
-        return GraphRows(feature_rows(graph, scaler), support, graph.num_features)
+        return GraphRows(feature_rows(graph, scaler, order), support, graph.num_features)
     return rows_in_memory(scaler(graph.features), support)
+
+
+def match_anywhere(known: Graph | MappedGraph, other: Graph | MappedGraph) -> Tensor:
+    """Return what `match_nodes` does, of graphs in memory or in files."""
+    if isinstance(known, Graph) and isinstance(other, Graph):
+        return match_nodes(known, other)
+    if known.has_ids and other.has_ids:
+        return torch.from_numpy(find_ids(other.node_ids, known.node_ids))
+    same, nodes = torch.full((other.num_nodes,), -1), min(known.num_nodes, other.num_nodes)
+    if known.num_features != other.num_features:
+        return same
+    both = [_plain_rows(graph) for graph in (known, other)]
+    for block in torch.split(torch.arange(nodes), ROWS_AT_A_TIME):
+        ours, theirs = (read(block) for read in both)
+        same[block] = torch.where((ours == theirs).all(dim=1), block, -1)
+    return same
+
+
+def _plain_rows(graph: Graph | MappedGraph) -> Callable[[Tensor], Tensor]:
+    """Return a reader of dense features as the data has them."""
+    if isinstance(graph, MappedGraph):
+        read = feature_rows(graph, FeatureScaler("none"))
+        return lambda nodes: read(nodes).to_dense()
+    dense = graph.dense_features()
+    return lambda nodes: dense[nodes]
 
 
 def steps_of(graph: Graph | MappedGraph, kind: str, device: torch.device | None = None) -> StepMatrix:

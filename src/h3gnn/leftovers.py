@@ -72,6 +72,19 @@ def _remove_if_left(path: Path) -> bool:
         os.close(handle)
 
 
+def is_held(handle: int) -> bool:
+    """Lock an open folder, and tell whether another process holds it; not so where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
 def _lock(handle: int) -> bool:
     """Lock an open file or folder; False where another process holds it, or the system has no locks."""
     with contextlib.suppress(ImportError, OSError):

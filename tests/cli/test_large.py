@@ -88,7 +88,37 @@ def test_a_memory_budget_changes_nothing_but_the_memory(files: Path) -> None:
     assert "--batch-size" in refused.stderr
 
 
+def test_labels_of_a_graph_in_files_score_and_teach_as_in_memory(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from h3gnn.cli.app import app
+
+    monkeypatch.chdir(files)
+    tables = ("--edges", "e.csv", "--features", "f.csv", "--labels", "l.csv")
+    classes = ["left" if i % 3 else "right" for i in range(200)]
+    pd.DataFrame({"id": [f"n{i}" for i in range(200)], "side": classes}).to_csv("l.csv", index=False)
+    pd.read_csv("l.csv")[:90].to_csv("few.csv", index=False)
+    for command in (
+        ("prepare", *tables, "--out", "labelled"),
+        ("fit", "labelled", "--out", "outside", *EXACT),
+        ("fit", *tables, "--out", "inside", *EXACT),
+    ):
+        app([*command], standalone_mode=False)
+    scores, said = [], []
+    for run_folder in ("outside", "inside"):
+        capsys.readouterr()
+        app(["evaluate", run_folder, "--no-clusters", "--json"], standalone_mode=False)
+        scores.append(json.loads(capsys.readouterr().out)["probe"]["validation"])
+        out = f"{run_folder}.csv"
+        app(["predict", run_folder, "--labels", "few.csv", "--out", out], standalone_mode=False)
+        said.append(pd.read_csv(out))
+    np.testing.assert_allclose(scores[0], scores[1], atol=0.04)  # one node of a split, at a border
+    assert said[0]["node"].tolist() == said[1]["node"].tolist() == [f"n{i}" for i in range(90, 200)]
+    np.testing.assert_allclose(said[0]["p_left"], said[1]["p_left"], atol=1e-3)
+
+
 BAD = {
+    "labels of a folder": (("graph", "--batch-size", "9", "--labels", "l.csv"), "h3gnn prepare --labels"),
     "fit alone reads files": (("graph", "--batch-size", "9", "--edges", "e.csv"), "not both"),
     "no batch size": (("graph",), "--batch-size"),
     "csv of a graph in files": (("graph", "--batch-size", "9", "--embeddings", "x.csv"), ".parquet"),
@@ -140,7 +170,7 @@ def test_two_processes_give_the_result_of_one(files: Path, source: str) -> None:
 def test_other_commands_say_that_they_do_not_read_files(files: Path) -> None:
     done = run("inspect", "graph", cwd=files)
     assert done.returncode == 2
-    assert "`h3gnn fit` alone reads" in done.stderr
+    assert "this needs a graph in memory" in done.stderr
 
 
 def test_several_processes_need_batches(files: Path) -> None:

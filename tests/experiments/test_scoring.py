@@ -104,8 +104,8 @@ def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
     monkeypatch.setattr(scoring, "DIRECTED_BY", 20)
     few = as_compared(rows)
     assert few.shape == (50, 3)  # the rows lie in three dimensions
-    apart = [np.linalg.norm(one[:, None] - one[None], axis=2) for one in (rows, few)]
-    np.testing.assert_allclose(*apart, atol=1e-4)
+    before, after = (np.linalg.norm(one[:, None] - one[None], axis=2) for one in (rows, few))
+    np.testing.assert_allclose(before, after, atol=1e-4)
     narrow = rows[:, :4]
     assert as_compared(narrow) is narrow
 

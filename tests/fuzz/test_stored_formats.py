@@ -197,7 +197,7 @@ class Tables(Format):
 
 def read_prepared(folder: Path) -> object:
     graph = open_mapped(folder)
-    list(graph.node_ids())
+    list(graph.id_blocks())
     return support_rows(graph, undirected=True, self_loops=True)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from h3gnn.encoder import build_support
 from h3gnn.errors import GraphError
 from h3gnn.graphs import buckets, opening, tables
+from h3gnn.graphs.featuretable import open_features
 from h3gnn.graphs.files import read_graph
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph, feature_rows, open_mapped, support_rows
+from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
 from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
 
@@ -43,7 +45,7 @@ def assert_same(mapped: MappedGraph, graph: Graph) -> None:
     assert (mapped.rows.weight is None) == (graph.edge_weight is None)
     if mapped.rows.weight is not None and graph.edge_weight is not None:
         np.testing.assert_allclose(mapped.rows.weight, graph.edge_weight.numpy())
-    assert np.concatenate([one.to_pylist() for one in mapped.node_ids()]).tolist() == graph.node_ids.tolist()
+    assert mapped.node_ids.tolist() == graph.node_ids.tolist()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -139,6 +141,63 @@ def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> No
     torch.testing.assert_close(feature_rows(mapped, scaler)(torch.tensor([3, 1])), whole[[3, 1]])
 
 
+def test_labels_and_splits_are_those_of_the_graph_in_memory(tmp_path: Path) -> None:
+    write(tmp_path, ["a", "b", "c", "d"], [(0, 1), (3, 2)], None)
+    (tmp_path / "l.csv").write_text("id,kind,split\nd,cat,test\na,dog,train\nb,cat,val\n")
+    parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"
+    mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
+    graph = read_graph(parts[0], features=parts[1], labels=labels)
+    assert mapped.class_names == graph.class_names == ("cat", "dog")
+    assert mapped.feature_names == graph.feature_names
+    assert mapped.labels is not None
+    assert mapped.labels.tolist() == [1, 0, -1, 0]
+    assert mapped.masks is not None
+    assert graph.train_mask is not None
+    wanted = (graph.train_mask, graph.val_mask, graph.test_mask)
+    assert [one.tolist() for one in mapped.masks] == [one.tolist() for one in wanted if one is not None]
+    nodes, labelled = labelled_nodes(mapped)
+    assert nodes.tolist() == [0, 1, 3]
+    assert labelled.node_ids.tolist() == ["a", "b", "d"]
+    assert mapped.provenance.sha256 != prepare_graph(*parts, tmp_path / "bare").provenance.sha256
+    with pytest.raises(GraphError, match="has no labels"):
+        labelled_nodes(open_mapped(tmp_path / "bare"))
+
+
+def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
+    ids = list(range(40))
+    write(tmp_path, ids, [(0, 1), (3, 2)], None)
+    classes = pd.DataFrame({"id": ids[::-1], "label": [i % 3 if i % 5 else None for i in ids]})
+    classes.to_csv(tmp_path / "l.csv", index=False)
+    parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"
+    mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
+    graph = with_splits(read_graph(parts[0], features=parts[1], labels=labels))
+    assert mapped.num_splits == graph.num_splits == 10
+    assert mapped.masks is not None
+    for ours, wanted in zip(mapped.masks, (graph.train_mask, graph.val_mask, graph.test_mask), strict=True):
+        assert wanted is not None
+        torch.testing.assert_close(ours, wanted)
+    assert mapped.provenance.mended[-1] == graph.provenance.mended[-1]
+
+
+def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, ["a", "b"], [(0, 1)], None)
+    parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"
+    labels.write_text("id,f0\na,cat\nz,dog\n")
+    with pytest.raises(GraphError, match=r"l.csv, line 3: node 'z' is unknown; it is not in .*f.csv"):
+        prepare_graph(*parts, tmp_path / "out", labels=labels)
+    labels.write_text("id,f0\na,cat\nb,dog\n")
+    mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
+    assert mapped.feature_names == ("f1", "f2")
+    assert mapped.provenance.mended[0] == "f.csv: f0 is no feature, since the labels are it"
+    np.array([0, 2], dtype=np.int32).tofile(tmp_path / "out" / "labels.bin")
+    with pytest.raises(GraphError, match=r"labels.bin is damaged"):
+        _ = open_mapped(tmp_path / "out").labels
+    parts[1].write_text("id,label,f\na,1,2\nb,0,3\n")
+    with pytest.raises(GraphError, match="the column label seems to hold ids or classes"):
+        prepare_graph(*parts, tmp_path / "out")
+    assert prepare_graph(*parts, tmp_path / "out", feature_columns=["f"]).num_features == 1
+
+
 BAD: dict[str, tuple[str, str | bytes, str]] = {
     "stranger": (
         "e.csv",
@@ -227,4 +286,18 @@ def test_ids_under_a_name_that_is_no_text_are_refused(tmp_path: Path) -> None:
     name = pa.ipc.open_file(path).schema.names[0].encode()
     path.write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
     with pytest.raises(GraphError, match=r"ids\.arrow is damaged"):
-        list(open_mapped(tmp_path / "graph").node_ids())
+        list(open_mapped(tmp_path / "graph").id_blocks())
+
+
+def test_reading_parquet_holds_no_more_than_some_groups_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buffers that are read ahead would stay until the file is closed."""
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 1000)
+    values = np.random.default_rng(0).normal(size=(40_000, 16))
+    table = pa.table({"id": np.arange(40_000), **{f"f{i}": values[:, i] for i in range(16)}})
+    pa.parquet.write_table(table, tmp_path / "f.parquet", row_group_size=1000)
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in open_features(tmp_path / "f.parquet", None, None, {}).blocks():
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 0 < most < 0.3 * values.nbytes

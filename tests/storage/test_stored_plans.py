@@ -51,8 +51,8 @@ def test_an_unfinished_run_keeps_the_plan(tmp_path: Path) -> None:
     begin_run(tmp_path, Run(H3GNN(**TINY).get_params(), graph, Checkpoints(tmp_path / "checkpoints"), None))
     back = read_run(tmp_path).graph
     assert graph.plan is not None
-    assert back.plan is not None  # type: ignore[union-attr]
-    assert back.plan.as_dict() == graph.plan.as_dict()  # type: ignore[union-attr]
+    assert back.plan is not None
+    assert back.plan.as_dict() == graph.plan.as_dict()
     assert back.feature_names == graph.feature_names
 
 

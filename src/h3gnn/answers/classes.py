@@ -15,6 +15,7 @@ from h3gnn.answers.heldout import Scores, score_held_out
 from h3gnn.answers.prediction import Decision, NodePredictor, Rule, check_labels
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.strangers import check_ids
 
 Ids = npt.NDArray[Any]
@@ -65,7 +66,7 @@ class Predictions:
 
 
 def predict_classes(
-    graph: Graph,
+    graph: Graph | MappedGraph,
     embedding: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
     names: tuple[str, ...],
@@ -80,7 +81,7 @@ def predict_classes(
 
     Args:
         graph: of the embedding.
-        embedding: `[nodes, D]`.
+        embedding: `[nodes, D]`, in memory or in a file.
         labels: `[nodes]`, -1 where unknown.
         names: of the classes.
         rule: how to decide.
@@ -107,7 +108,7 @@ def predict_classes(
         new = extension.embedding[-extension.new :]
         parts = [_table(extension.node_ids[-extension.new :], predictor(new), names)]
     else:
-        parts = [_table(graph.node_ids[asked], predictor(embedding[asked]), names)] if asked.size else []
+        parts = [_table(graph.node_ids[asked], predictor(embedding, asked), names)] if asked.size else []
     if labelled_too:
         own = _table(graph.node_ids[chosen], scores.held_out, names)
         own["label"] = np.array(names, dtype=object)[codes]

@@ -230,9 +230,15 @@ class NodePredictor:
         self.turn = self.span.turn(np.arange(len(chosen)))
         self.model = LabelModel(self.turn(self.span.labelled), labels, classes, rule, seed)
 
-    def __call__(self, rows: npt.NDArray[np.float32]) -> Decision:
-        """Say what rows of the embedding are: of fitted nodes, or of nodes that joined later."""
-        pieces = [rows[at : at + ROWS] for at in range(0, max(1, len(rows)), ROWS)]
+    def __call__(self, rows: npt.NDArray[np.float32], nodes: Whole | None = None) -> Decision:
+        """Say what rows of the embedding are: of fitted nodes, or of nodes that joined later.
+
+        Args:
+            rows: `[nodes, D]`, in memory or in a file.
+            nodes: the positions that are asked for; all by default. Some are read at a time.
+        """
+        asked = np.arange(len(rows)) if nodes is None else nodes
+        pieces = (rows[asked[at : at + ROWS]] for at in range(0, max(1, len(asked)), ROWS))
         said = [self.model(self.turn(self.span.standard(piece))) for piece in pieces]
         return Decision(
             *(np.concatenate([getattr(one, name) for one in said]) for name in Decision.__annotations__)

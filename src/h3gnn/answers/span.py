@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.candidates import CONSTANT, span_of
+from h3gnn.graphs.scaling import MomentSums
 
 Whole = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -32,8 +33,10 @@ class Span:
 
     def __init__(self, embedding: Floats, chosen: Whole) -> None:
         every = torch.from_numpy(np.ascontiguousarray(embedding))
-        self.mean = every.mean(dim=0, dtype=torch.float64)
-        spread = torch.cat([piece.double().std(dim=0, correction=0) for piece in torch.split(every, 512, 1)])
+        sums = MomentSums(every.shape[1])
+        for piece in torch.split(every, ROWS):
+            sums.add(piece)
+        self.mean, spread = sums.mean, (sums.squares / sums.rows).sqrt()
         self.spread = torch.where(spread > CONSTANT, spread, float("inf"))
         self.directions: Tensor | None = None
         if min(len(chosen), every.shape[1]) > DIRECTIONS:

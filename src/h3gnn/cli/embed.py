@@ -51,6 +51,8 @@ def embed(
 
     Columns of the new features are found by name and encoded as they were in the fit.
 
+    A graph that memory does not hold is first prepared: `h3gnn embed run/ other-graph/ --out other.parquet`.
+
     In a new graph, edges that the model was fitted on keep their learned weights; all others take their
     start value.
     """
@@ -70,12 +72,12 @@ def embed(
     model = H3GNN.load(run).set_params(device=device)
     asked = model.graph_
     if source.is_given:
-        asked = source.load(plan=None if is_mapped(asked) else asked.plan)
+        asked = source.load(in_files=True, plan=asked.plan)
         for note in asked.provenance.mended:
             say(f"note: {note}")
     if is_mapped(asked):
         write_result(out, model, asked)
-        nodes, dimensions = asked.num_nodes, model.n_models * model.encoder_.out_channels
+        nodes, dimensions = asked.num_nodes, len(model.get_feature_names_out())
     else:
         embedding = model.transform(asked)
         write_embedding(out, embedding, asked, safe=safe_csv)

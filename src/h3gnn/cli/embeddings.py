@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli.output import EMBEDDING_ENDINGS, is_mapped, say
+from h3gnn.cli.output import EMBEDDING_ENDINGS, say
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     import numpy as np
     import numpy.typing as npt
 
+    from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.mapped import MappedGraph
 
 EmbeddingsArgument = Annotated[
     str | None,
@@ -40,11 +42,20 @@ class Embedded:
     epochs: int = 0
 
 
-def read_embedded(given: str, graph: Graph | None, device: str) -> Embedded:
-    """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order."""
+def read_embedded(
+    given: str, graph: Graph | MappedGraph | None, device: str, *, to_score: bool = False
+) -> Embedded:
+    """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order.
+
+    Args:
+        given: a folder, or a file.
+        graph: whose nodes are meant; that of the run by default.
+        device: where to embed.
+        to_score: of a graph in files, take the rows of its labelled nodes, which are all that is scored.
+    """
     path = Path(given)
     if path.is_dir():
-        return _of_run(path, graph, device)
+        return _of_run(path, graph, device, to_score)
     if path.suffix.lower() not in EMBEDDING_ENDINGS:
         raise InputError(
             f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
@@ -53,32 +64,58 @@ def read_embedded(given: str, graph: Graph | None, device: str) -> Embedded:
     return _of_file(path, graph)
 
 
-def _of_run(folder: Path, graph: Graph | None, device: str) -> Embedded:
+def _of_run(folder: Path, graph: Graph | MappedGraph | None, device: str, to_score: bool) -> Embedded:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import with_splits
+    from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.settings import kept_for
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
     model = H3GNN.load(folder).set_params(device=device)
-    if is_mapped(model.graph_):
-        raise InputError(
-            f"{folder} is a run on a graph in files: write its embeddings with `h3gnn embed {folder} "
-            "--out embeddings.parquet` and give that file"
-        )
-    values = model.embedding_ if graph is None else model.transform(graph)
-    asked = with_splits(model.graph_) if graph is None else graph
+    named: Graph | MappedGraph = model.graph_ if graph is None else graph
+    if isinstance(named, MappedGraph):
+        if not to_score:
+            raise InputError(
+                f"{folder} is a run on a graph in files: write its embeddings with `h3gnn embed {folder} "
+                "--out embeddings.parquet` and give that file"
+            )
+        values, asked = _labelled_rows(model, named)
+    else:
+        values = model.embedding_ if graph is None else model.transform(named)
+        asked = named if graph is not None else with_splits(named)
     params = kept_for("log", model.get_params())
     seed = model.random_state if isinstance(model.random_state, int) else None
     return Embedded(values, asked.node_ids, asked, "H3GNN", params, seed, model.epochs)
 
 
-def _of_file(path: Path, graph: Graph | None) -> Embedded:
+def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.float32], Graph]:
+    """Return the embeddings of a graph's labelled nodes, and these nodes."""
+    import numpy as np
+
+    from h3gnn.graphs.mapped import labelled_nodes
+    from h3gnn.memory import check_room
+
+    nodes, labelled = labelled_nodes(graph)
+    size = 4 * len(nodes) * len(model.get_feature_names_out())
+    check_room(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
+    if len(nodes) < graph.num_nodes:
+        say(f"note: of a graph in files, its {len(nodes):,} labelled nodes are probed and clustered alone")
+    kept, first, wanted = [], 0, nodes.numpy()
+    for chunk in model.embedding_chunks(graph):
+        begin, end = np.searchsorted(wanted, [first, first + len(chunk)])
+        kept.append(chunk[wanted[begin:end] - first])
+        first += len(chunk)
+    return np.concatenate(kept), labelled
+
+
+def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
     import hashlib
 
     import numpy as np
 
     from h3gnn.graphs.featurefile import read_vectors
+    from h3gnn.graphs.mapped import MappedGraph, labelled_nodes
     from h3gnn.graphs.names import find_ids, quoted
 
     read = read_vectors(path, None, None, {})
@@ -88,6 +125,8 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
             f"{path} holds NaN or infinity in row {int(np.argwhere(~np.isfinite(values))[0, 0])}"
         )
     ids = read.ids if read.named else _ids_beside(path, read.ids)
+    every = 0 if named is None else named.num_nodes
+    graph = labelled_nodes(named)[1] if isinstance(named, MappedGraph) else named
     if graph is not None:
         place = find_ids(graph.node_ids, ids)
         missing = np.flatnonzero(place < 0)
@@ -96,8 +135,8 @@ def _of_file(path: Path, graph: Graph | None) -> Embedded:
                 f"{path} has no row for node {quoted(graph.node_ids[missing[0]])} of "
                 f"{graph.provenance.source} ({missing.size} of {graph.num_nodes} nodes are missing)"
             )
-        if len(ids) > graph.num_nodes:
-            spare, name = len(ids) - graph.num_nodes, graph.provenance.source
+        if len(ids) > every:
+            spare, name = len(ids) - every, graph.provenance.source
             say(f"note: {path} has {spare:,} rows for nodes that {name} does not have; another graph's?")
         values, ids = values[place], graph.node_ids
     digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

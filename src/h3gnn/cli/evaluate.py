@@ -85,7 +85,7 @@ def evaluate(
 ) -> None:
     """Score embeddings against labels that training never saw: linear probe and k-means.
 
-    `h3gnn evaluate run/` scores a saved model on the graph it was fitted on.
+    `h3gnn evaluate run/` scores a saved model on the graph it was fitted on, in memory or in files.
 
     `h3gnn evaluate embeddings.parquet texas` scores a file of embeddings, rows matched by node id.
 
@@ -118,7 +118,7 @@ def evaluate(
                 "say what to evaluate: a run, a file of embeddings, or --preset NAME with a graph"
             )
         source.refuse_alone()
-        graph = _load(source) if source.is_given else None
+        graph = _load(source, in_files=True) if source.is_given else None
         result = _of_embedding(embeddings, source.benchmark, graph, device, how)
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2))
@@ -145,8 +145,8 @@ def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     return {**how, "protocol": protocol}
 
 
-def _load(source: Source) -> Graph:
-    loaded = source.load()
+def _load(source: Source, *, in_files: bool = False) -> Graph:
+    loaded = source.load(in_files=in_files)
     for note in loaded.provenance.mended:
         say(f"note: {note}")
     return loaded
@@ -205,7 +205,7 @@ def _of_embedding(
     from h3gnn.experiments.methods import given
     from h3gnn.experiments.run import run_method
 
-    read = read_embedded(embeddings, graph, device)
+    read = read_embedded(embeddings, graph, device, to_score=True)
     if read.graph is None:
         raise InputError(f"{embeddings} holds embeddings alone: name the graph with the labels as well")
     made = given(

@@ -146,7 +146,7 @@ def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
 
 
 def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
-    """Write a fitted graph's embeddings; those of a graph in files as Parquet, never all in memory."""
+    """Write a fitted graph's embeddings; those of any graph in files as Parquet, never all in memory."""
     from h3gnn.graphs.graph import Graph
 
     if isinstance(graph, Graph):
@@ -170,10 +170,10 @@ def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
     import pyarrow.parquet as pq
     import torch
 
-    ids = _Ids(graph.node_ids())
+    ids = _Ids(graph.id_blocks())
     writer = None
     try:
-        for chunk in model.embedding_chunks():
+        for chunk in model.embedding_chunks(graph):
             turned = torch.from_numpy(chunk).t().contiguous().numpy()  # block by block, unlike NumPy
             columns = {f"e{i}": pa.array(column) for i, column in enumerate(turned)}
             table = pa.table({"node": ids.take(len(chunk)), **columns})

@@ -99,11 +99,11 @@ def predict(
     extension = None
     if new_features is not None or new_edges is not None:
         extension = extend_run(model, new_features, new_edges, source.reading())
-    with progress() as add:
+    with progress() as add, model.embedding_rows() as embedding:
         bar = add("held-out folds", 1.0)
         found = predict_classes(
             model.graph_,
-            model.embedding_,
+            embedding,
             labels,
             names,
             rule,
@@ -123,7 +123,7 @@ def _opened(run: Path, source: Source, said: dict[str, Any], seed: int, device: 
         if source.features or given:
             option = "features" if source.features else given[0]
             raise InputError(f"--{option} is about a fit: give --edges as well, or leave it out")
-        return open_run(run, device)
+        return open_run(run, device, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
 

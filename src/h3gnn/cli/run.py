@@ -36,15 +36,15 @@ NewEdgesOption = Annotated[
 TABLE_ENDINGS = (".parquet", ".csv")
 
 
-def open_run(run: Path, device: str) -> H3GNN:
-    """Return the model of a run on a graph in memory."""
+def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
+    """Return the model of a run on a graph in memory, or with `in_files` on any."""
     from h3gnn.estimator import H3GNN
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
     model = H3GNN.load(run)
     model.set_params(device=device)
-    if is_mapped(model.graph_):
+    if is_mapped(model.graph_) and not in_files:
         raise InputError(
             f"{run} is a run on a graph in files: its embeddings are had by `h3gnn embed {run} --out "
             "embeddings.parquet`, and this command needs the graph in memory"

@@ -16,6 +16,7 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.graphs.plan import TablePlan
 
 DataDirOption = Annotated[
@@ -146,18 +147,27 @@ class Source:
         chosen = {}
         if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
             chosen = {"features": said.pop("feature_columns", None), "labels": said.pop("label_column", None)}
+        if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
+            return cast("Graph", self._in_files(self.graph, in_files))
         self._refuse(said)
         if self.graph is None:
             raise InputError(
                 "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges"
             )
-        if (Path(self.graph) / "graph.json").is_file():
-            if not in_files:
-                raise InputError(f"{self.graph} is a graph in files, which `h3gnn fit` alone reads")
-            from h3gnn.graphs.mapped import open_mapped
-
-            return cast("Graph", open_mapped(self.graph))
         return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
+
+    def _in_files(self, folder: str, wanted: bool) -> MappedGraph:
+        from h3gnn.graphs.mapped import open_mapped
+
+        if not wanted:
+            raise InputError(
+                f"{folder} is a graph in files: `h3gnn fit` learns it, `h3gnn embed` and `h3gnn evaluate` "
+                "take it beside a run, and this needs a graph in memory"
+            )
+        if self.labels is not None:
+            raise InputError(f"{folder} is a graph in files: give its labels to `h3gnn prepare --labels`")
+        self._refuse(self.reading())
+        return open_mapped(folder)
 
     def _own_files(self, edges: list[Path], plan: TablePlan | None) -> Graph:
         from h3gnn.graphs.files import read_graph

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,14 +81,18 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
     return run
 
 
-@contextmanager
-def resumable(run: Path | None) -> Iterator[None]:
+def resumable(run: Path | None) -> AbstractContextManager[None]:
     """Say how to go on with a run that has begun, whatever ends the block; None has no folder."""
 
     def begun() -> bool:
         return run is not None and any(run.glob("checkpoints/start-*"))
 
-    advice = f"go on with `h3gnn fit --resume {run}`"
+    return saying_how(begun, f"go on with `h3gnn fit --resume {run}`")
+
+
+@contextmanager
+def saying_how(begun: Callable[[], bool], advice: str) -> Iterator[None]:
+    """Say how to go on with what has begun, whatever ends the block."""
     try:
         yield
     except Stopped:

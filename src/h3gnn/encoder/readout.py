@@ -80,8 +80,13 @@ class Columns:
     def of(cls, rows: Tensor) -> Columns:
         """Learn from an embedding `[nodes, D]`."""
         variance, mean = torch.var_mean(rows, dim=0, correction=0)
+        return cls.of_moments(mean, variance)
+
+    @classmethod
+    def of_moments(cls, mean: Tensor, variance: Tensor) -> Columns:
+        """Take the mean and variance of each column, in any precision."""
         spread = variance.sqrt()
-        return cls(mean, torch.where(spread > 1e-8, spread, float("inf")))
+        return cls(mean.float(), torch.where(spread > 1e-8, spread, float("inf")).float())
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the embedding on that scale."""

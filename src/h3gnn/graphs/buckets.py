@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from h3gnn.graphs.unfinished import Unfinished
 from h3gnn.leftovers import make_part
 
 BUCKET_NODES = 1 << 16
@@ -30,17 +31,26 @@ class EdgeBuckets:
         folder: for the buckets, which are removed, and the result, which stays.
         nodes: how many nodes there are.
         weighted: whether edges come with weights.
+        work: where both go on, if they were begun before.
     """
 
-    def __init__(self, folder: Path, nodes: int, *, weighted: bool) -> None:
+    def __init__(self, folder: Path, nodes: int, *, weighted: bool, work: Unfinished | None = None) -> None:
         self.folder, self.nodes, self.weighted = folder, nodes, weighted
         self.width = max(BUCKET_NODES, -(-nodes // MOST_BUCKETS))
         fields = [("target", np.int64), ("source", np.int64)]
         self.record = np.dtype([*fields, ("weight", np.float64)] if weighted else fields)
         count = max(1, -(-nodes // self.width))
         self.paths = [folder / f"bucket-{number}.bin" for number in range(count)]
-        self._files: list[BinaryIO] = [path.open("wb") for path in self.paths]
-        self.merged = 0
+        self.merged, self.work = 0, work
+        self.files: list[BinaryIO] = [] if self._sorting else [self._open(path) for path in self.paths]
+
+    @property
+    def _sorting(self) -> bool:
+        """Whether all edges are there, and some buckets perhaps gone."""
+        return self.work is not None and "sorted" in self.work.done
+
+    def _open(self, path: Path) -> BinaryIO:
+        return path.open("wb") if self.work is None else self.work.open(path.name)
 
     def add(
         self,
@@ -56,7 +66,7 @@ class EdgeBuckets:
         bucket = target // self.width
         order = np.argsort(bucket, kind="stable")
         ends = np.searchsorted(bucket[order], np.arange(1, len(self.paths)))
-        for file, piece in zip(self._files, np.split(order, ends), strict=True):
+        for file, piece in zip(self.files, np.split(order, ends), strict=True):
             if len(piece):
                 file.write(records[piece].tobytes())
 
@@ -64,7 +74,7 @@ class EdgeBuckets:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files:
+        for file in self.files:
             file.close()
 
     def write_rows(self, *, strongest: bool = False) -> int:
@@ -72,30 +82,32 @@ class EdgeBuckets:
 
         Weights of duplicate edges are added, or with `strongest` the largest is kept.
         """
-        for file in self._files:
+        for file in self.files:
             file.close()
         column_type = index_type(self.nodes)
-        edges = 0
-        with (
-            (self.folder / "crow.bin").open("wb") as crow,
-            (self.folder / "cols.bin").open("wb") as cols,
-            (self.folder / "weight.bin").open("wb") as weights,
-        ):
-            crow.write(np.zeros(1, np.int64).tobytes())
-            for first, (counts, sources, weight) in self._sorted(strongest):
-                crow.write((edges + np.cumsum(counts)).astype(np.int64).tobytes())
-                cols.write(sources.astype(column_type).tobytes())
+        before: dict[str, int] = {} if self.work is None else self.work.done.get("sorted", {})
+        done, edges, self.merged = (before.get(name, 0) for name in ("buckets", "edges", "merged"))
+        names = ("crow.bin", "cols.bin", *(("weight.bin",) if self.weighted else ()))
+        with ExitStack() as opened:
+            files = [opened.enter_context(self._open(self.folder / name)) for name in names]
+            if not done:
+                files[0].write(np.zeros(1, np.int64).tobytes())
+            for number, (counts, sources, weight) in self._sorted(strongest, done):
+                files[0].write((edges + np.cumsum(counts)).astype(np.int64).tobytes())
+                files[1].write(sources.astype(column_type).tobytes())
                 if weight is not None:
-                    weights.write(weight.astype(np.float32).tobytes())
+                    files[2].write(weight.astype(np.float32).tobytes())
                 edges += len(sources)
-                self.paths[first].unlink()
-        if not self.weighted:
-            (self.folder / "weight.bin").unlink()
+                if self.work is None:
+                    self.paths[number].unlink()
+                else:
+                    now = {"buckets": number + 1, "edges": edges, "merged": self.merged}
+                    self.work.keep("sorted", now, files, gone=[self.paths[number]])
         return edges
 
-    def _sorted(self, strongest: bool) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
-        for number, path in enumerate(self.paths):
-            records = np.fromfile(path, dtype=self.record)
+    def _sorted(self, strongest: bool, first: int) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
+        for number in range(first, len(self.paths)):
+            records = np.fromfile(self.paths[number], dtype=self.record)
             begin = number * self.width
             end = min(begin + self.width, self.nodes)
             keys = (records["target"] - begin) * self.nodes + records["source"]

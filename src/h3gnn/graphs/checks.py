@@ -63,7 +63,7 @@ def check_graph(
         GraphError: in one sentence that names the place.
     """
     where = locate or _position
-    checked_features = _check_features(features, where)
+    checked_features = check_features(features, where)
     nodes = checked_features.shape[0]
     mended = list(notes)
     edges, weights = _check_edges(edge_index, edge_weight, nodes, where, mended)
@@ -91,7 +91,7 @@ def _position(part: str, index: int) -> str:
     return f"{part}, position {index}"
 
 
-def _check_features(features: Any, where: Locate) -> Tensor:
+def check_features(features: Any, where: Locate) -> Tensor:
     """Return float32 features `[nodes, features]`, dense, or CSR where sparse ones came in."""
     if isinstance(features, Tensor) and features.layout != torch.strided:
         features = _scipy_matrix(features)

@@ -16,7 +16,7 @@ from h3gnn.graphs.encoding import find_doubts
 from h3gnn.graphs.headers import pick_ids
 from h3gnn.graphs.kinds import parse_kinds
 from h3gnn.graphs.problems import Problems
-from h3gnn.graphs.tables import FIX_CELLS, FIX_ID, Progress, Table, TableBlock, open_table
+from h3gnn.graphs.tables import FIX_CELLS, FIX_ID, Progress, Reached, Table, TableBlock, open_table
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,11 @@ class FeatureTable:
     chosen: list[int]
     named: bool
 
-    def blocks(self, progress: Progress = lambda share: None) -> Iterator[TableBlock]:
+    def blocks(
+        self, progress: Progress = lambda share: None, begin: Reached | None = None
+    ) -> Iterator[TableBlock]:
         """Yield the ids and the numbers, which have no gaps, a block of rows at a time."""
-        for block in self.table.blocks([self.key], self.chosen, progress=progress):
+        for block in self.table.blocks([self.key], self.chosen, progress=progress, begin=begin):
             self._check(block)
             yield block
 

@@ -11,7 +11,7 @@ import html
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ SPLITS = 10
 TRAIN_SHARE = 0.48
 VAL_SHARE = 0.32
 SEED = 0
+DRAWN = f"no splits in the data: {SPLITS} were drawn, stratified 48/32/20 % with seed {{seed}}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,18 @@ class Provenance:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"source": self.source, "sha256": self.sha256, "mended": list(self.mended)}
+
+
+class Told(Protocol):
+    """A graph, in memory or in files, that says where it came from."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where it came from."""
+
+    @property
+    def num_features(self) -> int:
+        """Number of feature columns."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,9 +237,7 @@ def with_splits(graph: Graph, seed: int = SEED) -> Graph:
     train, val, test = masks
     provenance = replace(graph.provenance, sha256=digest)
     split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)
-    return split.with_notes(
-        f"no splits in the data: {SPLITS} were drawn, stratified 48/32/20 % with seed {seed}"
-    )
+    return split.with_notes(DRAWN.format(seed=seed))
 
 
 def match_nodes(known: Graph, other: Graph) -> Tensor:

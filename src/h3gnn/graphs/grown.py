@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, Told
 from h3gnn.graphs.names import find_ids
 from h3gnn.graphs.structural import Array, degree_profile, is_structural, largest_values, simple_adjacency
 
@@ -52,7 +52,7 @@ def in_terms_of(fitted: Graph, graph: Graph) -> tuple[Graph, Tensor]:
     return replace(graph, features=torch.from_numpy(features)), torch.from_numpy(same)
 
 
-def check_kind(fitted: Graph, graph: Graph) -> None:
+def check_kind(fitted: Told, graph: Told) -> None:
     """Refuse to take structural features for features of the user's, or the other way round."""
     if is_structural(fitted) and not is_structural(graph):
         raise GraphError(

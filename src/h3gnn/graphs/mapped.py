@@ -1,7 +1,8 @@
 """A graph in memory-mapped files: opened in no time, read where it is touched, never loaded as a whole.
 
-A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows), the edges as
-compressed sparse rows by target (`crow.bin`, `cols.bin`, perhaps `weight.bin`), and the ids of the nodes.
+A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows; sparse features are
+compressed rows in three files), the edges as compressed sparse rows by target (`crow.bin`, `cols.bin`,
+perhaps `weight.bin`), the ids of the nodes, and perhaps their labels and splits.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.buckets import EdgeBuckets, index_type, whole_folder
-from h3gnn.graphs.graph import Provenance
+from h3gnn.graphs.graph import Graph, Provenance, csr_features
+from h3gnn.graphs.names import one_kind
 from h3gnn.graphs.scaling import FeatureScaler, Moments
+from h3gnn.graphs.storedlabels import read_labels, read_splits
 from h3gnn.schema import (
     SHA256,
     Flag,
@@ -58,10 +63,12 @@ PREPARED = Record(
         "sha256": SHA256,
         "mended": Listed(Text()),
         "moments": MOMENTS,
-    }
+    },
+    {"class_names": Listed(Text()), "splits": Whole(1), "feature_names": Listed(Text()), "stored": Whole(1)},
 )
 """What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
+FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +87,65 @@ class MappedRows:
 
 
 @dataclass(frozen=True, eq=False)
+class MappedFeatures:
+    """Sparse features in files, as compressed sparse rows.
+
+    Attributes:
+        crow: where each node's values begin `[nodes + 1]`.
+        cols: their columns.
+        values: float32, as many as columns.
+        shape: `[nodes, features]`.
+        folder: where they lie.
+    """
+
+    crow: npt.NDArray[np.int64]
+    cols: npt.NDArray[Any]
+    values: npt.NDArray[np.float32]
+    shape: tuple[int, int]
+    folder: Path
+
+    def __getitem__(self, nodes: npt.NDArray[np.int64]) -> Tensor:
+        """Return some rows as a CSR tensor."""
+        begin, end = self.crow[nodes], self.crow[nodes + 1]
+        if (begin < 0).any() or (end < begin).any() or (end > len(self.cols)).any():
+            raise GraphError(f"{self.folder / FEATURE_CROW} is damaged: its rows do not grow")
+        crow = np.concatenate([[0], np.cumsum(end - begin)])
+        place = np.repeat(begin - crow[:-1], end - begin) + np.arange(crow[-1])
+        cols, values = self.cols[place].astype(np.int64), np.asarray(self.values[place])
+        parts = torch.from_numpy(crow), torch.from_numpy(cols), torch.from_numpy(values)
+        try:
+            return csr_features(*parts, (len(nodes), self.shape[1]))
+        except RuntimeError:
+            raise GraphError(
+                f"{self.folder / FEATURE_COLS} is damaged: it holds no columns in order"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
 class MappedGraph:
-    """What `Graph` is in memory, in files; without labels."""
+    """What `Graph` is in memory, in files; labels and ids, which are short, are read when they are asked for.
+
+    Attributes:
+        folder: where the files are.
+        features: float32 `[nodes, features]`, dense or sparse.
+        rows: the edges.
+        provenance: source, content hash, and what was mended.
+        moments: what a scaling asks of all features at once.
+        has_ids: whether the user named the nodes.
+        has_labels: whether there are labels.
+        class_names: the class that each label stands for.
+        num_splits: number of train/validation/test splits.
+    """
 
     folder: Path
-    features: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32] | MappedFeatures
     rows: MappedRows
     provenance: Provenance
     moments: Moments
-    id_kind: str
+    has_ids: bool
+    has_labels: bool = False
     class_names: tuple[str, ...] = ()
+    num_splits: int = 0
     feature_names: tuple[str, ...] = ()
 
     @property
@@ -107,36 +163,101 @@ class MappedGraph:
         """Number of feature columns."""
         return int(self.features.shape[1])
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, 0 without labels."""
+        return len(self.class_names)
+
+    @property
+    def plan(self) -> None:
+        """No column was encoded."""
+        return None
+
+    @cached_property
+    def labels(self) -> Tensor | None:
+        """Labels int64 `[nodes]`, -1 where unknown, or None."""
+        return read_labels(self.folder, self.num_nodes, self.num_classes) if self.has_labels else None
+
+    @cached_property
+    def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Training, validation and test nodes, bool `[nodes, splits]`, or None without splits."""
+        return read_splits(self.folder, self.num_nodes, self.num_splits) if self.num_splits else None
+
+    @cached_property
+    def node_ids(self) -> npt.NDArray[Any]:
+        """The ids as `Graph` has them, int64 or object `[nodes]`."""
+        return one_kind([_listed(block) for block in self.id_blocks()])
+
     def scaler(self, kind: str) -> FeatureScaler:
         """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
         return self.moments.scaler(kind)
 
-    def node_ids(self) -> Iterator[Any]:
+    def id_blocks(self) -> Iterator[Any]:
         """Yield the ids, some at a time, as Arrow arrays."""
         import pyarrow as pa
 
-        if self.id_kind == "position":
+        if not self.has_ids:
             for start in range(0, self.num_nodes, ROWS_AT_A_TIME):
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
         path, found = self.folder / "ids.arrow", 0
-        try:
-            with pa.memory_map(str(path)) as file:
-                reader = pa.ipc.open_file(file)
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number)
-                    batch.validate(full=True)
-                    found += batch.num_rows
-                    yield batch.column(0)
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            IndexError,
-        ) as error:  # names that are no text, no column
-            raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+        for block in _id_arrays(path):
+            found += len(block)
+            yield block
         if found != self.num_nodes:
             raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
+
+
+def _id_arrays(path: Path) -> Iterator[Any]:
+    """Yield the ids of an Arrow file as Arrow arrays."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                batch.validate(full=True)
+                yield batch.column(0)
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # names that are no text, no column
+        raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
+
+
+def read_ids(path: Path) -> Iterator[npt.NDArray[Any]]:
+    """Yield the ids of an Arrow file, whole numbers or texts, some at a time."""
+    return map(_listed, _id_arrays(path))
+
+
+def _listed(block: Any) -> npt.NDArray[Any]:
+    """Return ids of an Arrow array as whole numbers or texts."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(block.type):
+        return np.asarray(block.to_numpy(zero_copy_only=False), dtype=np.int64)
+    texts = np.empty(len(block), dtype=object)
+    texts[:] = block.to_pylist()
+    return texts
+
+
+def labelled_nodes(graph: MappedGraph) -> tuple[Tensor, Graph]:
+    """Return which nodes have labels, and a graph of these alone, without features and edges, to score by."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        raise GraphError(f"{graph.folder} has no labels; prepare it with them (`h3gnn prepare --labels`)")
+    nodes = torch.nonzero(graph.labels >= 0).flatten()
+    assert graph.masks is not None  # where there are none, `prepare` draws some
+    train, val, test = (mask[nodes] for mask in graph.masks)
+    return nodes, Graph(
+        torch.empty(len(nodes), 0),
+        torch.empty(2, 0, dtype=torch.int64),
+        graph.provenance,
+        labels=graph.labels[nodes],
+        class_names=graph.class_names,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        node_ids=graph.node_ids[nodes.numpy()],
+        has_ids=graph.has_ids,
+    )
 
 
 def is_prepared(path: Path) -> bool:
@@ -165,10 +286,35 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     moments = Moments(**about["moments"])
     if {len(moments.mean), len(moments.variance)} != {columns} or moments.rows != nodes:
         raise GraphError(f"{told} is damaged: moments are of another number of nodes or features")
+    names = tuple(about.get("feature_names", ()))
+    if names and len(names) != columns:
+        raise GraphError(f"{told} is damaged: {len(names)} names of {columns} features")
     provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
-    features = _map(path / "features.bin", np.dtype(np.float32), (nodes, columns))
+    features = _open_features(path, nodes, columns, about.get("stored"))
     rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
-    return MappedGraph(path, features, rows, provenance, moments, about["ids"])
+    return MappedGraph(
+        path,
+        features,
+        rows,
+        provenance,
+        moments,
+        has_ids=about["ids"] == "named",
+        has_labels="class_names" in about,
+        class_names=tuple(about.get("class_names", ())),
+        num_splits=about.get("splits", 0),
+        feature_names=names,
+    )
+
+
+def _open_features(
+    folder: Path, nodes: int, columns: int, stored: int | None
+) -> npt.NDArray[np.float32] | MappedFeatures:
+    if stored is None:
+        return _map(folder / "features.bin", np.dtype(np.float32), (nodes, columns))
+    crow = _map(folder / FEATURE_CROW, np.dtype(np.int64), (nodes + 1,))
+    cols = _map(folder / FEATURE_COLS, np.dtype(index_type(columns)), (stored,))
+    values = _map(folder / FEATURE_VALUES, np.dtype(np.float32), (stored,))
+    return MappedFeatures(crow, cols, values, (nodes, columns), folder)
 
 
 def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
@@ -241,9 +387,25 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
     (folder / "done").write_text(str(edges))
 
 
-def feature_rows(graph: MappedGraph, scaler: FeatureScaler) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`."""
+def feature_rows(
+    graph: MappedGraph, scaler: FeatureScaler, order: list[int] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`, dense or CSR.
+
+    Args:
+        graph: whose rows are read.
+        scaler: what brings them to a common scale.
+        order: of the columns, where it is another than that of the files.
+    """
+    stored = graph.features
+    if not isinstance(stored, np.ndarray):  # sparse ones have no names to be ordered by
+        return lambda nodes: scaler(stored[nodes.numpy()])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nobody may write to the file
-        rows = torch.from_numpy(graph.features)
-    return lambda nodes: scaler(rows.index_select(0, nodes))
+        rows = torch.from_numpy(stored)
+
+    def read(nodes: Tensor) -> Tensor:
+        found = rows.index_select(0, nodes)
+        return scaler(found if order is None else found[:, order])
+
+    return read

@@ -90,7 +90,7 @@ def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int
             if lines:
                 _check_text(path, lines, line)
                 yield line, lines
-                line += _line_ends(lines)
+                line += line_ends(lines)
 
 
 def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
@@ -122,7 +122,8 @@ def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
     return rows, before, begin, after
 
 
-def _line_ends(content: bytes) -> int:
+def line_ends(content: bytes) -> int:
+    """Return how many lines end in a text."""
     ends = content.count(b"\n")
     return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
 
@@ -132,17 +133,17 @@ def _check_text(path: Path, content: bytes, before: int) -> None:
         if not content.isascii():
             content.decode()
     except UnicodeDecodeError as error:
-        line = before + 1 + _line_ends(content[: error.start])
+        line = before + 1 + line_ends(content[: error.start])
         raise GraphError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
     if b"\0" in content:
-        line = before + 1 + _line_ends(content[: content.index(b"\0")])
+        line = before + 1 + line_ends(content[: content.index(b"\0")])
         raise GraphError(f"{path}, line {line}: a zero byte, so this is not a text file")
     if b'"' in content:
         codes = np.frombuffer(content + b"\n", dtype=np.uint8)
         ends = np.flatnonzero((codes == ord("\n")) | (codes == ord("\r")))
         open_there = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
         if open_there.size:
-            line = before + 1 + _line_ends(content[: ends[open_there[0]]])
+            line = before + 1 + line_ends(content[: ends[open_there[0]]])
             raise GraphError(
                 f"{path}, line {line}: a quotation mark is not closed on its line; "
                 "texts with line breaks in them can be read from Parquet"

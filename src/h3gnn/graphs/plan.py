@@ -207,6 +207,15 @@ def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
     raise GraphError(f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)")
 
 
+def check_as_is(plan: TablePlan | None) -> None:
+    """Refuse encoded columns beside those of a graph in files, which are numbers as they are."""
+    if plan is not None and not plan.as_is:
+        raise GraphError(
+            "the columns of one graph were encoded, and those of a graph in files are numbers as they are: "
+            "fit and embed both in memory, or prepare both (`h3gnn prepare`)"
+        )
+
+
 def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:
     """Return the plan of a table of numbers that stay as they are."""
     return TablePlan(tuple(plain_column(name, width) for name, width in zip(names, widths, strict=True)))

@@ -7,6 +7,7 @@ comes in few blocks, so it and the same graph in files are scaled by one rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,6 +98,21 @@ class MomentSums:
         self.rows, self.filled = total, self.filled + int(torch.count_nonzero(values))
         self.zeros_and_ones &= bool(((values == 0) | (values == 1)).all())
         self.negative |= bool((values < 0).any())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, from which `from_dict` goes on exactly."""
+        plain = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
+        return {**plain, "mean": self.mean.tolist(), "squares": self.squares.tolist()}
+
+    @classmethod
+    def from_dict(cls, kept: dict[str, Any]) -> MomentSums:
+        """Read what `as_dict` returned."""
+        sums = cls(len(kept["mean"]))
+        vars(sums).update(kept)
+        sums.mean, sums.squares = (
+            torch.tensor(kept[name], dtype=torch.float64) for name in ("mean", "squares")
+        )
+        return sums
 
     def moments(self) -> Moments:
         """Return what was summed up."""

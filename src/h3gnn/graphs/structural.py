@@ -13,7 +13,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, Told
 from h3gnn.memory import check_room
 
 NO_FEATURES = "no features in the data: structural features were built from the edges"
@@ -49,7 +49,7 @@ def build_graph(
     return check_graph(features, edge_index, notes=notes, **known)
 
 
-def is_structural(graph: Graph) -> bool:
+def is_structural(graph: Told) -> bool:
     """Tell whether the features of a graph were built from its edges."""
     return NO_FEATURES in graph.provenance.mended
 

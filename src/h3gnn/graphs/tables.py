@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,7 +21,15 @@ from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.columns import is_number, numbers_of, odd_list, words_of
 from h3gnn.graphs.headers import row_is_header
 from h3gnn.graphs.names import as_text, one_kind, quoted
-from h3gnn.graphs.opening import check_file, find_delimiter, first_rows, reading, split_line, text_blocks
+from h3gnn.graphs.opening import (
+    check_file,
+    find_delimiter,
+    first_rows,
+    line_ends,
+    reading,
+    split_line,
+    text_blocks,
+)
 from h3gnn.graphs.problems import SHOWN, Problems
 from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.graphs.values import cells_of, texts_of
@@ -46,6 +54,15 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
+class Reached:
+    """How far a table has been read: rows, and of a text file the byte and the lines before it."""
+
+    rows: int = 0
+    byte: int = 0
+    line: int = 0
+
+
+@dataclass(frozen=True)
 class TableBlock:
     """Some rows of a table.
 
@@ -55,12 +72,14 @@ class TableBlock:
         numbers: columns of numbers side by side `[rows, values]`, NaN where a value is missing; a column of
             lists gives several.
         words: columns like ids, "" where a value is missing.
+        reached: where the next rows begin.
     """
 
     first: int
     ids: list[npt.NDArray[Any]]
     numbers: npt.NDArray[np.float64]
     words: list[npt.NDArray[Any]]
+    reached: Reached = Reached()
 
 
 @dataclass(frozen=True)
@@ -90,13 +109,15 @@ class Table:
         numbers: Sequence[int] = (),
         words: Sequence[int] = (),
         progress: Progress = lambda share: None,
+        begin: Reached | None = None,
     ) -> Iterator[TableBlock]:
-        """Yield the rows of some columns, a block at a time."""
-        done, widths = 0, dict[int, int]()
+        """Yield the rows of some columns, a block at a time, from the first on or from where one `begin`s."""
+        done, widths = 0 if begin is None else begin.rows, dict[int, int]()
         read = self._parquet_columns if self.delimiter is None else self._text_columns
-        for columns, share in read((*ids, *words), numbers):
-            yield self._block(done, columns, ids, words, numbers, widths)
-            done += len(columns[0])
+        for columns, share, byte, line in read((*ids, *words), numbers, begin):
+            reached = Reached(done + len(columns[0]), byte, line)
+            yield replace(self._block(done, columns, ids, words, numbers, widths), reached=reached)
+            done = reached.rows
             progress(share)
         if not done:
             raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
@@ -142,7 +163,7 @@ class Table:
         import pyarrow as pa
 
         read = self._parquet_columns if self.delimiter is None else self._text_columns
-        blocks = [block for block, _ in read(columns, ())]
+        blocks = [block for block, *_ in read(columns, ())]
         if not blocks:
             raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
         wholes = [pa.chunked_array([block[at] for block in blocks]) for at in range(len(columns))]
@@ -178,17 +199,18 @@ class Table:
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
 
     def _text_columns(
-        self, texts: Sequence[int], numbers: Sequence[int]
-    ) -> Iterator[tuple[list[Any], float]]:
-        done, size = self.start, self.path.stat().st_size
+        self, texts: Sequence[int], numbers: Sequence[int], begin: Reached | None = None
+    ) -> Iterator[tuple[list[Any], float, int, int]]:
+        done, line = (self.start, self.line) if begin is None else (begin.byte, begin.line)
+        size = self.path.stat().st_size
         apart = set(texts) & set(numbers)  # a column that is asked for as both is read twice
-        for before, content in text_blocks(self.path, self.start, self.line):
+        for before, content in text_blocks(self.path, done, line):
             done += len(content)
             if not content.strip(b"\r\n"):
                 continue
             columns = self._parse(before, content, texts, () if apart else numbers)
             columns += self._parse(before, content, (), numbers) if apart else []
-            yield columns, done / size
+            yield columns, done / size, done, before + line_ends(content)
 
     def _parse(self, before: int, content: bytes, texts: Sequence[int], numbers: Sequence[int]) -> list[Any]:
         import pyarrow as pa
@@ -251,17 +273,18 @@ class Table:
             ]
 
     def _parquet_columns(
-        self, texts: Sequence[int], numbers: Sequence[int]
-    ) -> Iterator[tuple[list[Any], float]]:
+        self, texts: Sequence[int], numbers: Sequence[int], begin: Reached | None = None
+    ) -> Iterator[tuple[list[Any], float, int, int]]:
         import pyarrow.parquet as pq
 
-        wanted, done = (*texts, *numbers), 0
+        wanted, skipped = (*texts, *numbers), 0 if begin is None else begin.rows
         unique = len(set(self.names)) == len(self.names)
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
-            file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
             check_parquet(self.path, file, wanted)
-            batches = file.iter_batches(batch_size=BLOCK_ROWS, columns=names)
+            groups, done = _groups_from(file.metadata, skipped)
+            batches = file.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=names)
         with file:
             while True:
                 with reading(self.path, "Parquet"):
@@ -270,9 +293,19 @@ class Table:
                         return
                     batch.validate(full=True)
                 check_table_block(self.path, batch.nbytes)
+                known = min(batch.num_rows, max(0, skipped - done))  # rows of the first group, read before
                 done += batch.num_rows
-                if batch.num_rows:
-                    yield [batch.column(one) for one in names or wanted], done / file.metadata.num_rows
+                if known < batch.num_rows:
+                    batch = batch.slice(known)
+                    columns = [batch.column(one) for one in names or wanted]
+                    yield columns, done / file.metadata.num_rows, 0, 0
+
+
+def _groups_from(about: Any, rows: int) -> tuple[list[int], int]:
+    """Return the groups of a Parquet file that hold what follows so many rows, and the rows before them."""
+    ends = np.cumsum([about.row_group(group).num_rows for group in range(about.num_row_groups)])
+    first = int(np.searchsorted(ends, rows, side="right"))
+    return list(range(first, len(ends))), int(ends[first - 1]) if first else 0
 
 
 def _as_pandas(column: Any) -> Any:
