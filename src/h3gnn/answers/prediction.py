@@ -22,6 +22,7 @@ from torch import Tensor
 from h3gnn.answers.span import ROWS, Span
 from h3gnn.errors import InputError, check_choice, check_number
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
+from h3gnn.threads import one_thread
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -96,11 +97,12 @@ class LabelModel:
         rule.check(classes)
         self.rule, self.shares = rule, np.bincount(labels, minlength=classes) / len(labels)
         targets = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(rows.dtype)
-        held = _held_out(rows, targets, labels, seed)
-        self.strength, log_p = _choose_strength(held, labels)
-        self.temperature = _fit_temperature(log_p, labels)
         everything = torch.ones(1, len(rows), dtype=torch.bool)
-        self.weights = fit_logistic(rows, targets, everything, [self.strength], tolerance=TOLERANCE)[0]
+        with one_thread(len(rows)):
+            held = _held_out(rows, targets, labels, seed)
+            self.strength, log_p = _choose_strength(held, labels)
+            self.temperature = _fit_temperature(log_p, labels)
+            self.weights = fit_logistic(rows, targets, everything, [self.strength], tolerance=TOLERANCE)[0]
         every = self._calibrated(log_p)
         self.rare = int(np.argmin(np.where(self.shares > 0, self.shares, np.inf)))
         self.threshold = _best_threshold(every[:, self.rare], labels == self.rare, rule.threshold)

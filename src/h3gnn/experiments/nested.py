@@ -51,6 +51,7 @@ from h3gnn.experiments.spaces import FREE, with_objectives
 from h3gnn.graphs.graph import Graph
 from h3gnn.intake import Intake, steps_of
 from h3gnn.storage.origin import made_with
+from h3gnn.threads import one_thread
 from h3gnn.training.resources import pick_device
 
 PUBLISHED_LOOKS, LARGE, LOOKS_OF_LARGE = 10, 1000, 3
@@ -191,9 +192,10 @@ class _Run:
             at = {"epochs": epoch} if self.allowance.looks else {}
             for own, read_out in read_outs:
                 seen = read_out(rows)
-                liked.add(trial, changes, {**at, **own}, seen)
-                if tested is not None:
-                    tested.add(trial, changes, {**at, **own}, seen)
+                with one_thread(self.graph.num_nodes):
+                    liked.add(trial, changes, {**at, **own}, seen)
+                    if tested is not None:
+                        tested.add(trial, changes, {**at, **own}, seen)
 
         tried = self.training.explore(
             {key: values for key, values in ranges.items() if key not in free},
@@ -275,8 +277,9 @@ class _Run:
             for split in (split for split, chosen in enumerate(of_split) if chosen is one):
                 # by itself: solved together, each would hang on the others' nodes in its last digits
                 own = [mask[:, [split]] for mask in judge.masks]
-                candidates = {0: fit(shared, judge.labels, *own, classes=self.classes)}
-                pick = self._pick(candidates[0], split, fit, shared)
+                with one_thread(self.graph.num_nodes):
+                    candidates = {0: fit(shared, judge.labels, *own, classes=self.classes)}
+                    pick = self._pick(candidates[0], split, fit, shared)
                 named = {"trial": one.trial, **one.changes, **pick.setting}
                 scored = score(candidates, [pick], [answers[split]], self.top)
                 found[split] = replace(scored, chosen=[named])
