@@ -186,6 +186,13 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
         again.transform(small_mixed.features)
     with pytest.raises(InputError, match="attention"):
         again.attention()
+    (tmp_path / "y.csv").write_text("id,label\n0,a\n5,b\n")
+    tables = (tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")
+    labelled = prepare_graph(*tables, labels=tmp_path / "y.csv")
+    assert labelled.provenance.sha256 != labelled.unlabelled == model.graph_.provenance.sha256
+    np.testing.assert_array_equal(
+        joined(H3GNN.load(tmp_path / "run")), joined(model)
+    )  # labels may come later
     other = torch.randn(small_mixed.num_nodes, 3)
     np.save(tmp_path / "f.npy", other.numpy())
     prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")

@@ -55,7 +55,7 @@ def prepare(
     how = {"node_column" if name == "id_column" else name: value for name, value in source.reading().items()}
     from h3gnn.graphs.unfinished import NOTE, hidden_beside
 
-    begun = hidden_beside(out) / NOTE
+    begun, wrote = hidden_beside(out) / NOTE, "replaced" if out.exists() else "wrote"
     with saying_how(begun.is_file, "the same command goes on"), progress() as add_bar:
         read_features, read_edges = add_bar("features", 1.0), add_bar("edges", 1.0)
         graph = prepare_graph(
@@ -75,5 +75,6 @@ def prepare(
         typer.echo(json.dumps({**sizes, "graph": str(out), "sha256": graph.provenance.sha256}, indent=2))
         return
     typer.echo(
-        f"wrote {out}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} features"
+        f"{wrote} {out}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, "
+        f"{graph.num_features:,} features"
     )

@@ -64,7 +64,13 @@ PREPARED = Record(
         "mended": Listed(Text()),
         "moments": MOMENTS,
     },
-    {"class_names": Listed(Text()), "splits": Whole(1), "feature_names": Listed(Text()), "stored": Whole(1)},
+    {
+        "class_names": Listed(Text()),
+        "splits": Whole(1),
+        "feature_names": Listed(Text()),
+        "stored": Whole(1),
+        "unlabelled": SHA256,
+    },
 )
 """What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
@@ -135,6 +141,7 @@ class MappedGraph:
         has_labels: whether there are labels.
         class_names: the class that each label stands for.
         num_splits: number of train/validation/test splits.
+        unlabelled: the content hash without labels and splits, which no model is trained on.
     """
 
     folder: Path
@@ -147,6 +154,7 @@ class MappedGraph:
     class_names: tuple[str, ...] = ()
     num_splits: int = 0
     feature_names: tuple[str, ...] = ()
+    unlabelled: str = ""
 
     @property
     def num_nodes(self) -> int:
@@ -303,6 +311,7 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         class_names=tuple(about.get("class_names", ())),
         num_splits=about.get("splits", 0),
         feature_names=names,
+        unlabelled=about.get("unlabelled", about["sha256"]),
     )
 
 

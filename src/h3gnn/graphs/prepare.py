@@ -116,7 +116,7 @@ def prepare_graph(
             "weighted": bool(table.weight),
             "ids": "position" if ids is None else "named",
             "source": ", ".join(file.name for file in files),
-            "sha256": _hash(work.folder),
+            **_hashes(work.folder),
             "mended": [*source.notes, *table.notes, *notes],
             "moments": asdict(sums.moments()),
             "feature_names": source.names(len(sums.mean)),
@@ -178,14 +178,18 @@ def _write_edges(
     return written, [f"{buckets.merged:,} duplicate edge(s) merged"] if buckets.merged else []
 
 
-def _hash(folder: Path) -> str:
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of all content, and of what a model is trained on: all but labels and splits."""
     digest = hashlib.sha256()
     features = ("features.bin", FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES)
+    unlabelled = ""
     for name in (*features, "crow.bin", "cols.bin", "weight.bin", LABELS, SPLITS):
+        if name == LABELS:
+            unlabelled = digest.hexdigest()
         path = folder / name
         if path.is_file():
             digest.update(name.encode())
             with path.open("rb") as file:
                 while piece := file.read(1 << 22):
                     digest.update(piece)
-    return digest.hexdigest()
+    return {"sha256": digest.hexdigest(), "unlabelled": unlabelled}

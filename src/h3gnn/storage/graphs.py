@@ -112,8 +112,11 @@ def _open_beside(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGr
     if not place or "\0" in place:
         raise FieldError("mapped", "is not the path of a folder")
     mapped = open_mapped(place)
-    if mapped.provenance.sha256 != provenance.sha256:
-        raise ModelFolderError(f"{mapped.folder} holds another graph than the one of this model")
+    if provenance.sha256 not in (mapped.provenance.sha256, mapped.unlabelled):  # labels may be given later
+        raise ModelFolderError(
+            f"{mapped.folder} holds another graph than the one of this model: prepare it again from the "
+            "tables, labels included, that the model was fitted on, or fit a new model"
+        )
     return mapped
 
 
