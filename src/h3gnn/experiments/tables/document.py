@@ -51,11 +51,11 @@ PROTOCOL_WORDS = """## Rules of choosing, never mixed
   be compared with these, and with these only.
 
 The three rules are told of the same trainings. *The paper's method* is the structure as printed (preset
-`paper`), one model, without smoothing, with the ranges of its appendix searched. *H3GNN, untuned* is the defaults, the same
-for all graphs: only the probe's strength is chosen; it is to be compared with the other systems, which have
-their defaults. *H3GNN, tuned* tried as many settings as stands under its table. Figures are test
-accuracy of a linear probe in percent, mean ± standard deviation over splits and seeds; how many stands in
-`results/*.json`. What was in view when something was chosen is told in [Evidence](evidence.md)."""
+`paper`), one model, without smoothing, with the ranges of its appendix searched. *H3GNN, untuned* is the
+defaults, the same for all graphs: only the probe's strength is chosen; it is to be compared with the other
+systems, which have their defaults. *H3GNN, tuned* tried as many settings as stands under its table. Figures
+are test accuracy of a linear probe in percent, mean ± standard deviation over splits and seeds; how many
+stands in `results/*.json`. What was in view when something was chosen is told in [Evidence](evidence.md)."""
 
 
 def document(results: Path) -> str:
