@@ -167,12 +167,13 @@ def _of_preset(
     def watch(share: float) -> None:
         spent = time.perf_counter() - began
         left = f"; about {duration(spent / share - spent)} to go" if 0 < share < 1 else ""
-        say(f"trained and scored {round(share * seeds)} of {seeds}{left}")
+        done = f"trained and scored {round(share * seeds)} of {seeds}"
+        say((f"{share:.0%} of the search done" if trials > 1 else done) + left)
 
     models = "1 model" if model.n_models == 1 else f"{model.n_models} models"
-    say(
-        f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes, {graph.num_splits} splits"
-    )
+    searched = f"up to {trials} settings, each split chooses its own: " if trials > 1 else ""
+    of = f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes"
+    say(f"{searched}{of}, {graph.num_splits} splits")
     method = replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe"))
     fixed = how.pop("fixed")
     given = {
