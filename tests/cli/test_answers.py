@@ -74,6 +74,19 @@ def test_labels_may_come_from_a_file_of_the_users_own_words(folder: Path, tmp_pa
     assert len(pd.read_csv(tmp_path / "p.csv")) == 110
 
 
+def test_labels_of_strangers_are_a_fault_or_are_left_out(folder: Path, tmp_path: Path) -> None:
+    own = pd.DataFrame({"node": [*NAMES[:40], "ghost"], "label": ["a", "b"] * 20 + ["a"]})
+    own.to_csv(tmp_path / "own.csv", index=False)
+    asked = ["predict", folder / "run", "--labels", tmp_path / "own.csv", "--out", tmp_path / "p.csv"]
+    done = CliRunner().invoke(app, [*map(str, asked)])
+    assert done.exit_code != 0
+    assert "is unknown; it is not in" in str(done.exception)
+    done = CliRunner().invoke(app, [*map(str, asked), "--unknown-nodes", "drop"])
+    assert done.exit_code == 0, done.output
+    assert "own.csv: 1 label(s) of unknown nodes left out" in done.output
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 110
+
+
 def test_labelled_nodes_are_told_without_their_label(folder: Path, tmp_path: Path) -> None:
     call("predict", folder / "run", "--all", "--class-weight", "balanced", "--out", tmp_path / "p.csv")
     table = pd.read_csv(tmp_path / "p.csv")

@@ -159,9 +159,14 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
 
         said = source.reading()
         style = {name: said.get(name) for name in ("header", "delimiter")}
-        return labels_of_nodes(
-            source.labels, graph.node_ids, run, said.get("label_id_column"), said.get("label_column"), style
+        columns = said.get("label_id_column"), said.get("label_column")
+        drop = said.get("unknown_nodes") == "drop"
+        labels, names, strange = labels_of_nodes(
+            source.labels, graph.node_ids, run, *columns, style, drop=drop
         )
+        if strange:
+            say(f"note: {source.labels.name}: {strange:,} label(s) of unknown nodes left out")
+        return labels, names
     if graph.labels is None:
         where = "these tables have" if source.edges else f"{run} has"
         column = ", or name the column of the features that holds it (--label-column)" if source.edges else ""

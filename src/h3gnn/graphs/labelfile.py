@@ -158,17 +158,23 @@ def labels_of_nodes(
     id_column: Column | None,
     label_column: Column | None,
     style: dict[str, Any],
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """Read the classes of nodes that are known already, `[nodes]`, -1 where unknown, and their names."""
+    *,
+    drop: bool = False,
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
+    """Read the classes of nodes that are known already, `[nodes]`, -1 where unknown, and their names.
+
+    Labels of other nodes are a fault, or are left out (`drop`); the last value says how many.
+    """
     table = open_labels(path, id_column, label_column, None, style)
     found = table.read()
     if found.classes is None:
         raise GraphError(f"{table.table.path} has splits and no classes")
     rows = NodeIndex(node_ids).find(found.ids)
-    if (rows < 0).any():
+    strange = int((rows < 0).sum())
+    if strange and not drop:
         table.list_problems(node_ids, known_by)
     labels: npt.NDArray[np.int64] = found.for_nodes(rows, len(node_ids))["labels"]
-    return labels, found.class_names
+    return labels, found.class_names, strange
 
 
 def _says_class(name: str) -> bool:

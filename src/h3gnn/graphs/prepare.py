@@ -75,8 +75,8 @@ def prepare_graph(
         out: the folder to write; it must not hold anything else.
         labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
             Where there are no splits, ten are drawn, as the commands do for a graph in memory.
-        source_column, target_column, weight_column, node_column, feature_columns, label_id_column,
-            label_column, split_columns, header, delimiter: as in `read_graph`.
+        source_column, target_column, weight_column, node_column, feature_columns: as in `read_graph`.
+        label_id_column, label_column, split_columns, header, delimiter: as in `read_graph`.
         features_progress, edges_progress: called with the share that has been read.
         going_on: told what an interrupted call has done already.
 
