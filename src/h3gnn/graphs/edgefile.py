@@ -22,7 +22,7 @@ from h3gnn.graphs.values import NOTHING
 UNKNOWN = ("error", "drop", "add")
 WEIGHTS = ("error", "drop", "absolute")
 REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
-FIX_UNKNOWN = "give it a row, or take it out; where a command has --unknown-nodes, drop or add does it"
+FIX_UNKNOWN = "give it a row, or take it out (--unknown-nodes drop, or add, where a command has it)"
 FIX_COLUMN = "mend the cell, or name another column (--weight-column)"
 FIX_WEIGHT = "--weights drop leaves such edges out, absolute takes off the minus"
 
