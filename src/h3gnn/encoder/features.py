@@ -8,9 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.sparse import csr_tensor, to_csr, transpose_csr
+from h3gnn.encoder.kernels import kernels_for
+from h3gnn.encoder.sparse import Pattern, csr_tensor, stacked, to_csr, transpose_csr
 
 STORAGES = ("auto", "csr", "dense")
+MOST_DENSE, SPARSEST = 1 << 28, 0.003
+"""A GPU's tensor cores multiply features of so many values with their zeros, unless almost all are zeros."""
+NARROW = 256
+"""Of so few columns a GPU makes a product faster than it would read and write one."""
 
 
 class FeatureMatrix:
@@ -70,8 +75,10 @@ class FeatureMatrix:
         """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""
         models, in_channels, width = weight.shape
         if side_by_side(weight):
-            wide = self._matrix @ weight.transpose(0, 1).view(in_channels, models * width)
+            wide = self._times(weight.transpose(0, 1).view(in_channels, models * width))
             return wide.view(-1, models, width).transpose(0, 1)
+        if weight.is_cuda:
+            return stacked([self._times(one) for one in weight])
         product = weight.new_zeros(models, self.shape[0], width)
         for one, its_weight in zip(product, weight, strict=True):
             one.addmm_(self._matrix, its_weight, beta=0)
@@ -82,10 +89,46 @@ class FeatureMatrix:
         models, in_channels, width = weight.shape
         if side_by_side(weight):
             wide = weight.transpose(0, 1).view(in_channels, models * width)
-            wide.addmm_(self._transposed, gradient.transpose(0, 1).reshape(-1, models * width))
+            self._add_transposed(wide, gradient.transpose(0, 1).reshape(-1, models * width))
         else:
             for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
-                one.addmm_(self._transposed, its_gradient)
+                self._add_transposed(one, its_gradient)
+
+    def _times(self, weight: Tensor) -> Tensor:
+        """Return `X @ weight` for `[in, out]`."""
+        kernels = kernels_for(weight)
+        if self.storage == "dense" or kernels is None or self._on_tensor_cores:
+            return (self.dense if self._on_tensor_cores else self._matrix) @ weight
+        product: Tensor = self._pattern.product(self._matrix.values(), weight.contiguous())
+        return product
+
+    def _add_transposed(self, total: Tensor, gradient: Tensor) -> None:
+        """Add `Xᵀ @ gradient` to a total `[in, out]`."""
+        kernels = kernels_for(gradient)
+        if self.storage == "dense" or kernels is None or self._on_tensor_cores:
+            total.addmm_(self.dense.t() if self._on_tensor_cores else self._transposed, gradient)
+        else:
+            total += self._pattern.transposed_product(self._matrix.values(), gradient)
+
+    @property
+    def _on_tensor_cores(self) -> bool:
+        """Whether a GPU multiplies sparse rows faster with their zeros, since it may round to 10 bits."""
+        return (
+            self.storage == "csr"
+            and self._matrix.is_cuda
+            and torch.backends.cuda.matmul.fp32_precision == "tf32"
+            and self.shape.numel() <= MOST_DENSE
+            and len(self._matrix.values()) > SPARSEST * self.shape.numel()
+        )
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a product with the features takes less time and memory than to keep an average of it."""
+        return self._matrix.is_cuda and self.storage == "dense" and self.shape[1] <= NARROW
+
+    @cached_property
+    def _pattern(self) -> Pattern:
+        return Pattern(self._matrix.crow_indices(), self._matrix.col_indices(), self.shape[1])
 
     def recycle(self, gradient: Tensor | None) -> None:
         """Take a weight's gradient that nobody needs any more; the next one is written into its memory.

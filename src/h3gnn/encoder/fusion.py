@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
+from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.layers import FeedForward, Generators, LayerNorm, Linear
 from h3gnn.encoder.noise import keep_scale
 
@@ -36,10 +35,10 @@ def mix_tokens(qkv: Tensor, kept: Tensor | None = None, scale: Tensor | None = N
         kept: dropout mask on the weights, bool `[models, nodes, S, S, heads]`, or None.
         scale: what kept weights are multiplied with, `[models]`.
     """
-    if qkv.is_cuda and (kernels := _cuda_kernels()) is not None:
-        mixed: Tensor = kernels.mix_tokens(qkv, kept, scale)
-        return mixed
     models, nodes, count, _, heads, channels = qkv.shape
+    if (kernels := kernels_for(qkv)) is not None:
+        mixed: Tensor = kernels.mix_tokens(qkv, qkv.new_zeros(models, 1, 3 * heads * channels), kept, scale)
+        return mixed
     query, key, value = _by_head(qkv)
     weights = _weights(query, key)
     if kept is not None and scale is not None:
@@ -64,16 +63,6 @@ def _by_head(qkv: Tensor) -> list[Tensor]:
 def _weights(query: Tensor, key: Tensor) -> Tensor:
     """Return the weights with a column for each query: softmax is faster along any axis but the last."""
     return torch.softmax(torch.bmm(key, query.mT) / math.sqrt(query.shape[-1]), dim=1)
-
-
-@cache
-def _cuda_kernels() -> ModuleType | None:
-    """Return the fused kernels, where Triton is there to compile them."""
-    try:
-        from h3gnn.encoder import attention_cuda
-    except ImportError:
-        return None
-    return attention_cuda
 
 
 class TokenAttention(nn.Module):
@@ -116,6 +105,10 @@ class TokenAttention(nn.Module):
 
     def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
         """Fuse `[models, nodes, tokens, channels]`."""
+        if self.norm != "pre" and (kernels := kernels_for(tokens)) is not None:
+            scale = None if kept is None else keep_scale(self.dropout, tokens)
+            by_kernels: Tensor = kernels.fuse(self, tokens, kept, scale)
+            return by_kernels
         if self.norm == "pre":
             tokens = tokens + self._mix(self.attention_norm(tokens), kept)
             fused: Tensor = tokens + self.mlp(self.mlp_norm(tokens))

@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
         activation: str = "gelu",
     ) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation_name, self.activation = activation, ACTIVATIONS[activation]
         self.input = Linear(models, in_channels, hidden_channels)
         self.output = Linear(models, hidden_channels, out_channels)
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from h3gnn.encoder.kernels import kernels_for
+
 DENSE_NODES = {"cpu": 0, "cuda": 256}
 """Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
 ENTRY_COST = 16
@@ -112,6 +114,41 @@ class Pattern:
         crow, cols, order = self._transposed
         return csr_tensor(crow, cols, values[order], (self.sources, self.targets))
 
+    def product(self, values: Tensor, messages: Tensor) -> Tensor:
+        """Return the matrix with these values times messages `[sources, channels]`."""
+        if (kernels := kernels_for(messages)) is None:
+            return self.matrix(values) @ messages
+        received: Tensor = kernels.multiply(self.crow, self.cols, values, messages, self._pieces)
+        return received
+
+    def transposed_product(self, values: Tensor, gradient: Tensor) -> Tensor:
+        """Return its transpose times something `[targets, channels]`."""
+        if (kernels := kernels_for(gradient)) is None:
+            return self.transposed_matrix(values) @ gradient
+        crow, cols, order = self._transposed
+        sent: Tensor = kernels.multiply(crow, cols, values, gradient, self._transposed_pieces, order)
+        return sent
+
+    def at_places(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return `left @ rightᵀ` at the places alone, `[entries]`."""
+        if (kernels := kernels_for(left)) is None:
+            empty = self.matrix(left.new_zeros(self.entries))
+            sampled: Tensor = torch.sparse.sampled_addmm(empty, left, right.t(), beta=0.0)
+            return sampled.values()
+        found: Tensor = kernels.at_places(self.rows, self.cols, left, right)
+        return found
+
+    @cached_property
+    def _pieces(self) -> Any:
+        """The pieces of long rows, for the kernels that ask for them."""
+        kernels = kernels_for(self.crow.new_empty(0, dtype=torch.float32))
+        return None if kernels is None else kernels.cut_long_rows(self.crow)
+
+    @cached_property
+    def _transposed_pieces(self) -> Any:
+        kernels = kernels_for(self.crow.new_empty(0, dtype=torch.float32))
+        return None if kernels is None else kernels.cut_long_rows(self._transposed[0])
+
     def stack(self, models: int) -> Pattern:
         """Return this pattern repeated `models` times along the diagonal; built once, then kept.
 
@@ -140,7 +177,7 @@ class _Propagate(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(values, messages)
         ctx.pattern = pattern
-        return pattern.matrix(values) @ messages
+        return pattern.product(values, messages)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -149,10 +186,9 @@ class _Propagate(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         to_values = to_messages = None
         if ctx.needs_input_grad[0]:
-            empty = pattern.matrix(torch.zeros_like(values))
-            to_values = torch.sparse.sampled_addmm(empty, gradient, messages.t(), beta=0.0).values()
+            to_values = pattern.at_places(gradient, messages)
         if ctx.needs_input_grad[1]:
-            to_messages = pattern.transposed_matrix(values) @ gradient
+            to_messages = pattern.transposed_product(values, gradient)
         return to_values, to_messages, None
 
 
@@ -160,6 +196,38 @@ def propagate(values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
     """Return `A @ H` for the sparse A with these values `[entries]` at its places."""
     received: Tensor = _Propagate.apply(values, messages, pattern)  # type: ignore[no-untyped-call]
     return received
+
+
+class _TakeRows(torch.autograd.Function):
+    """Chosen rows; on the way back, what reaches a row is added in the order of the choices."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, chosen: Tensor) -> Tensor:
+        ctx.save_for_backward(chosen)
+        ctx.rows = len(rows)
+        return rows.index_select(0, chosen)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (chosen,) = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        kernels = kernels_for(gradient)
+        if kernels is None:
+            return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_add_(0, chosen, gradient), None
+        ascending, order = chosen.sort(stable=True)
+        crow = torch.searchsorted(ascending, torch.arange(ctx.rows + 1, device=chosen.device))
+        added: Tensor = kernels.multiply(crow, order, None, gradient, None)
+        return added, None
+
+
+def take_rows(values: Tensor, chosen: Tensor) -> Tensor:
+    """Return each model's chosen rows of `[models, nodes, …]`, the same for all or `[models, rows]`."""
+    models, nodes = values.shape[:2]
+    first = nodes * torch.arange(models, device=values.device)[:, None]
+    places = (chosen + first).flatten()
+    flat = values.reshape(models * nodes, -1)
+    taken: Tensor = _TakeRows.apply(flat, places)  # type: ignore[no-untyped-call]
+    return taken.view(models, -1, *values.shape[2:])
 
 
 class Adjacency:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.features import FeatureMatrix, project
+from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stacked
@@ -80,7 +81,11 @@ class Projected(NamedTuple):
             nodes = nodes.gather(1, donors[:, : nodes.shape[1], None].expand_as(nodes))
         if mask is None:
             return nodes
-        hidden = mask[:, : nodes.shape[1], None].to(nodes.dtype)
+        mask = mask[:, : nodes.shape[1]]
+        if (kernels := kernels_for(nodes)) is not None:
+            shown: Tensor = kernels.mask_rows(nodes, self.token, mask)
+            return shown
+        hidden = mask.unsqueeze(-1).to(nodes.dtype)
         return (nodes * (1 - hidden)).baddbmm_(hidden, self.token)
 
 
@@ -276,7 +281,11 @@ class NodeMLP(nn.Module):
 
     def forward(self, projected: Tensor) -> Tensor:
         """`[models, nodes, hidden]` to `[models, nodes, channels]`."""
-        hidden: Tensor = self.output(nn.functional.gelu(projected + self.bias))
+        if (kernels := kernels_for(projected)) is not None:
+            active: Tensor = kernels.activate(projected, self.bias, "gelu")
+        else:
+            active = nn.functional.gelu(projected + self.bias)
+        hidden: Tensor = self.output(active)
         return hidden
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise, keep_scale, node_below
-from h3gnn.encoder.sparse import Adjacency, Pattern, csr_tensor
+from h3gnn.encoder.sparse import Adjacency, Pattern, csr_tensor, take_rows
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
 from h3gnn.errors import InputError
@@ -75,7 +75,7 @@ class Batch:
     def chosen(self, values: Tensor) -> Tensor:
         """Return the values `[models, nodes of the part, …]` of the nodes that are compared."""
         if self.compared is not None:
-            return values.index_select(1, self.compared)
+            return take_rows(values, self.compared)
         return values if values.shape[1] == self.part.counts[0] else values[:, : self.part.counts[0]]
 
     def pairs_kept(self, rates: Sequence[float], noise: Noise) -> tuple[Tensor, Tensor] | None:

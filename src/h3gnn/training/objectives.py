@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cosine_similarity, mse_loss, normalize
 
 from h3gnn.encoder.layers import FeedForward, Generators, Linear
+from h3gnn.encoder.sparse import take_rows
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.training.batches import Batch
 from h3gnn.training.distributed import Ranks
@@ -204,8 +205,8 @@ class HiddenEdges(Objective):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             seen = self.rough(embedding)
-            begin = _rows(seen, source)
-            told = self.head(torch.cat([begin * _rows(seen, target), begin * _rows(seen, other)], 1))
+            begin = take_rows(seen, source)
+            told = self.head(torch.cat([begin * take_rows(seen, target), begin * take_rows(seen, other)], 1))
             hidden, random = told.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
             wrong = weight * binary_cross_entropy_with_logits(
                 hidden, torch.ones_like(hidden), reduction="none"
@@ -248,7 +249,7 @@ class NeighbourPrediction(Objective):
             said = self.head(self.rough(embedding)).to(embedding.dtype)
             near = (normalize(said, dim=2) * wanted).sum(dim=2)
             unit = self.rough(normalize(embedding, dim=2))
-            far = torch.bmm(unit, _rows(unit, others).mT).to(embedding.dtype) / self.temperature
+            far = torch.bmm(unit, take_rows(unit, others).mT).to(embedding.dtype) / self.temperature
             return far.logsumexp(dim=2) - math.log(self.SAMPLED) - near / self.temperature
 
         return shares
@@ -436,8 +437,3 @@ def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
     ranks.add([variance])
     variance /= count
     return (embedding - mean) * torch.rsqrt(variance + 1e-8)
-
-
-def _rows(embedding: Tensor, chosen: Tensor) -> Tensor:
-    """Return each model's chosen rows, `[models, rows, D]`."""
-    return embedding.gather(1, chosen[..., None].expand(-1, -1, embedding.shape[2]))

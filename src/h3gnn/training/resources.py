@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -58,6 +60,23 @@ def use_bfloat16(precision: str, device: torch.device) -> bool:
     return (
         torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_bfloat16()
     )
+
+
+@contextmanager
+def rounded_products(device: torch.device, *, allowed: bool) -> Iterator[None]:
+    """Let a GPU's tensor cores round what they multiply to 10 bits (TF32) while the block runs, if allowed.
+
+    Sums stay in float32. Elsewhere nothing changes.
+    """
+    if device.type != "cuda" or not allowed:
+        yield
+        return
+    products = torch.backends.cuda.matmul
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 @cache

@@ -17,6 +17,7 @@ from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges
 from h3gnn.training.objectives import Committee, Compare, View
 from h3gnn.training.optimizer import StackedAdam
+from h3gnn.training.resources import rounded_products
 from h3gnn.training.teacher import Teacher
 
 COLUMN_PLACE, SWAP_PLACE = (1 << 20) + 1, (1 << 20) + 2
@@ -89,7 +90,8 @@ class Step:
     def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
         """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
         mask = mask_strategy(self.difficulty, self.generators)
-        found = [self._train_on(batch, mask) for batch in self.source.epoch(self.order, self.ranks)]
+        with rounded_products(self.source.device, allowed=self.student.fuse_in_bfloat16):
+            found = [self._train_on(batch, mask) for batch in self.source.epoch(self.order, self.ranks)]
         loss = found[0] if len(found) == 1 else torch.cat(found, dim=1)
         return torch.stack([loss.mean(dim=1), mask.sum(dim=1).to(loss.dtype)])
 
@@ -124,7 +126,9 @@ class Step:
         tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
         teacher = None
         if self.teacher is not None:
-            averaged = projected if part.whole and not any(self.feature_drop) else None
+            follows = part.whole and not any(self.feature_drop) and not part.features.narrow
+            averaged = projected if follows else None
+            del projected  # the widest tensors of a step
             heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
             teacher = self.teacher.look(part, batch.compared, heard, averaged, again, self.chunk)
         view = View(

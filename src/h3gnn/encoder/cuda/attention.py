@@ -13,8 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from h3gnn.encoder.cuda.rows import column_sums
+
 NODES_PER_PROGRAM, WARPS = 2, 1
 """What was fastest on an H200 at 4 tokens and 4 heads of 32 channels."""
+
+
+@triton.jit
+def _part(qkv, bias, place, there, own, real, part):  # type: ignore[no-untyped-def]
+    """Return queries, keys or values, with their share of the bias."""
+    added = tl.load(bias + own + part, mask=real, other=0.0).to(tl.float32)
+    return tl.load(qkv + place + part, mask=there, other=0.0).to(tl.float32) + added
 
 
 @triton.jit
@@ -28,7 +37,7 @@ def _weights(q, k, key_there, root):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, kept, scale, heard, rows, nodes, root,
+    qkv, bias, kept, scale, heard, rows, nodes, root,
     count: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,
     padded_count: tl.constexpr, padded_width: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr,
 ):  # fmt: skip
@@ -39,9 +48,11 @@ def _forward(  # type: ignore[no-untyped-def]
     there = (node < rows)[:, None, None] & (token < count)[None, :, None] & (channel < width)[None, None, :]
     start = wide[:, None, None] * (count * 3 * heads * width) + token[None, :, None] * (3 * heads * width)
     place = start + head * width + channel[None, None, :]
-    q = tl.load(qkv + place, mask=there, other=0.0).to(tl.float32)
-    k = tl.load(qkv + place + heads * width, mask=there, other=0.0).to(tl.float32)
-    v = tl.load(qkv + place + 2 * heads * width, mask=there, other=0.0).to(tl.float32)
+    real = (node < rows)[:, None, None] & (channel < width)[None, None, :]
+    own = (wide // nodes)[:, None, None] * (3 * heads * width) + head * width + channel[None, None, :]
+    q = _part(qkv, bias, place, there, own, real, 0)
+    k = _part(qkv, bias, place, there, own, real, heads * width)
+    v = _part(qkv, bias, place, there, own, real, 2 * heads * width)
     p = _weights(q, k, (token < count)[None, None, :], root)
     if dropping:
         pair = (node < rows)[:, None, None] & (token < count)[None, :, None] & (token < count)[None, None, :]
@@ -62,7 +73,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    qkv, kept, scale, of_heard, of_qkv, rows, nodes, root,
+    qkv, bias, kept, scale, of_heard, of_qkv, rows, nodes, root,
     count: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,
     padded_count: tl.constexpr, padded_width: tl.constexpr, block: tl.constexpr, dropping: tl.constexpr,
 ):  # fmt: skip
@@ -73,9 +84,11 @@ def _backward(  # type: ignore[no-untyped-def]
     there = (node < rows)[:, None, None] & (token < count)[None, :, None] & (channel < width)[None, None, :]
     start = wide[:, None, None] * (count * 3 * heads * width) + token[None, :, None] * (3 * heads * width)
     place = start + head * width + channel[None, None, :]
-    q = tl.load(qkv + place, mask=there, other=0.0).to(tl.float32)
-    k = tl.load(qkv + place + heads * width, mask=there, other=0.0).to(tl.float32)
-    v = tl.load(qkv + place + 2 * heads * width, mask=there, other=0.0).to(tl.float32)
+    real = (node < rows)[:, None, None] & (channel < width)[None, None, :]
+    own = (wide // nodes)[:, None, None] * (3 * heads * width) + head * width + channel[None, None, :]
+    q = _part(qkv, bias, place, there, own, real, 0)
+    k = _part(qkv, bias, place, there, own, real, heads * width)
+    v = _part(qkv, bias, place, there, own, real, 2 * heads * width)
     to = (
         wide[:, None, None] * (count * heads * width)
         + token[None, :, None] * (heads * width)
@@ -106,28 +119,34 @@ def _backward(  # type: ignore[no-untyped-def]
 
 class _MixTokens(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, kept: Tensor | None, scale: Tensor | None) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, bias: Tensor, kept: Tensor | None, scale: Tensor | None) -> Tensor:
         models, nodes, tokens, _, heads, width = qkv.shape
         heard = qkv.new_empty(models, nodes, tokens, heads, width)
-        ctx.save_for_backward(qkv, kept, scale)
-        _launch(_forward, qkv, kept, scale, heard)
+        ctx.save_for_backward(qkv, bias, kept, scale)
+        _launch(_forward, qkv, bias, kept, scale, heard)
         return heard
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        qkv, kept, scale = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        qkv, bias, kept, scale = ctx.saved_tensors
         of_qkv = torch.empty_like(qkv)
-        _launch(_backward, qkv, kept, scale, gradients[0].contiguous(), of_qkv)
-        return of_qkv, None, None
+        _launch(_backward, qkv, bias, kept, scale, gradients[0].contiguous(), of_qkv)
+        to_bias = None
+        if ctx.needs_input_grad[1]:
+            to_bias = column_sums(of_qkv.view(len(qkv), -1, bias.shape[-1])).view_as(bias)
+        return of_qkv, to_bias, None, None
 
 
-def _launch(kernel: Any, qkv: Tensor, kept: Tensor | None, scale: Tensor | None, *results: Tensor) -> None:
+def _launch(
+    kernel: Any, qkv: Tensor, bias: Tensor, kept: Tensor | None, scale: Tensor | None, *results: Tensor
+) -> None:
     models, nodes, tokens, _, heads, width = qkv.shape
     rows = models * nodes
     dropping = kept is not None and scale is not None
     masks = (kept, scale) if dropping else (qkv, qkv)  # not read where nothing is dropped
     kernel[triton.cdiv(rows, NODES_PER_PROGRAM), heads](
         qkv,
+        bias,
         *masks,
         *results,
         rows,
@@ -144,9 +163,15 @@ def _launch(kernel: Any, qkv: Tensor, kept: Tensor | None, scale: Tensor | None,
     )
 
 
-def mix_tokens(qkv: Tensor, kept: Tensor | None, scale: Tensor | None) -> Tensor:
-    """Do what `h3gnn.encoder.fusion.mix_tokens` says, in one kernel each way."""
+def mix_tokens(qkv: Tensor, bias: Tensor, kept: Tensor | None, scale: Tensor | None) -> Tensor:
+    """Do what `h3gnn.encoder.fusion.mix_tokens` says of `qkv + bias`, in one kernel each way.
+
+    Args:
+        qkv: `[models, nodes, S, 3, heads, c]`.
+        bias: `[models, 1, 3 · heads · c]`.
+        kept, scale: as there.
+    """
     mixed: Tensor = _MixTokens.apply(  # type: ignore[no-untyped-call]
-        qkv.contiguous(), None if kept is None else kept.contiguous(), scale
+        qkv.contiguous(), bias, None if kept is None else kept.contiguous(), scale
     )
     return mixed

@@ -1,0 +1,355 @@
+"""What lies between the products of the encoder, row by row, as one CUDA kernel each way.
+
+A product leaves its bias to whoever reads it next: the kernel adds it on the way in and, on the way back,
+sums its gradient while the rows are at hand. Everything is computed in float32 and written in the precision of the
+input. Sums over rows are made in two steps of a fixed order, never with atomic additions: a run that is
+repeated gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 2048
+"""How many values a program holds at a time."""
+PROGRAMS = 528
+"""How many programs share the rows where each keeps a sum: four for each multiprocessor of an H200."""
+
+
+@triton.jit
+def _normalised(x, there, channels):  # type: ignore[no-untyped-def]
+    """Return each row with mean 0 and variance 1, and what its deviations were multiplied with."""
+    centred = tl.where(there, x - (tl.sum(x, axis=1) / channels)[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / channels + 1e-5)
+    return centred * scale[:, None], scale
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_forward(  # type: ignore[no-untyped-def]
+    residual, branch, bias, weight, shift, out, rows, channels,
+    padded: tl.constexpr, block: tl.constexpr, inside: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    column = tl.arange(0, padded)
+    real = column < channels
+    there = (row < rows)[:, None] & real[None, :]
+    place = (model * rows + row)[:, None] * channels + column[None, :]
+    own = model * channels + column
+    x = tl.load(branch + place, mask=there, other=0.0).to(tl.float32)
+    x += tl.load(bias + own, mask=real, other=0.0).to(tl.float32)[None, :]
+    kept = tl.load(residual + place, mask=there, other=0.0).to(tl.float32)
+    if inside:
+        x += kept
+    normed, _ = _normalised(x, there, channels)
+    scaled = normed * tl.load(weight + own, mask=real, other=0.0).to(tl.float32)[None, :]
+    y = scaled + tl.load(shift + own, mask=real, other=0.0).to(tl.float32)[None, :]
+    if not inside:
+        y += kept
+    tl.store(out + place, y.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_backward(  # type: ignore[no-untyped-def]
+    residual, branch, bias, weight, of_out, of_branch, sums, rows, channels, turns,
+    padded: tl.constexpr, block: tl.constexpr, inside: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(1).to(tl.int64)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, padded)
+    real = column < channels
+    own = model * channels + column
+    added = tl.load(bias + own, mask=real, other=0.0).to(tl.float32)
+    stretch = tl.load(weight + own, mask=real, other=0.0).to(tl.float32)
+    to_bias = tl.zeros([padded], tl.float32)
+    to_weight = tl.zeros([padded], tl.float32)
+    to_shift = tl.zeros([padded], tl.float32)
+    for turn in range(turns):
+        row = (first + turn * programs) * block + tl.arange(0, block)
+        there = (row < rows)[:, None] & real[None, :]
+        place = (model * rows + row)[:, None] * channels + column[None, :]
+        x = tl.load(branch + place, mask=there, other=0.0).to(tl.float32) + added[None, :]
+        if inside:
+            x += tl.load(residual + place, mask=there, other=0.0).to(tl.float32)
+        normed, scale = _normalised(x, there, channels)
+        slope = tl.load(of_out + place, mask=there, other=0.0).to(tl.float32)
+        wanted = slope * stretch[None, :]
+        along = tl.sum(wanted * normed, axis=1) / channels
+        level = tl.sum(wanted, axis=1) / channels
+        back = (wanted - level[:, None] - normed * along[:, None]) * scale[:, None]
+        back = tl.where(there, back, 0.0)
+        tl.store(of_branch + place, back.to(of_branch.dtype.element_ty), mask=there)
+        to_bias += tl.sum(back, axis=0)
+        to_weight += tl.sum(slope * normed, axis=0)
+        to_shift += tl.sum(slope, axis=0)
+    at = sums + ((model * programs + first) * 3) * channels + column
+    tl.store(at, to_bias, mask=real)
+    tl.store(at + channels, to_weight, mask=real)
+    tl.store(at + 2 * channels, to_shift, mask=real)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _slope(x, relu: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return what an activation's gradient is multiplied with."""
+    if relu:
+        return tl.where(x > 0, 1.0, 0.0)
+    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _activation_forward(  # type: ignore[no-untyped-def]
+    x, bias, out, rows, channels, model_stride, row_stride,
+    block: tl.constexpr, width: tl.constexpr, relu: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    real = column < channels
+    there = (row < rows)[:, None] & real[None, :]
+    place = (model * rows + row)[:, None] * channels + column[None, :]
+    given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+    value = tl.load(x + given, mask=there, other=0.0).to(tl.float32)
+    value += tl.load(bias + model * channels + column, mask=real, other=0.0).to(tl.float32)[None, :]
+    value = tl.maximum(value, 0.0) if relu else 0.5 * value * (1.0 + tl.erf(value * 0.7071067811865476))
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _activation_backward(  # type: ignore[no-untyped-def]
+    x, bias, of_out, of_x, sums, rows, channels, turns, model_stride, row_stride,
+    block: tl.constexpr, width: tl.constexpr, relu: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(2).to(tl.int64)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    real = column < channels
+    added = tl.load(bias + model * channels + column, mask=real, other=0.0).to(tl.float32)
+    total = tl.zeros([width], tl.float32)
+    for turn in range(turns):
+        row = (first + turn * programs) * block + tl.arange(0, block)
+        there = (row < rows)[:, None] & real[None, :]
+        place = (model * rows + row)[:, None] * channels + column[None, :]
+        given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+        value = tl.load(x + given, mask=there, other=0.0).to(tl.float32) + added[None, :]
+        slope = tl.load(of_out + place, mask=there, other=0.0).to(tl.float32) * _slope(value, relu)
+        tl.store(of_x + place, slope.to(of_x.dtype.element_ty), mask=there)
+        total += tl.sum(slope, axis=0)
+    tl.store(sums + (model * programs + first) * channels + column, total, mask=real)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _column_sums(  # type: ignore[no-untyped-def]
+    x, sums, rows, channels, turns, block: tl.constexpr, width: tl.constexpr
+):
+    model = tl.program_id(2).to(tl.int64)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    total = tl.zeros([width], tl.float32)
+    for turn in range(turns):
+        row = (first + turn * programs) * block + tl.arange(0, block)
+        there = (row < rows)[:, None] & (column < channels)[None, :]
+        place = (model * rows + row)[:, None] * channels + column[None, :]
+        total += tl.sum(tl.load(x + place, mask=there, other=0.0).to(tl.float32), axis=0)
+    tl.store(sums + (model * programs + first) * channels + column, total, mask=column < channels)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask_forward(  # type: ignore[no-untyped-def]
+    rows_of, token, mask, out, rows, channels, model_stride, row_stride,
+    block: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    real = column < channels
+    there = (row < rows)[:, None] & real[None, :]
+    hidden = tl.load(mask + model * rows + row, mask=row < rows, other=0).to(tl.int1)
+    given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+    shown = tl.load(rows_of + given, mask=there & (hidden == 0)[:, None], other=0.0)
+    instead = tl.load(token + model * channels + column, mask=real, other=0.0)
+    place = (model * rows + row)[:, None] * channels + column[None, :]
+    tl.store(out + place, tl.where(hidden[:, None], instead[None, :], shown), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask_backward(  # type: ignore[no-untyped-def]
+    of_out, mask, of_rows, sums, rows, channels, turns, model_stride, row_stride,
+    block: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    model = tl.program_id(2).to(tl.int64)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    real = column < channels
+    total = tl.zeros([width], tl.float32)
+    for turn in range(turns):
+        row = (first + turn * programs) * block + tl.arange(0, block)
+        there = (row < rows)[:, None] & real[None, :]
+        hidden = tl.load(mask + model * rows + row, mask=row < rows, other=0).to(tl.int1)
+        place = (model * rows + row)[:, None] * channels + column[None, :]
+        slope = tl.load(of_out + place, mask=there, other=0.0).to(tl.float32)
+        total += tl.sum(tl.where(hidden[:, None], slope, 0.0), axis=0)
+        given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+        back = tl.where(hidden[:, None], 0.0, slope)
+        tl.store(of_rows + given, back.to(of_rows.dtype.element_ty), mask=there)
+    tl.store(sums + (model * programs + first) * channels + column, total, mask=real)
+
+
+def _shares(rows: int, block: int, models: int, columns: int = 1) -> tuple[int, int]:
+    """Return how many programs share the rows, and how many blocks each of them takes."""
+    blocks = max(1, triton.cdiv(rows, block))
+    programs = min(blocks, max(1, PROGRAMS // (models * columns)))
+    return programs, triton.cdiv(blocks, programs)
+
+
+def _tile(channels: int) -> tuple[int, int]:
+    """Return how many rows and columns a program looks at."""
+    width = min(256, triton.next_power_of_2(channels))
+    return max(1, TILE // width), width
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, residual: Tensor, branch: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, inside: bool
+    ) -> Tensor:
+        models, rows, channels = branch.shape
+        residual, branch = residual.contiguous(), branch.contiguous()
+        out = torch.empty_like(branch)
+        padded = triton.next_power_of_2(channels)
+        block = max(1, TILE // padded)
+        _norm_forward[triton.cdiv(rows, block), models](
+            residual, branch, bias, weight, shift, out, rows, channels,
+            padded=padded, block=block, inside=inside,
+        )  # fmt: skip
+        ctx.save_for_backward(residual if inside else branch, branch, bias, weight)
+        ctx.inside = inside
+        return out
+
+    @staticmethod
+    def backward(
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, None]:
+        residual, branch, bias, weight = ctx.saved_tensors
+        of_out = gradients[0].contiguous()
+        models, rows, channels = branch.shape
+        padded = triton.next_power_of_2(channels)
+        block = max(1, TILE // padded)
+        programs, turns = _shares(rows, block, models)
+        of_branch = torch.empty_like(branch)
+        sums = torch.empty(models, programs, 3, channels, dtype=torch.float32, device=branch.device)
+        _norm_backward[programs, models](
+            residual, branch, bias, weight, of_out, of_branch, sums, rows, channels, turns,
+            padded=padded, block=block, inside=ctx.inside,
+        )  # fmt: skip
+        to_bias, to_weight, to_shift = sums.sum(dim=1).unbind(dim=1)
+        of_residual = of_branch if ctx.inside else of_out
+        return of_residual, of_branch, to_bias.view_as(bias), to_weight, to_shift, None
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        models, rows, channels = x.shape
+        out = torch.empty(models, rows, channels, dtype=x.dtype, device=x.device)
+        block, width = _tile(channels)
+        _activation_forward[triton.cdiv(rows, block), triton.cdiv(channels, width), models](
+            x, bias, out, rows, channels, x.stride(0), x.stride(1), block=block, width=width, relu=relu
+        )
+        ctx.save_for_backward(x, bias)
+        ctx.relu = relu
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, bias = ctx.saved_tensors
+        models, rows, channels = x.shape
+        block, width = _tile(channels)
+        columns = triton.cdiv(channels, width)
+        programs, turns = _shares(rows, block, models, columns)
+        of_x = torch.empty(models, rows, channels, dtype=x.dtype, device=x.device)
+        sums = torch.empty(models, programs, channels, dtype=torch.float32, device=x.device)
+        _activation_backward[programs, columns, models](
+            x, bias, gradients[0].contiguous(), of_x, sums, rows, channels, turns, x.stride(0), x.stride(1),
+            block=block, width=width, relu=ctx.relu,
+        )  # fmt: skip
+        return of_x, sums.sum(dim=1).view_as(bias), None
+
+
+class _MaskRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, nodes: Tensor, token: Tensor, mask: Tensor) -> Tensor:
+        models, rows, channels = nodes.shape
+        out = torch.empty(models, rows, channels, dtype=nodes.dtype, device=nodes.device)
+        block, width = _tile(channels)
+        _mask_forward[triton.cdiv(rows, block), triton.cdiv(channels, width), models](
+            nodes, token.contiguous(), mask, out, rows, channels, nodes.stride(0), nodes.stride(1),
+            block=block, width=width,
+        )  # fmt: skip
+        ctx.save_for_backward(mask)
+        ctx.strides, ctx.token = nodes.stride(), token.shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        of_out = gradients[0].contiguous()
+        models, rows, channels = of_out.shape
+        block, width = _tile(channels)
+        columns = triton.cdiv(channels, width)
+        programs, turns = _shares(rows, block, models, columns)
+        of_rows = torch.empty_strided(of_out.shape, ctx.strides, dtype=of_out.dtype, device=of_out.device)
+        sums = torch.empty(models, programs, channels, dtype=torch.float32, device=of_out.device)
+        _mask_backward[programs, columns, models](
+            of_out, mask, of_rows, sums, rows, channels, turns, ctx.strides[0], ctx.strides[1],
+            block=block, width=width,
+        )  # fmt: skip
+        return of_rows, sums.sum(dim=1).view(ctx.token).to(of_out.dtype), None
+
+
+def add_norm(
+    residual: Tensor, branch: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, *, inside: bool
+) -> Tensor:
+    """Return `residual + Norm(branch + bias)`, or `Norm(residual + branch + bias)` with `inside`.
+
+    Args:
+        residual, branch: `[models, rows, channels]`.
+        bias: what the product behind the branch has left to add, `[models, 1, channels]`.
+        weight, shift: of the norm, `[models, channels]`.
+        inside: whether the residual is normalised too.
+    """
+    out: Tensor = _AddNorm.apply(residual, branch, bias, weight, shift, inside)  # type: ignore[no-untyped-call]
+    return out
+
+
+def activate(x: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """Return GELU or ReLU of `x + bias`.
+
+    Args:
+        x: `[models, rows, channels]`; it may be some columns of a wider tensor.
+        bias: `[models, 1, channels]`.
+        activation: "gelu" or "relu".
+    """
+    out: Tensor = _Activate.apply(x, bias, activation == "relu")  # type: ignore[no-untyped-call]
+    return out
+
+
+def mask_rows(nodes: Tensor, token: Tensor, mask: Tensor) -> Tensor:
+    """Return the rows `[models, rows, channels]`, masked ones replaced by their model's token."""
+    shown: Tensor = _MaskRows.apply(nodes, token, mask.contiguous())  # type: ignore[no-untyped-call]
+    return shown
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Return the sums over rows of `[models, rows, channels]`, in float32 `[models, channels]`."""
+    models, rows, channels = x.shape
+    block, width = _tile(channels)
+    columns = triton.cdiv(channels, width)
+    programs, turns = _shares(rows, block, models, columns)
+    sums = torch.empty(models, programs, channels, dtype=torch.float32, device=x.device)
+    _column_sums[programs, columns, models](x, sums, rows, channels, turns, block=block, width=width)
+    return sums.sum(dim=1)
