@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from h3gnn.encoder import FeatureMatrix, build_support
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.loop import EAGER_STEPS, CapturedStep
 from h3gnn.training.models import Shape, Training, stack_step
@@ -105,3 +107,43 @@ def test_a_fit_on_the_gpu_replays_and_gives_what_a_plain_fit_gives(
     assert len(replays) == EPOCHS - 2 - EAGER_STEPS
     np.testing.assert_allclose(captured.history_["loss"], plain.history_["loss"], rtol=1e-3)
     np.testing.assert_allclose(captured.embedding_, plain.embedding_, atol=1e-2)
+
+
+COMMITTEE: dict[str, Any] = {
+    "channels": 16,
+    "n_models": 4,
+    "epochs": 4 * EAGER_STEPS,
+    "mask_warmup": 2 * EAGER_STEPS,
+    "device": "cuda",
+}
+
+
+@pytest.mark.parametrize("nodes_per_step", [None, 200])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_fit_on_the_gpu_twice_and_one_that_is_resumed_give_the_same_bits(
+    tmp_path: Path, precision: str, nodes_per_step: int | None
+) -> None:
+    graph = mixed_graph(400, words=60, splits=1)
+    settings = {**COMMITTEE, "precision": precision, "nodes_per_step": nodes_per_step}
+    once, twice = (H3GNN(**settings).fit(graph).embedding_ for _ in range(2))
+    np.testing.assert_array_equal(once, twice)
+
+    def dying(_: int) -> Callable[[int, Any], None]:
+        def look(epoch: int, _: Any) -> None:
+            if epoch == 3 * EAGER_STEPS:  # both kinds of mask have been recorded by then
+                raise RuntimeError("power cut")
+
+        return look
+
+    policy = Checkpoints(tmp_path / "checkpoints", every=1)
+    with pytest.raises(RuntimeError, match="power cut"):
+        H3GNN(**settings).fit(graph, checkpoints=policy, after_epoch_of=dying)
+    np.testing.assert_array_equal(H3GNN(**settings).fit(graph, checkpoints=policy).embedding_, once)
+
+
+@pytest.mark.parametrize("preset", ["single", "paper", "later"])
+def test_presets_on_the_gpu_give_the_same_bits_twice(preset: str) -> None:
+    graph = mixed_graph(400, words=60, splits=1)
+    settings: dict[str, Any] = {"channels": 16, "epochs": 3 * EAGER_STEPS, "device": "cuda"}
+    once, twice = (H3GNN.from_preset(preset, **settings).fit(graph).embedding_ for _ in range(2))
+    np.testing.assert_array_equal(once, twice)

@@ -14,8 +14,6 @@ from h3gnn.encoder.sparse import Pattern, csr_tensor, stacked, to_csr, transpose
 STORAGES = ("auto", "csr", "dense")
 MOST_DENSE, SPARSEST = 1 << 28, 0.003
 """A GPU's tensor cores multiply features of so many values with their zeros, unless almost all are zeros."""
-NARROW = 256
-"""Of so few columns a GPU makes a product faster than it would read and write one."""
 
 
 class FeatureMatrix:
@@ -96,35 +94,28 @@ class FeatureMatrix:
 
     def _times(self, weight: Tensor) -> Tensor:
         """Return `X @ weight` for `[in, out]`."""
-        kernels = kernels_for(weight)
-        if self.storage == "dense" or kernels is None or self._on_tensor_cores:
-            return (self.dense if self._on_tensor_cores else self._matrix) @ weight
-        product: Tensor = self._pattern.product(self._matrix.values(), weight.contiguous())
-        return product
+        if self.storage == "dense" or kernels_for(weight) is None:
+            return self._matrix @ weight
+        return self._pattern.product(self._matrix.values(), weight.contiguous())
 
     def _add_transposed(self, total: Tensor, gradient: Tensor) -> None:
         """Add `Xᵀ @ gradient` to a total `[in, out]`."""
-        kernels = kernels_for(gradient)
-        if self.storage == "dense" or kernels is None or self._on_tensor_cores:
-            total.addmm_(self.dense.t() if self._on_tensor_cores else self._transposed, gradient)
-        else:
+        if self.storage == "csr" and kernels_for(gradient) is not None:
             total += self._pattern.transposed_product(self._matrix.values(), gradient)
+        elif gradient.dtype != total.dtype:  # a GPU adds up rounded rows in full
+            total += torch.mm(self._transposed, gradient, out_dtype=total.dtype)
+        else:
+            total.addmm_(self._transposed, gradient)
 
-    @property
-    def _on_tensor_cores(self) -> bool:
-        """Whether a GPU multiplies sparse rows faster with their zeros, since it may round to 10 bits."""
-        return (
-            self.storage == "csr"
-            and self._matrix.is_cuda
-            and torch.backends.cuda.matmul.fp32_precision == "tf32"
-            and self.shape.numel() <= MOST_DENSE
-            and len(self._matrix.values()) > SPARSEST * self.shape.numel()
-        )
-
-    @property
-    def narrow(self) -> bool:
-        """Whether a product with the features takes less time and memory than to keep an average of it."""
-        return self._matrix.is_cuda and self.storage == "dense" and self.shape[1] <= NARROW
+    @cached_property
+    def rounded(self) -> FeatureMatrix:
+        """The features as tensor cores take them: in bfloat16, and with zeros unless these are too many."""
+        if self.storage == "dense":
+            return FeatureMatrix(self._matrix.bfloat16(), "dense")
+        few = len(self._matrix.values()) < SPARSEST * self.shape.numel()
+        if few or self.shape.numel() > MOST_DENSE:
+            return self  # the kernels multiply rounded weights with values as they are
+        return FeatureMatrix(self._matrix.to_dense().bfloat16(), "dense")
 
     @cached_property
     def _pattern(self) -> Pattern:
@@ -171,20 +162,43 @@ class _Project(torch.autograd.Function):
         return to_weight, torch.bmm(of_token, weight.mT), None
 
 
-def project(features: FeatureMatrix, weight: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+class _ProjectRounded(torch.autograd.Function):
+    """The same in bfloat16 on a GPU, for weights and a token in float32; sums and gradients are float32."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
+        ctx.features = features.rounded
+        ctx.save_for_backward(weight, token)
+        of_token = torch.bmm(token, weight).bfloat16()
+        return ctx.features.product(weight.bfloat16()), of_token
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        weight, token = ctx.saved_tensors
+        of_product, of_token = gradients[0], gradients[1].to(weight.dtype)
+        to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
+        ctx.features.add_transposed_product(to_weight, of_product)
+        return to_weight, torch.bmm(of_token, weight.mT), None
+
+
+def project(
+    features: FeatureMatrix, weight: Tensor, token: Tensor, *, rounded: bool = False
+) -> tuple[Tensor, Tensor]:
     """Multiply features and token with the weights of every model.
 
     Args:
         features: `[nodes, in]`.
         weight: `[models, in, out]`.
         token: `[models, 1, in]`.
+        rounded: multiply in bfloat16, on a GPU.
 
     Returns:
         `[models, nodes, out]` and `[models, 1, out]`.
     """
     if features.learned:
         return torch.matmul(features.dense, weight), torch.bmm(token, weight)
-    product, of_token = _Project.apply(weight, token, features)  # type: ignore[no-untyped-call]
+    how = _ProjectRounded if rounded else _Project
+    product, of_token = how.apply(weight, token, features)  # type: ignore[no-untyped-call]
     return product, of_token
 
 

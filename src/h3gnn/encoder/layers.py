@@ -126,6 +126,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise by this graph's statistics in training, by the running ones in evaluation."""
+        given, x = x.dtype, x.to(self.weight.dtype)
         mean, var = self.running_mean, self.running_var
         if self.training:
             var, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
@@ -133,4 +134,5 @@ class BatchNorm(nn.Module):
                 self.running_mean.lerp_(mean, self.momentum)
                 unbiased = x.shape[1] / max(1, x.shape[1] - 1)
                 self.running_var.lerp_(var * unbiased, self.momentum)
-        return (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+        normed: Tensor = (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+        return normed.to(given)

@@ -135,7 +135,7 @@ class Pattern:
             empty = self.matrix(left.new_zeros(self.entries))
             sampled: Tensor = torch.sparse.sampled_addmm(empty, left, right.t(), beta=0.0)
             return sampled.values()
-        found: Tensor = kernels.at_places(self.rows, self.cols, left, right)
+        found: Tensor = kernels.at_places(self.rows, self.cols, left, right)  # in float32
         return found
 
     @cached_property
@@ -210,24 +210,55 @@ class _TakeRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (chosen,) = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        kernels = kernels_for(gradient)
-        if kernels is None:
-            return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_add_(0, chosen, gradient), None
-        ascending, order = chosen.sort(stable=True)
-        crow = torch.searchsorted(ascending, torch.arange(ctx.rows + 1, device=chosen.device))
-        added: Tensor = kernels.multiply(crow, order, None, gradient, None)
-        return added, None
+        return _added(gradients[0].contiguous(), chosen, ctx.rows), None
+
+
+class _AddRows(torch.autograd.Function):
+    """The sum of the rows that are sent to each place: the way back of `_TakeRows`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return _added(rows.contiguous(), places, count)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradients[0].index_select(0, places), None, None
+
+
+def _added(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """Return `[count, channels]`: of each place, the sum of the rows that name it, in their order."""
+    kernels = kernels_for(rows)
+    if kernels is None:
+        return rows.new_zeros(count, rows.shape[1]).index_add_(0, places, rows)
+    ascending, order = places.sort(stable=True)
+    crow = torch.searchsorted(ascending, torch.arange(count + 1, device=places.device))
+    added: Tensor = kernels.multiply(crow, order, None, rows, None)
+    return added
 
 
 def take_rows(values: Tensor, chosen: Tensor) -> Tensor:
     """Return each model's chosen rows of `[models, nodes, …]`, the same for all or `[models, rows]`."""
     models, nodes = values.shape[:2]
-    first = nodes * torch.arange(models, device=values.device)[:, None]
-    places = (chosen + first).flatten()
     flat = values.reshape(models * nodes, -1)
-    taken: Tensor = _TakeRows.apply(flat, places)  # type: ignore[no-untyped-call]
+    taken: Tensor = _TakeRows.apply(flat, _of_models(chosen, models, nodes))  # type: ignore[no-untyped-call]
     return taken.view(models, -1, *values.shape[2:])
+
+
+def add_rows(values: Tensor, places: Tensor, nodes: int) -> Tensor:
+    """Return `[models, nodes, …]`: of each node, the sum of those of `[models, rows, …]` that name it."""
+    models = values.shape[0]
+    flat = values.reshape(models * values.shape[1], -1)
+    added: Tensor = _AddRows.apply(  # type: ignore[no-untyped-call]
+        flat, _of_models(places, models, nodes), models * nodes
+    )
+    return added.view(models, nodes, *values.shape[2:])
+
+
+def _of_models(places: Tensor, models: int, nodes: int) -> Tensor:
+    """Return places among the nodes of all models, given places `[rows]` or `[models, rows]` in each."""
+    return (places + nodes * torch.arange(models, device=places.device)[:, None]).flatten()
 
 
 class Adjacency:
@@ -259,7 +290,7 @@ class Adjacency:
         if messages.shape[1] > self.pattern.sources:
             messages = messages[:, : self.pattern.sources]
         if self.dense is not None:
-            return torch.bmm(self.dense, messages)
+            return torch.bmm(self.dense.to(messages.dtype), messages)
         models, _, channels = messages.shape
         if self.pattern.entries == 0:
             return 0.0 * (messages[:, : self.pattern.targets] + self.values.sum())

@@ -158,6 +158,11 @@ class EncoderStack(nn.Module):
         return 2 + self.hops * (2 if isinstance(self.fusion, HierarchicalAttention) else 1)
 
     @property
+    def rounds_tokens(self) -> bool:
+        """Whether the tokens are made in bfloat16 too: a GPU then reads and writes half as much."""
+        return self.fuse_in_bfloat16 and self.linear_bias.is_cuda
+
+    @property
     def device(self) -> torch.device:
         """Where the encoder works."""
         return self.linear_bias.device
@@ -197,7 +202,7 @@ class EncoderStack(nn.Module):
 
     def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
         """Multiply the features and the mask token with every first-layer weight."""
-        projected: list[Projected | Unprojected] = self.input(part, columns_kept)
+        projected: list[Projected | Unprojected] = self.input(part, columns_kept, rounded=self.rounds_tokens)
         return projected
 
     def tokens(
@@ -246,7 +251,8 @@ class EncoderStack(nn.Module):
             token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
             for token, first_layer in zip(self.hop_tokens, heard, strict=True)
         ]
-        stacked = torch.stack([linear + self.linear_bias, self.mlp(hidden), *hops], dim=2)
+        linear = linear + self.linear_bias.to(linear.dtype)
+        stacked = torch.stack([linear, self.mlp(hidden), *hops], dim=2)
         if noise is None:
             return stacked
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
@@ -263,7 +269,7 @@ class EncoderStack(nn.Module):
         """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
         block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
         fused: Tensor = self.fusion(block_input, kept)
-        fused = fused.to(tokens.dtype)
+        fused = fused.to(self.linear_bias.dtype)
         if self.output == "flatten":
             return fused.flatten(2)
         return fused[:, :, 0] if self.output == "first" else fused.amax(dim=2)

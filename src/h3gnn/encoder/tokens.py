@@ -102,6 +102,7 @@ class Unprojected(NamedTuple):
     features: FeatureMatrix
     weight: Tensor
     token: Tensor
+    rounded: bool = False
 
     def heard(self, adjacency: Adjacency, mask: Tensor | None, donors: Tensor | None) -> Tensor:
         """Return what receivers hear, `[models, targets, width]`, of the rows of `Projected.masked`.
@@ -116,7 +117,9 @@ class Unprojected(NamedTuple):
             seen = seen * ~mask.gather(1, senders)
         if donors is not None:
             senders = donors.gather(1, senders)
-        rows = self.features.dense
+        weight, token, rows = self.weight, self.token, self.features.dense
+        if self.rounded:
+            weight, token, rows = weight.bfloat16(), token.bfloat16(), self.features.rounded.dense
         summed = stacked(
             [
                 propagate(one, rows, Pattern(pattern.crow, sender, pattern.sources))
@@ -124,9 +127,9 @@ class Unprojected(NamedTuple):
             ]
         )
         if mask is None:
-            return torch.bmm(summed, self.weight)
+            return torch.bmm(summed, weight)
         shares = adjacency @ mask.unsqueeze(-1).to(summed.dtype)  # [models, targets, 1]
-        return torch.baddbmm(shares * torch.bmm(self.token, self.weight), summed, self.weight)
+        return torch.baddbmm(shares * torch.bmm(token, weight), summed, weight)
 
 
 class InputProjection(nn.Module):
@@ -178,7 +181,9 @@ class InputProjection(nn.Module):
             for token, generator in zip(self.mask_token, generators, strict=True):
                 token.normal_(generator=generator) if self.mask_start == "normal" else token.zero_()
 
-    def forward(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
+    def forward(
+        self, part: Part, columns_kept: Tensor | None = None, *, rounded: bool = False
+    ) -> list[Projected | Unprojected]:
         """Multiply the features with every first-layer weight, for as many nodes as each needs.
 
         Nothing is masked yet. In the whole graph all maps see all nodes and one product serves them; else
@@ -188,10 +193,11 @@ class InputProjection(nn.Module):
         Args:
             part: whose features to multiply.
             columns_kept: `[models, in]`, what each feature column is multiplied with; None keeps all.
+            rounded: multiply in bfloat16, on a GPU.
         """
         weight = self.weight if columns_kept is None else self.weight * columns_kept[:, :, None]
         if part.whole:
-            return [Projected(*project(part.features, weight, self.mask_token))]
+            return [Projected(*project(part.features, weight, self.mask_token, rounded=rounded))]
         own, others = self.widths[0] + self.widths[1], self.widths[2:]
         pieces = torch.split(weight, [own, *others], dim=2)
         made: list[Projected | Unprojected] = []
@@ -199,9 +205,9 @@ class InputProjection(nn.Module):
             features = part.features.first(part.counts[reach])
             sums = 0 < place <= self.hops and features.storage == "dense" and not features.learned
             if sums and part.blocks[reach - 1].sum_first(*piece.shape[1:]):
-                made.append(Unprojected(features, piece, self.mask_token))
+                made.append(Unprojected(features, piece, self.mask_token, rounded))
             else:
-                made.append(Projected(*project(features, piece, self.mask_token)))
+                made.append(Projected(*project(features, piece, self.mask_token, rounded=rounded)))
         return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise, keep_scale, node_below
-from h3gnn.encoder.sparse import Adjacency, Pattern, csr_tensor, take_rows
+from h3gnn.encoder.sparse import Adjacency, Pattern, add_rows, csr_tensor, take_rows
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
 from h3gnn.errors import InputError
@@ -108,15 +109,20 @@ class Batch:
     def neighbour_mean(self, values: Tensor) -> Tensor:
         """Return the mean over each seed's neighbours among the seeds, `[models, seeds, D]`."""
         if self.part.whole and self.compared is None:
-            pattern = self.part.blocks[0]
-            between = (pattern.rows != pattern.cols).to(values.dtype)
-            count = torch.zeros_like(values[0, :, 0]).index_add_(0, pattern.rows, between)
-            weights = between / count.clamp_min(1)[pattern.rows]
-            return Adjacency(pattern, weights.expand(len(values), -1)) @ values
+            weights = self._shares.to(values.dtype).expand(len(values), -1)
+            return Adjacency(self.part.blocks[0], weights) @ values
         here, there = torch.cat([self.pairs, self.pairs.flip(0)], dim=1)
         count = torch.zeros_like(values[0, :, 0]).index_add_(0, here, torch.ones_like(values[0, there, 0]))
-        total = torch.zeros_like(values).index_add(1, here, values[:, there])
+        total = add_rows(take_rows(values, there), here, values.shape[1])
         return total / count.clamp_min(1)[:, None]
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        """What each entry of the whole support adds to a mean over neighbours; a loop adds nothing."""
+        pattern = self.part.blocks[0]
+        between = (pattern.rows != pattern.cols).to(self.factor.dtype)
+        count = torch.zeros(pattern.targets, dtype=between.dtype, device=between.device)
+        return between / count.index_add_(0, pattern.rows, between).clamp_min(1)[pattern.rows]
 
 
 class Source(Protocol):

@@ -21,8 +21,8 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.training.batches import Batch
 from h3gnn.training.distributed import Ranks
+from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY
 
-FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 MOST_COUNTED = 32_767
 """Touches are counted in 16 bits; by then the bias correction is 1 to 14 digits."""
 ENTRIES_AT_A_TIME = 1 << 20

@@ -10,6 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from h3gnn.encoder.kernels import kernels_for
+
+FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
+Moved = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""A parameter, its gradient, and Adam's state of it."""
+
 
 @dataclass(frozen=True)
 class Stepped:
@@ -129,6 +135,7 @@ class StackedAdam:
             for place, (parameter, slope) in enumerate(zip(group.parameters, slopes, strict=True))
             if slope is not None
         ]
+        moved = self._update_large(group, moved)
         adam(
             [parameter for parameter, _, _ in moved],
             [slope for _, slope, _ in moved],
@@ -139,13 +146,38 @@ class StackedAdam:
             fused=self.shared,
             capturable=isinstance(group.rate, Tensor),
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=FIRST_DECAY,
+            beta2=SECOND_DECAY,
             lr=group.rate,
             weight_decay=group.weight_decay,
-            eps=1e-8,
+            eps=EPSILON,
             maximize=False,
         )
+
+    def _update_large(self, group: Group, moved: list[Moved]) -> list[Moved]:
+        """Move what has a kernel of its own on the device, and return the rest."""
+        kernels = kernels_for(self.parameters[0]) if self.shared else None
+        if kernels is None:
+            return moved
+        large = [one for one in moved if kernels.is_large(one[0]) and one[1].stride() == one[0].stride()]
+        if not large:
+            return moved
+        torch._foreach_add_([state["step"] for _, _, state in large], 1)
+        for parameter, slope, state in large:
+            kernels.adam(
+                parameter.detach(),
+                slope,
+                state["exp_avg"],
+                state["exp_avg_sq"],
+                group.rate,
+                state["step"],
+                decay=group.weight_decay,
+                first=FIRST_DECAY,
+                second=SECOND_DECAY,
+                epsilon=EPSILON,
+            )
+        done = {id(parameter) for parameter, _, _ in large}
+        return [one for one in moved if id(one[0]) not in done]
 
 
 def _slices_of(model: int, parts: Sequence[Stepped]) -> list[tuple[nn.Parameter, int]]:

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.tokens import Part
@@ -126,8 +127,7 @@ class Step:
         tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
         teacher = None
         if self.teacher is not None:
-            follows = part.whole and not any(self.feature_drop) and not part.features.narrow
-            averaged = projected if follows else None
+            averaged = projected if part.whole and self._follows_products(part.features) else None
             del projected  # the widest tensors of a step
             heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
             teacher = self.teacher.look(part, batch.compared, heard, averaged, again, self.chunk)
@@ -143,6 +143,14 @@ class Step:
         return backward_by_chunks(
             student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole, keep=self.keep
         )
+
+    def _follows_products(self, features: FeatureMatrix) -> bool:
+        """Whether the teacher averages the student's products, which must be of all columns.
+
+        A GPU's tensor cores make them anew in less time than an average of more rows than columns takes.
+        """
+        nodes, columns = features.shape
+        return not any(self.feature_drop) and not (self.student.rounds_tokens and columns <= nodes)
 
     def _seen_columns(self, noise: Noise) -> Tensor | None:
         """Draw what each model's student sees of the feature columns, `[models, columns]`."""
@@ -233,7 +241,9 @@ def backward_by_chunks(
         keep: there is memory for what the block computes for all nodes.
     """
     nodes = tokens.shape[1]
-    gradient, difficulty = torch.empty_like(tokens), tokens.new_empty(tokens.shape[:2])
+    gradient = torch.empty_like(tokens)
+    at_least_float = torch.promote_types(tokens.dtype, torch.float32)
+    difficulty = torch.empty(tokens.shape[:2], dtype=at_least_float, device=tokens.device)
 
     def fused(rows: slice) -> tuple[Tensor, Tensor]:
         piece = tokens[:, rows].detach().requires_grad_()

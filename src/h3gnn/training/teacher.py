@@ -8,6 +8,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
+from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.noise import Noise
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.tokens import Part, Projected, Unprojected
@@ -93,12 +94,13 @@ class Teacher(nn.Module):
 
     def _average(self, products: Projected) -> Projected:
         """Return the moving average of the student's products."""
-        mine = [product[: self.models] for product in products]
+        dtype = self.encoder.linear_bias.dtype  # small steps would be lost in bfloat16
+        mine = [product.detach()[: self.models].to(dtype) for product in products]
         if self.products is None:
-            self.products = Projected(*(product.detach().clone() for product in mine))
+            self.products = Projected(*(product.clone() for product in mine))
         else:
             self._follow(list(self.products), mine)
-        return self.products
+        return Projected(*(average.to(products.nodes.dtype) for average in self.products))
 
     @torch.no_grad()
     def update(self, student: EncoderStack) -> None:
@@ -118,7 +120,14 @@ class Teacher(nn.Module):
 
     def _follow(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
         if len(set(self.momentum)) == 1:
-            torch._foreach_lerp_(mine, theirs, 1 - self.momentum[0])
+            share, kernels = 1 - self.momentum[0], kernels_for(mine[0])
+            pairs = list(zip(mine, theirs, strict=True))
+            if kernels is not None:
+                for average, new in pairs:
+                    if kernels.is_large(average):
+                        kernels.follow(average, new, share)
+                pairs = [pair for pair in pairs if not kernels.is_large(pair[0])]
+            torch._foreach_lerp_([average for average, _ in pairs], [new for _, new in pairs], share)
             return
         weight = self._step_sizes(mine[0].device)
         for average, new in zip(mine, theirs, strict=True):
@@ -142,9 +151,14 @@ class TeacherView:
     def embedding(self, rows: slice) -> Tensor:
         """Return the teacher's embedding of some seeds, `[models, rows, D]`."""
         first, last, _ = rows.indices(self.tokens.shape[1])
-        found = self.tokens.new_empty(self.encoder.models, last - first, self.encoder.out_channels)
+        if last - first <= self.chunk:
+            return self._fused(slice(first, last))
+        shape = self.encoder.models, last - first, self.encoder.out_channels
+        found = self.encoder.linear_bias.new_empty(shape)
         for start in range(first, last, self.chunk):
             some = slice(start, min(start + self.chunk, last))
-            kept = None if self.kept is None else self.kept[:, some]
-            found[:, start - first : some.stop - first] = self.encoder.fuse(self.tokens[:, some], kept)
+            found[:, start - first : some.stop - first] = self._fused(some)
         return found
+
+    def _fused(self, rows: slice) -> Tensor:
+        return self.encoder.fuse(self.tokens[:, rows], None if self.kept is None else self.kept[:, rows])

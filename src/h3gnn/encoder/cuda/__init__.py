@@ -3,6 +3,18 @@
 from h3gnn.encoder.cuda.attention import mix_tokens
 from h3gnn.encoder.cuda.block import fuse
 from h3gnn.encoder.cuda.rows import activate, mask_rows
-from h3gnn.encoder.cuda.sparse import Pieces, at_places, cut_long_rows, multiply
+from h3gnn.encoder.cuda.sparse import at_places, cut_long_rows, multiply
+from h3gnn.encoder.cuda.weights import adam, follow, is_large
 
-__all__ = ["Pieces", "activate", "at_places", "cut_long_rows", "fuse", "mask_rows", "mix_tokens", "multiply"]
+__all__ = [
+    "activate",
+    "adam",
+    "at_places",
+    "cut_long_rows",
+    "follow",
+    "fuse",
+    "is_large",
+    "mask_rows",
+    "mix_tokens",
+    "multiply",
+]

@@ -1,9 +1,9 @@
 """What lies between the products of the encoder, row by row, as one CUDA kernel each way.
 
 A product leaves its bias to whoever reads it next: the kernel adds it on the way in and, on the way back,
-sums its gradient while the rows are at hand. Everything is computed in float32 and written in the precision of the
-input. Sums over rows are made in two steps of a fixed order, never with atomic additions: a run that is
-repeated gives the same numbers.
+sums its gradient while the rows are at hand. Everything is computed in float32 and written in the precision
+of the input. Sums over rows are made in two steps of a fixed order, never with atomic additions: a run that
+is repeated gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 TILE = 2048
 """How many values a program holds at a time."""
-PROGRAMS = 528
-"""How many programs share the rows where each keeps a sum: four for each multiprocessor of an H200."""
+PROGRAMS = 2112
+"""How many programs share the rows where each keeps a sum: as many as an H200 runs at once."""
 
 
 @triton.jit
@@ -159,6 +159,21 @@ def _column_sums(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _fold(  # type: ignore[no-untyped-def]
+    sums, out, programs, columns, block: tl.constexpr, width: tl.constexpr
+):
+    model = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * width + tl.arange(0, width)
+    total = tl.zeros([width], tl.float32)
+    for first in range(0, programs, block):
+        row = first + tl.arange(0, block)
+        there = (row < programs)[:, None] & (column < columns)[None, :]
+        place = (model * programs + row)[:, None] * columns + column[None, :]
+        total += tl.sum(tl.load(sums + place, mask=there, other=0.0), axis=0)
+    tl.store(out + model * columns + column, total, mask=column < columns)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _mask_forward(  # type: ignore[no-untyped-def]
     rows_of, token, mask, out, rows, channels, model_stride, row_stride,
     block: tl.constexpr, width: tl.constexpr,
@@ -206,6 +221,15 @@ def _shares(rows: int, block: int, models: int, columns: int = 1) -> tuple[int, 
     return programs, triton.cdiv(blocks, programs)
 
 
+def _folded(sums: Tensor) -> Tensor:
+    """Return the sums of all programs, `[models, programs, columns]` to `[models, columns]`."""
+    models, programs, columns = sums.shape
+    out = torch.empty(models, columns, dtype=sums.dtype, device=sums.device)
+    block = min(256, triton.next_power_of_2(programs))
+    _fold[triton.cdiv(columns, 16), models](sums, out, programs, columns, block=block, width=16)
+    return out
+
+
 def _tile(channels: int) -> tuple[int, int]:
     """Return how many rows and columns a program looks at."""
     width = min(256, triton.next_power_of_2(channels))
@@ -241,12 +265,12 @@ class _AddNorm(torch.autograd.Function):
         block = max(1, TILE // padded)
         programs, turns = _shares(rows, block, models)
         of_branch = torch.empty_like(branch)
-        sums = torch.empty(models, programs, 3, channels, dtype=torch.float32, device=branch.device)
+        sums = torch.empty(models, programs, 3 * channels, dtype=torch.float32, device=branch.device)
         _norm_backward[programs, models](
             residual, branch, bias, weight, of_out, of_branch, sums, rows, channels, turns,
             padded=padded, block=block, inside=ctx.inside,
         )  # fmt: skip
-        to_bias, to_weight, to_shift = sums.sum(dim=1).unbind(dim=1)
+        to_bias, to_weight, to_shift = _folded(sums).view(models, 3, channels).unbind(dim=1)
         of_residual = of_branch if ctx.inside else of_out
         return of_residual, of_branch, to_bias.view_as(bias), to_weight, to_shift, None
 
@@ -277,7 +301,7 @@ class _Activate(torch.autograd.Function):
             x, bias, gradients[0].contiguous(), of_x, sums, rows, channels, turns, x.stride(0), x.stride(1),
             block=block, width=width, relu=ctx.relu,
         )  # fmt: skip
-        return of_x, sums.sum(dim=1).view_as(bias), None
+        return of_x, _folded(sums).view_as(bias), None
 
 
 class _MaskRows(torch.autograd.Function):
@@ -308,7 +332,7 @@ class _MaskRows(torch.autograd.Function):
             of_out, mask, of_rows, sums, rows, channels, turns, ctx.strides[0], ctx.strides[1],
             block=block, width=width,
         )  # fmt: skip
-        return of_rows, sums.sum(dim=1).view(ctx.token).to(of_out.dtype), None
+        return of_rows, _folded(sums).view(ctx.token).to(of_out.dtype), None
 
 
 def add_norm(
@@ -352,4 +376,4 @@ def column_sums(x: Tensor) -> Tensor:
     programs, turns = _shares(rows, block, models, columns)
     sums = torch.empty(models, programs, channels, dtype=torch.float32, device=x.device)
     _column_sums[programs, columns, models](x, sums, rows, channels, turns, block=block, width=width)
-    return sums.sum(dim=1)
+    return _folded(sums)

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONG = 1024
+LONG = 128
 """A row with more entries than this is cut into pieces, which are summed apart and then added."""
-ENTRIES, COLUMNS = 8, 256
-"""How many entries and columns a program looks at together, at the most."""
+TILE, COLUMNS = 2048, 256
+"""How many values a program looks at together, and how many columns at the most."""
 
 
 class Pieces(NamedTuple):
@@ -133,15 +133,15 @@ def _launch(
     width = min(COLUMNS, triton.next_power_of_2(channels))
     _sum_rows[len(crow) - 1, triton.cdiv(channels, width)](
         crow, cols, values, order, dense, out, channels, dense.stride(0),
-        width=width, block=ENTRIES, chosen=cols is not None, weighted=values is not None,
+        width=width, block=max(1, TILE // width), chosen=cols is not None, weighted=values is not None,
         ordered=order is not None, adding=adding, num_warps=2 if width > 128 else 1,
     )  # fmt: skip
 
 
 def at_places(rows: Tensor, cols: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return `left @ rightᵀ` at the given places alone, `[entries]`."""
+    """Return `left @ rightᵀ` at the given places alone, in float32 `[entries]`."""
     channels = left.shape[1]
-    out = torch.empty(len(rows), dtype=left.dtype, device=left.device)
+    out = torch.empty(len(rows), dtype=torch.float32, device=left.device)
     _at_places[(triton.cdiv(len(rows), 16),)](
         rows, cols, left, right, out, len(rows), channels,
         width=min(128, triton.next_power_of_2(channels)), block=16,
