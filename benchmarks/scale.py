@@ -1,10 +1,14 @@
-"""Time and memory as a graph grows: `python -m benchmarks.scale [--json] [--table] [--commands]`.
+"""Time and memory as a graph grows: `python -m benchmarks.scale [--table] [--commands] [--device cuda]`.
 
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
 memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
 implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
 bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one.
+
+`--device cuda` trains three epochs on a GPU, with features in the host's memory and batches of
+`CUDA_BATCH` seeds (`--batch-size` gives another size, on either device), and tells the seconds of each epoch,
+of making all batches of one alone, of the writing of embeddings, and the operations that take longest.
 
 `--commands --nodes N --edges E` begins with Parquet tables of a random graph and runs `h3gnn prepare`, `fit`
 and `embed` as a person would, each a process: its seconds, its peak memory, and the peak of what is its own,
@@ -29,6 +33,7 @@ from typing import Any
 import numpy as np
 
 FEATURES, CHANNELS, BATCH, FAN_OUT = 128, 128, 1024, (10, 5)
+CUDA_BATCH, CUDA_EPOCHS, LONGEST = 16_384, 3, 12
 PLAIN_BYTES_PER_NODE = 100_000
 """About what the plain version takes per node; decides whether it is tried on this machine."""
 LIBRARIES_MB = 400.0
@@ -71,19 +76,31 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
     (folder / DESCRIPTION).write_text(json.dumps(about))
 
 
-def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]:
+def model_of(device: str, batch_size: int) -> Any:
+    """Return what all figures are of, not yet trained."""
+    from h3gnn.estimator import H3GNN
+
+    return H3GNN.from_preset(
+        "single",
+        channels=CHANNELS,
+        batch_size=batch_size,
+        fan_out=FAN_OUT,
+        device=device,
+        lr_warmup=0,
+        epochs=0,
+    )
+
+
+def run_batches(folder: Path, epochs: int, embeddings: bool, batch_size: int) -> dict[str, float]:
     """Train in mini-batches and write all embeddings; return times and this process's peak memory."""
     import torch
 
     from h3gnn.cli.output import write_result
-    from h3gnn.estimator import H3GNN
     from h3gnn.graphs.mapped import open_mapped
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     graph: Any = open_mapped(folder)
-    model = H3GNN.from_preset(
-        "single", channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu", lr_warmup=0, epochs=0
-    )
+    model = model_of("cpu", batch_size)
     start = time.perf_counter()
     model.fit(graph)  # builds the support beside the graph, which is done once
     prepared = time.perf_counter() - start
@@ -103,6 +120,68 @@ def run_batches(folder: Path, epochs: int, embeddings: bool) -> dict[str, float]
         "embed_processor_s": written_busy,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def run_device(folder: Path, device: str, batch_size: int) -> dict[str, Any]:
+    """Train on a device with features in the host's memory; return seconds, and what takes longest."""
+    import torch
+
+    from h3gnn.cli.output import write_result
+    from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.training.distributed import Ranks
+    from h3gnn.training.resources import peak_megabytes
+
+    place = torch.device(device)
+    graph: Any = open_mapped(folder)
+    model = model_of(device, batch_size)
+    model.fit(graph)  # builds the support beside the graph, which is done once
+    model.epochs, ends = CUDA_EPOCHS, []
+
+    def note(*_: object) -> None:
+        if place.type == "cuda":
+            torch.cuda.synchronize(place)
+        ends.append(time.perf_counter())
+
+    start = time.perf_counter()
+    model.fit(graph, after_epoch_of=lambda _: note)
+    note()
+    spent = np.diff([start, *ends]).tolist()
+    source, start = model._source(place), time.perf_counter()
+    made = sum(1 for _ in source.epoch(torch.Generator().manual_seed(0), Ranks()))
+    note()
+    sampled, start = ends[-1] - start, time.perf_counter()
+    write_result(folder / "embeddings.parquet", model, graph)
+    written = time.perf_counter() - start
+    return {
+        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else device,
+        "batch_size": batch_size,
+        "batches": made,
+        "epoch_s": min(spent[1:-1]),
+        "first_epoch_and_start_s": spent[0],
+        "end_s": spent[-1],
+        "batches_alone_s": sampled,
+        "embed_s": written,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "device_peak_mb": peak_megabytes(place),
+        "longest": longest_operations(model, graph, place),
+    }
+
+
+def longest_operations(model: Any, graph: Any, place: Any) -> list[str]:
+    """Train one epoch more under torch's profiler; return its longest operations, of device and host."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds, orders = [ProfilerActivity.CPU], ["self_cpu_time_total"]
+    if place.type == "cuda":
+        kinds, orders = [*kinds, ProfilerActivity.CUDA], ["self_cuda_time_total", *orders]
+    model.epochs = 1
+    with profile(activities=kinds) as seen:
+        model.fit(graph)
+    found = seen.key_averages()
+    tables = [found.table(sort_by=order, row_limit=LONGEST, max_name_column_width=60) for order in orders]
+    for one in tables:
+        print(one, file=sys.stderr, flush=True)
+    return [line for one in tables for line in one.splitlines()]
 
 
 def run_plain(folder: Path) -> dict[str, float]:
@@ -135,13 +214,10 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     """
     import torch
 
-    from h3gnn.estimator import H3GNN
     from h3gnn.graphs.mapped import open_mapped
     from h3gnn.training.distributed import Ranks
 
-    model = H3GNN.from_preset(
-        "single", epochs=0, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu"
-    )
+    model = model_of("cpu", BATCH)
     model.fit(open_mapped(folder))
     dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
     half = Ranks()
@@ -151,7 +227,7 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     assert batch.entries is not None
     others = processes - 1
     sparse = others * (12 * len(batch.entries) + 4 * batch.own)
-    return 2 * 4 * dense * others / processes + sparse
+    return float(2 * 4 * dense * others / processes + sparse)
 
 
 def in_child(mode: str, folder: Path, epochs: int = 1, *, embeddings: bool = True) -> dict[str, Any]:
@@ -323,13 +399,18 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--largest", type=int, default=10**7)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
+    parser.add_argument(
+        "--batch-size", type=int, help=f"seeds of a batch; {BATCH}, and {CUDA_BATCH} on a GPU"
+    )
     parser.add_argument("--commands", action="store_true", help="prepare, fit and embed, from Parquet")
     parser.add_argument("--child", choices=("batches", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="with --commands: where files go, and are removed")
     parser.add_argument("--no-embeddings", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child == "batches":
-        print(json.dumps(run_batches(given.folder, given.epochs, not given.no_embeddings)))
+        size = given.batch_size or BATCH
+        print(json.dumps(run_batches(given.folder, given.epochs, not given.no_embeddings, size)))
         return
     if given.child == "plain":
         print(json.dumps(run_plain(given.folder)))
@@ -338,6 +419,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="h3gnn-scale-", dir=given.folder) as name:
             found = run_commands(Path(name), given.nodes, given.edges, given.epochs)
         print(json.dumps({"machine": machine(), **found}, indent=2))
+        return
+    if given.device != "cpu":
+        with tempfile.TemporaryDirectory(prefix="h3gnn-scale-", dir=given.folder) as name:
+            write_graph(Path(name) / "graph", given.nodes, given.edges)
+            found = run_device(Path(name) / "graph", given.device, given.batch_size or CUDA_BATCH)
+        print(
+            json.dumps({"machine": machine(), "nodes": given.nodes, "edges": given.edges, **found}, indent=2)
+        )
         return
     rows = table(given.largest) if given.table else [measure(given.nodes, given.edges, epochs=given.epochs)]
     result: dict[str, Any] = {"machine": machine()} | ({"rows": rows} if given.table else rows[0])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import Support, build_support
-from h3gnn.encoder.encode import GraphRows
+from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.graphs.graph import Graph, match_nodes
@@ -71,7 +71,7 @@ def rows_of(
     The columns of a graph in files may be read in another order.
     """
     if isinstance(graph, MappedGraph):
-        return GraphRows(feature_rows(graph, scaler, order), support, graph.num_features)
+        return GraphRows(feature_rows(graph, scaler, order, gather_rows), support, graph.num_features)
     return rows_in_memory(scaler(graph.features), support)
 
 

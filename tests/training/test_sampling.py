@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
+from h3gnn.encoder.sparse import row_pointers
 from h3gnn.errors import InputError
 from h3gnn.training.sampling import (
     ClusterSampler,
@@ -21,14 +22,14 @@ from h3gnn.training.sampling import (
 )
 
 # 0 hears 1, 2, 3, 4; 1 hears 0; 2 hears 3; 3 hears nobody; 4 hears 0, 2
-CROW = np.array([0, 4, 5, 6, 6, 8])
-COLS = np.array([1, 2, 3, 4, 0, 3, 0, 2])
+CROW = torch.tensor([0, 4, 5, 6, 6, 8])
+COLS = torch.tensor([1, 2, 3, 4, 0, 3, 0, 2])
 
 
 def edges_of(sample: Sample, hop: int) -> list[tuple[int, int, int]]:
     """(target, source, entry) in the numbers of the whole graph."""
     found = sample.hops[hop]
-    targets = np.repeat(np.arange(len(found.crow) - 1), np.diff(found.crow))
+    targets = torch.repeat_interleave(torch.arange(len(found.crow) - 1), found.crow.diff())
     return sorted(
         zip(
             sample.nodes[targets].tolist(),
@@ -41,12 +42,12 @@ def edges_of(sample: Sample, hop: int) -> list[tuple[int, int, int]]:
 
 def test_all_neighbours_of_a_graph_held_in_the_head() -> None:
     sampler = NeighbourSampler(CROW, COLS, [-1, -1])
-    sample = sampler.sample(np.array([2, 1]))
+    sample = sampler.sample(torch.tensor([2, 1]))
     assert sample.nodes.tolist() == [2, 1, 0, 3, 4]
     assert sample.counts == [2, 4, 5]
     assert edges_of(sample, 0) == [(1, 0, 4), (2, 3, 5)]
     assert edges_of(sample, 1) == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 0, 4), (2, 3, 5)]
-    again = sampler.sample(np.array([4]))  # nothing is left over from the batch before
+    again = sampler.sample(torch.tensor([4]))  # nothing is left over from the batch before
     assert again.nodes.tolist() == [4, 0, 2, 1, 3]
     assert edges_of(again, 0) == [(4, 0, 6), (4, 2, 7)]
 
@@ -57,10 +58,11 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
     nodes = data.draw(st.integers(1, 12))
     pairs = data.draw(st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=60))
     ordered = sorted(pairs)
-    rows, cols = np.array([p[0] for p in ordered], int), np.array([p[1] for p in ordered], np.int32)
-    crow = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=nodes))])
+    rows = torch.tensor([p[0] for p in ordered], dtype=torch.int64)
+    cols = torch.tensor([p[1] for p in ordered], dtype=torch.int32)
+    crow = row_pointers(rows, nodes)
     fan_out = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    seeds = np.array(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])
+    seeds = torch.tensor(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])
     sampler = NeighbourSampler(crow, cols, fan_out)
     sampler.begin(data.draw(st.integers(0, 2**62)))
     sample = sampler.sample(seeds)
@@ -72,7 +74,7 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
         heard = Counter(target for target, _, _ in found)
         reached = sample.nodes[: sample.counts[hop]]
         assert all(heard[v] == min(fan, int(crow[v + 1] - crow[v])) for v in reached.tolist())
-        assert sample.hops[hop].cols.max(initial=-1) < sample.counts[hop + 1]
+        assert max(sample.hops[hop].cols.tolist(), default=-1) < sample.counts[hop + 1]
     alone = sampler.sample(seeds[:1])  # the first seed hears the same by itself
     assert edges_of(alone, 0) == [edge for edge in edges_of(sample, 0) if edge[0] == seeds[0]]
     last = len(fan_out) - 1
@@ -80,22 +82,22 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
 
 
 def test_every_subset_of_neighbours_is_equally_likely() -> None:
-    sampler = NeighbourSampler(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, 3, 4, 5]), [2])
+    sampler = NeighbourSampler(torch.tensor([0, 5, 5, 5, 5, 5, 5]), torch.tensor([1, 2, 3, 4, 5]), [2])
     drawn: Counter[tuple[int, ...]] = Counter()
     for seed in range(4000):
         sampler.begin(seed)
-        drawn[tuple(sampler.sample(np.array([0])).hops[0].entries.tolist())] += 1
+        drawn[tuple(sampler.sample(torch.tensor([0])).hops[0].entries.tolist())] += 1
     assert len(drawn) == 10
     assert sum((count - 400) ** 2 / 400 for count in drawn.values()) < 27.9  # χ², 9 degrees, p = 0.001
 
 
 def test_a_cluster_batch_is_the_induced_subgraph() -> None:
     sampler = ClusterSampler(CROW, COLS, 2)
-    sampler.begin(0, np.array([4, 0, 2]))
-    sample = sampler.sample(np.array([4, 0, 2]))
+    sampler.begin(0, torch.tensor([4, 0, 2]))
+    sample = sampler.sample(torch.tensor([4, 0, 2]))
     assert sample.counts == [3, 3, 3]
     assert edges_of(sample, 1) == [(0, 2, 1), (0, 4, 3), (4, 0, 6), (4, 2, 7)]
-    share = sampler.sample(np.array([2]))  # one process's share still hears within the batch alone
+    share = sampler.sample(torch.tensor([2]))  # one process's share still hears within the batch alone
     assert edges_of(share, 0) == []
 
 
@@ -121,7 +123,7 @@ def test_clusters_cut_few_edges_and_batches_cover_every_node_once() -> None:
 def test_without_pymetis_the_person_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
     with pytest.raises(InputError, match="pip install"):
-        find_clusters(CROW, COLS, 2)
+        find_clusters(CROW.numpy(), COLS.numpy(), 2)
 
 
 def test_batches_are_even_and_fan_outs_have_one_number_per_hop() -> None:

@@ -31,7 +31,7 @@ class GraphRows:
     """A graph as an encoder reads it: rows of features on demand, and the support.
 
     Args:
-        read: from node numbers to their scaled features, dense or CSR.
+        read: from node numbers to their scaled features, dense or CSR, on the device of the numbers.
         support: where messages may flow; its arrays may lie in files.
         columns: number of features.
         features: all of the features, where they are at hand on the device of the encoder.
@@ -56,6 +56,17 @@ class GraphRows:
         if self.features is not None and (first, last) == (0, self.support.nodes):
             return self.features
         return FeatureMatrix.as_stored(self.read(torch.arange(first, last)).to(device))
+
+
+def gather_rows(rows: Tensor, nodes: Tensor) -> Tensor:
+    """Return the rows of some nodes, on the device of the node numbers.
+
+    What travels to a GPU is collected in pinned memory, from which it is copied while the caller goes on.
+    """
+    if rows.device == nodes.device:
+        return rows.index_select(0, nodes)
+    found = torch.empty(len(nodes), rows.shape[1], dtype=rows.dtype, pin_memory=True)
+    return torch.index_select(rows, 0, nodes.cpu(), out=found).to(nodes.device, non_blocking=True)
 
 
 def _no_rows(nodes: Tensor) -> Tensor:

@@ -110,7 +110,8 @@ class Support:
         """Put every model's edge logits `[models, entries]` at their start, some at a time."""
         with torch.no_grad():
             for first in range(0, self.entries, ENTRIES_AT_A_TIME):
-                entries = torch.arange(first, min(first + ENTRIES_AT_A_TIME, self.entries))
+                last = min(first + ENTRIES_AT_A_TIME, self.entries)
+                entries = torch.arange(first, last, device=self.pattern.crow.device)
                 logit[:, first : first + len(entries)] = logit_of(self.starts(entries)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:

@@ -397,7 +397,10 @@ def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_l
 
 
 def feature_rows(
-    graph: MappedGraph, scaler: FeatureScaler, order: list[int] | None = None
+    graph: MappedGraph,
+    scaler: FeatureScaler,
+    order: list[int] | None = None,
+    gather: Callable[[Tensor, Tensor], Tensor] = lambda rows, nodes: rows.index_select(0, nodes),
 ) -> Callable[[Tensor], Tensor]:
     """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`, dense or CSR.
 
@@ -405,16 +408,17 @@ def feature_rows(
         graph: whose rows are read.
         scaler: what brings them to a common scale.
         order: of the columns, where it is another than that of the files.
+        gather: takes rows to where the node numbers are, and there they are scaled.
     """
     stored = graph.features
     if not isinstance(stored, np.ndarray):  # sparse ones have no names to be ordered by
-        return lambda nodes: scaler(stored[nodes.numpy()])
+        return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nobody may write to the file
         rows = torch.from_numpy(stored)
 
     def read(nodes: Tensor) -> Tensor:
-        found = rows.index_select(0, nodes)
+        found = gather(rows, nodes)
         return scaler(found if order is None else found[:, order])
 
     return read

@@ -43,7 +43,8 @@ class FeatureScaler:
         if self.kind == "rows":
             return _equal_rows(features, float(self.scale))
         if self.kind == "columns":
-            return (features.to_dense() - self.mean).div_(self.scale)
+            mean, scale = self.mean.to(features.device), self.scale.to(features.device)
+            return (features.to_dense() - mean).div_(scale)
         return features
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import GraphRows
+from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise, keep_scale, node_below
 from h3gnn.encoder.sparse import Adjacency, Pattern, add_rows, csr_tensor, take_rows
@@ -20,6 +20,7 @@ from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
 from h3gnn.errors import InputError
 from h3gnn.training.distributed import Ranks
+from h3gnn.training.resources import free_bytes
 from h3gnn.training.sampling import (
     CLUSTERS_PER_BATCH,
     ClusterSampler,
@@ -31,10 +32,14 @@ from h3gnn.training.sampling import (
     node_batches,
 )
 
+SUPPORT_SHARE = 0.25
+"""A support that takes no more than this share of a GPU's free memory lies there, and is sampled there."""
 EDGE_PLACE = 1 << 20
 """Where the noise that drops edges is drawn; places within the encoder have small numbers."""
 FEWEST_COMPARED = 8192
 """A step compares half of the nodes, but not fewer than this, where nobody says how many."""
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +247,7 @@ class SampledBatches:
     """All nodes of a graph, a batch of seeds at a time, with the neighbours that a sampler draws.
 
     Args:
-        graph: rows of features, and the support.
+        graph: rows of features, and the support, on the device where the sampler draws.
         sampler: finds what seeds hear.
         batch_size: seeds per batch, over all processes.
         device: where the encoder works.
@@ -281,19 +286,28 @@ class SampledBatches:
                 f"a batch of {min(map(len, batches))} node(s) cannot be shared by {ranks.size} processes: "
                 "give a larger batch_size, or fewer processes"
             )
-        seed = int(torch.randint(2**62, (), generator=order))
+        seed, lane = int(torch.randint(2**62, (), generator=order)), Lane(self.device)
 
-        def make(batch: Whole) -> Batch:
-            self.sampler.begin(seed, batch)
-            return self._batch(ranks.share(batch), batch, seed)
+        def make(batch: Whole) -> tuple[Batch, torch.cuda.Event | None]:
+            with lane.beside():
+                every = self._there(batch)
+                self.sampler.begin(seed, every)
+                return self._batch(self._there(ranks.share(batch)), every, seed), lane.reached()
 
-        yield from one_ahead(make, batches)
+        for batch, ready in one_ahead(make, batches):
+            lane.wait_for(ready)
+            yield batch
+            lane.pass_by()
 
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return a batch of just these seeds; what they hear is the same whenever it is asked for."""
         self.sampler.begin(0)
-        nodes = seeds.cpu().numpy()
+        nodes = seeds.to(self.sampler.device)
         return self._batch(nodes, nodes, None)
+
+    def _there(self, nodes: Whole) -> Tensor:
+        """Return node numbers where the sampler draws."""
+        return torch.from_numpy(nodes).to(self.sampler.device)
 
     def noise(
         self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
@@ -306,47 +320,84 @@ class SampledBatches:
         own = [torch.Generator(self.device).manual_seed(seed ^ ranks.rank) for seed in seeds]
         return NodeNoise(seeds), own
 
-    def _batch(self, mine: Whole, batch: Whole, seed: int | None) -> Batch:
+    def _batch(self, mine: Tensor, batch: Tensor, seed: int | None) -> Batch:
         seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
         sample = self.sampler.sample(seeds)
-        every = torch.from_numpy(np.concatenate([hop.entries for hop in sample.hops]))
-        touched, weight_of = torch.unique(every, return_inverse=True)
+        touched, weight_of = torch.unique(
+            torch.cat([hop.entries for hop in sample.hops]), return_inverse=True
+        )
         places = torch.split(weight_of, [len(hop.entries) for hop in sample.hops])
         blocks = [
-            Pattern(torch.from_numpy(hop.crow), torch.from_numpy(hop.cols), sources, place).to(self.device)
+            Pattern(hop.crow, hop.cols, sources, place).to(self.device)
             for hop, place, sources in zip(sample.hops, places, sample.counts[1:], strict=True)
         ]
-        nodes = torch.from_numpy(sample.nodes)
+        nodes = sample.nodes
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
         part = Part(nodes.to(self.device), sample.counts, blocks, features)
         factor = self.support.factors(touched).to(self.device, features.dtype)
         pair_of = self.support.pair_keys(touched).to(self.device)
-        at = torch.empty(2, 0, dtype=torch.int64) if pairs is None else torch.from_numpy(pairs)
+        at = nodes.new_empty(2, 0) if pairs is None else pairs
         first, last = nodes[at].sort(dim=0).values
         keys = (first * self.nodes + last).to(self.device)
-        shared = torch.from_numpy(batch).to(self.device)
         start = self.support.starts(touched).to(self.device, features.dtype)
+        shared = batch.to(self.device)
         return Batch(part, factor, start, pair_of, at.to(self.device), keys, touched, shared, len(mine))
 
-    def _partners(self, seeds: Whole, seed: int) -> tuple[Whole, Whole]:
+    def _partners(self, seeds: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return the seeds, followed by a random neighbour of each that is not among them, and the pairs."""
-        crow = np.asarray(self.sampler.crow)
-        begin = np.asarray(crow[seeds], dtype=np.int64)
-        degree = np.asarray(crow[seeds + 1], dtype=np.int64) - begin
-        drawn = node_below(seed, torch.from_numpy(seeds), torch.from_numpy(degree)[:, None]).numpy()[:, 0]
-        has = degree > 0
-        partner = np.full(len(seeds), -1)
-        partner[has] = self.sampler.cols[begin[has] + drawn[has]]
-        has &= partner != seeds
-        more = np.setdiff1d(partner[has], seeds)
-        extended = np.concatenate([seeds, more])
-        order = np.argsort(extended)
-        position = order[np.searchsorted(extended, partner[has], sorter=order)]
-        return extended, np.stack([np.flatnonzero(has), position])
+        begin = self.sampler.crow[seeds]
+        degree = self.sampler.crow[seeds + 1] - begin
+        drawn = node_below(seed, seeds, degree[:, None])[:, 0]
+        at = (degree > 0).nonzero().flatten()
+        partner = self.sampler.cols.index_select(0, (begin + drawn)[at]).long()
+        other = partner != seeds[at]
+        at, partner = at[other], partner[other]
+        found = torch.unique(partner)
+        extended = torch.cat([seeds, found[~torch.isin(found, seeds)]])
+        ordered, place = extended.sort()
+        return extended, torch.stack([at, place[torch.searchsorted(ordered, partner)]])
 
 
-def one_ahead(make: Callable[[Whole], Batch], seeds: Sequence[Whole]) -> Iterator[Batch]:
-    """Yield the batches of these seeds, in order; a thread makes the next one while the last one trains."""
+class Lane:
+    """Where the next batch is made while one trains: on a GPU a stream of its own, else nothing special.
+
+    Memory of a batch that has been trained on is used again by a batch to come, which therefore waits until
+    the GPU has passed by the end of that training.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        stream: Any = torch.cuda.Stream
+        self._stream: torch.cuda.Stream | None = stream(device) if device.type == "cuda" else None
+        self._passed: torch.cuda.Event | None = None
+        self.pass_by()
+
+    def pass_by(self) -> None:
+        """Note how far the training has come."""
+        if self._stream is not None:
+            self._passed = torch.cuda.current_stream(self._stream.device).record_event()
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Let what the block asks of the GPU run beside the training."""
+        if self._stream is None or self._passed is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._passed)
+            yield
+
+    def reached(self) -> torch.cuda.Event | None:
+        """Return what tells when all that was asked for so far is there."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def wait_for(self, ready: torch.cuda.Event | None) -> None:
+        """Let the training wait for it."""
+        if self._stream is not None and ready is not None:
+            torch.cuda.current_stream(self._stream.device).wait_event(ready)
+
+
+def one_ahead(make: Callable[[Whole], Made], seeds: Sequence[Whole]) -> Iterator[Made]:
+    """Yield what is made of these seeds, in order; a thread makes the next one while the last one trains."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(make, seeds[0])
         for following in seeds[1:]:
@@ -381,26 +432,39 @@ def sampled_batches(
         batches: "neighbours", or "clusters" for METIS clusters.
         paired: put a random neighbour of each seed among the seeds.
     """
-    crow, cols = graph.support.pattern.crow.numpy(), graph.support.pattern.cols.numpy()
+    graph = GraphRows(graph.read, _nearer(graph.support, device), graph.columns)
+    crow, cols = graph.support.pattern.crow, graph.support.pattern.cols
     if batches == "clusters":
-        clusters = find_clusters(crow, cols, max(1, batch_size // CLUSTERS_PER_BATCH))
+        size = max(1, batch_size // CLUSTERS_PER_BATCH)
+        clusters = find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
         cluster = ClusterSampler(crow, cols, hops)
         return SampledBatches(graph, cluster, batch_size, device, clusters, paired=paired)
     sampler = NeighbourSampler(crow, cols, fan_out_for(hops, fan_out))
     return SampledBatches(graph, sampler, batch_size, device, paired=paired)
 
 
+def _nearer(support: Support, device: torch.device) -> Support:
+    """Return the support on the device where it leaves room there; batches are then drawn there as well."""
+    held = (support.pattern.crow, support.pattern.cols, support.weight, support.receives, support.sends)
+    size = sum(one.nbytes for one in held if one is not None)
+    return (
+        support if device.type == "cpu" or size > SUPPORT_SHARE * free_bytes(device) else support.to(device)
+    )
+
+
 def rows_in_memory(features: Tensor, support: Support) -> GraphRows:
-    """Return a graph whose rows are read from a dense or CSR tensor in memory."""
+    """Return a graph whose rows are read from a dense or CSR tensor in memory, to where the numbers are."""
     if features.layout != torch.sparse_csr:
-        return GraphRows(lambda nodes: features.index_select(0, nodes), support, features.shape[1])
+        return GraphRows(lambda nodes: gather_rows(features, nodes), support, features.shape[1])
     crow, cols, values = features.crow_indices(), features.col_indices(), features.values()
 
     def sparse_rows(nodes: Tensor) -> Tensor:
+        device, nodes = nodes.device, nodes.cpu()
         counts = crow[nodes + 1] - crow[nodes]
         pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         begin = torch.repeat_interleave(crow[nodes] - pointers[:-1], counts)
         place = begin + torch.arange(int(pointers[-1]))
-        return csr_tensor(pointers, cols[place], values[place], (len(nodes), features.shape[1]))
+        found = csr_tensor(pointers, cols[place], values[place], (len(nodes), features.shape[1]))
+        return found.to(device)
 
     return GraphRows(sparse_rows, support, features.shape[1])

@@ -1,9 +1,10 @@
 """Which part of the graph a step sees: neighbours drawn at random, hop by hop, from compressed sparse rows.
 
-Only NumPy arrays are touched, so the rows may lie in memory-mapped files. What a node hears is a function of
-(seed, hop, node) alone, not of the batch that it happens to stand in: one round draws one thinned graph, and
-any split of its nodes over batches or processes sees the same thinned graph. Or a batch is made of METIS
-clusters of nodes that lie close together, and hears the edges within it.
+The rows are tensors, in memory, over memory-mapped files, or on a GPU, and what is drawn is made where they
+are. What a node hears is a function of (seed, hop, node) alone, not of the batch that it happens to stand in,
+nor of the device: one round draws one thinned graph, and any split of its nodes over batches or processes
+sees the same thinned graph. Or a batch is made of METIS clusters of nodes that lie close together, and hears
+the edges within it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from h3gnn.encoder.noise import node_below
 from h3gnn.errors import InputError
@@ -26,7 +28,7 @@ CLUSTERS_PER_BATCH = 4
 """A batch joins this many clusters, drawn anew in every epoch, so that the edges between them are met too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hop:
     """The messages of one hop: of each target its sources, by their position in the part, and their entries.
 
@@ -36,16 +38,16 @@ class Hop:
         entries: position of each edge in the support of the whole graph, PyG's `e_id` `[messages]`.
     """
 
-    crow: Whole
-    cols: Whole
-    entries: Whole
+    crow: Tensor
+    cols: Tensor
+    entries: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """Nodes within K hops of the seeds (seeds first), how many within each, and the messages of each hop."""
 
-    nodes: Whole
+    nodes: Tensor
     counts: list[int]
     hops: list[Hop]
 
@@ -59,46 +61,48 @@ class NeighbourSampler:
         fan_out: neighbours per hop; -1 takes all.
     """
 
-    def __init__(self, crow: npt.NDArray[Any], cols: npt.NDArray[Any], fan_out: Sequence[int]) -> None:
+    def __init__(self, crow: Tensor, cols: Tensor, fan_out: Sequence[int]) -> None:
         self.crow, self.cols, self.fan_out = crow, cols, list(fan_out)
-        self._position = np.full(len(crow) - 1, -1, dtype=np.int32)
-        self.seed = 0
+        self.device, self.seed = crow.device, 0
+        self._position = torch.full((len(crow) - 1,), -1, dtype=torch.int32, device=self.device)
 
-    def begin(self, seed: int, allowed: Whole | None = None) -> None:
+    def begin(self, seed: int, allowed: Tensor | None = None) -> None:
         """Start a round; `allowed` is not looked at, every neighbour may be drawn."""
         self.seed = seed
 
-    def sample(self, seeds: Whole) -> Sample:
+    def sample(self, seeds: Tensor) -> Sample:
         """Return the seeds, which must differ, and what they hear."""
         position = self._position
-        position[seeds] = np.arange(len(seeds))
+        position[seeds] = self._range(0, len(seeds), torch.int32)
         nodes, counts, hops = seeds, [len(seeds)], []
         for hop in range(len(self.fan_out)):
             crow, entries = self._expand(nodes, hop)
-            sources = np.asarray(self.cols[entries], dtype=np.int64)
-            new = torch.unique(
-                torch.from_numpy(sources[position[sources] < 0])
-            ).numpy()  # faster than NumPy's
-            position[new] = np.arange(len(nodes), len(nodes) + len(new))
-            nodes = np.concatenate([nodes, new])
-            hops.append(Hop(crow, position[sources].astype(np.int64), entries))
+            sources = self.cols.index_select(0, entries).long()
+            new = torch.unique(sources[position[sources] < 0])
+            position[new] = self._range(len(nodes), len(nodes) + len(new), torch.int32)
+            nodes = torch.cat([nodes, new])
+            hops.append(Hop(crow, position[sources].long(), entries))
             counts.append(len(nodes))
         position[nodes] = -1
         return Sample(nodes, counts, hops)
 
-    def _expand(self, nodes: Whole, hop: int) -> tuple[Whole, Whole]:
+    def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
         """Return row pointers and entries of what these nodes hear at this hop."""
-        begin = np.asarray(self.crow[nodes], dtype=np.int64)
-        degree = np.asarray(self.crow[nodes + 1], dtype=np.int64) - begin
-        fan = self.fan_out[hop]
-        taken = degree if fan == ALL else np.minimum(degree, fan)
-        crow = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
-        entries = np.repeat(begin - crow[:-1], taken) + np.arange(crow[-1])
-        many = np.flatnonzero(degree > taken)
+        begin = self.crow[nodes]
+        degree, fan = self.crow[nodes + 1] - begin, self.fan_out[hop]
+        taken = degree if fan == ALL else degree.clamp_max(fan)
+        crow = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
+        messages = int(crow[-1])
+        shift = torch.repeat_interleave(begin - crow[:-1], taken, output_size=messages)
+        entries = shift + self._range(0, messages)
+        many = (degree > taken).nonzero().flatten()
         if len(many):
             picked = _choose(self.seed + hop, nodes[many], degree[many], fan)
-            entries[crow[many][:, None] + np.arange(fan)] = begin[many][:, None] + picked
+            entries[crow[many] + self._range(0, fan)[:, None]] = begin[many] + picked
         return crow, entries
+
+    def _range(self, first: int, last: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.arange(first, last, dtype=dtype, device=self.device)
 
 
 class ClusterSampler(NeighbourSampler):
@@ -109,35 +113,35 @@ class ClusterSampler(NeighbourSampler):
         hops: how many hops.
     """
 
-    def __init__(self, crow: npt.NDArray[Any], cols: npt.NDArray[Any], hops: int) -> None:
+    def __init__(self, crow: Tensor, cols: Tensor, hops: int) -> None:
         super().__init__(crow, cols, [ALL] * hops)
-        self._inside = np.ones(len(crow) - 1, dtype=bool)
+        self._inside = torch.ones(len(crow) - 1, dtype=torch.bool, device=self.device)
 
-    def begin(self, seed: int, allowed: Whole | None = None) -> None:
+    def begin(self, seed: int, allowed: Tensor | None = None) -> None:
         """Start a batch whose nodes are `allowed`; None allows all."""
         self._inside[:] = allowed is None
         if allowed is not None:
             self._inside[allowed] = True
 
-    def _expand(self, nodes: Whole, hop: int) -> tuple[Whole, Whole]:
+    def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
         crow, entries = super()._expand(nodes, hop)
-        inside = self._inside[np.asarray(self.cols[entries])]
-        before = np.concatenate([[0], np.cumsum(inside)]).astype(np.int64)
+        inside = self._inside[self.cols.index_select(0, entries).long()]
+        before = torch.cat([crow.new_zeros(1), inside.cumsum(0)])
         return before[crow], entries[inside]
 
 
-def _choose(seed: int, nodes: Whole, degree: Whole, count: int) -> Whole:
-    """Choose `count` of `degree` for each node, ascending, all subsets equally likely.
+def _choose(seed: int, nodes: Tensor, degree: Tensor, count: int) -> Tensor:
+    """Choose `count` of `degree` for each node, ascending, all subsets equally likely, `[count, nodes]`.
 
-    Floyd's algorithm, one column at a time for all nodes: the i-th number is drawn from 0 … degree-count+i;
-    one that was drawn before is replaced by the largest of that range, which cannot have been.
+    Floyd's algorithm, one row at a time for all nodes: the i-th number is drawn from 0 … degree-count+i; one
+    that was drawn before is replaced by the largest of that range, which cannot have been.
     """
-    last = degree[:, None] - count + np.arange(count)
-    drawn = node_below(seed, torch.from_numpy(nodes), torch.from_numpy(last + 1)).numpy()
-    for column in range(1, count):
-        again = (drawn[:, :column] == drawn[:, column : column + 1]).any(axis=1)
-        drawn[again, column] = last[again, column]
-    return np.sort(drawn, axis=1)
+    last = degree - count + torch.arange(count, device=degree.device)[:, None]
+    drawn = node_below(seed, nodes, last.t() + 1).t().contiguous()
+    for place in range(1, count):
+        again = (drawn[:place] == drawn[place]).any(dim=0)
+        drawn[place] = torch.where(again, last[place], drawn[place])
+    return drawn.sort(dim=0).values
 
 
 def fan_out_for(hops: int, given: int | Sequence[int] | None) -> list[int]:
