@@ -76,7 +76,7 @@ def test_masked_rows(models: int, rows: int, channels: int, side_by_side: bool) 
 
     given = [torch.randn(models, rows, channels), torch.randn(models, 1, channels)]
     agree(
-        lambda nodes, token: mask_rows(laid(nodes), token, mask.cuda()),
+        lambda nodes, token: torch.cat(mask_rows(laid(nodes), token, mask.cuda(), [4, channels - 4]), 2),
         lambda nodes, token: torch.where(mask[..., None], token, nodes),
         given,
     )

@@ -12,8 +12,11 @@ from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.sparse import Pattern, csr_tensor, stacked, to_csr, transpose_csr
 
 STORAGES = ("auto", "csr", "dense")
-MOST_DENSE, SPARSEST = 1 << 28, 0.003
-"""A GPU's tensor cores multiply features of so many values with their zeros, unless almost all are zeros."""
+MOST_DENSE, SPARSEST, ALIGNED = 1 << 28, 0.003, 8
+"""A GPU's tensor cores multiply features of so many values with their zeros, unless almost all are zeros.
+
+They want rows that begin at multiples of 16 bytes: further columns of zeros make them so.
+"""
 
 
 class FeatureMatrix:
@@ -103,19 +106,19 @@ class FeatureMatrix:
         if self.storage == "csr" and kernels_for(gradient) is not None:
             total += self._pattern.transposed_product(self._matrix.values(), gradient)
         elif gradient.dtype != total.dtype:  # a GPU adds up rounded rows in full
-            total += torch.mm(self._transposed, gradient, out_dtype=total.dtype)
+            total += torch.mm(self._transposed, gradient, out_dtype=total.dtype)[: len(total)]
         else:
             total.addmm_(self._transposed, gradient)
 
     @cached_property
     def rounded(self) -> FeatureMatrix:
         """The features as tensor cores take them: in bfloat16, and with zeros unless these are too many."""
-        if self.storage == "dense":
-            return FeatureMatrix(self._matrix.bfloat16(), "dense")
-        few = len(self._matrix.values()) < SPARSEST * self.shape.numel()
-        if few or self.shape.numel() > MOST_DENSE:
-            return self  # the kernels multiply rounded weights with values as they are
-        return FeatureMatrix(self._matrix.to_dense().bfloat16(), "dense")
+        if self.storage == "csr":
+            few = len(self._matrix.values()) < SPARSEST * self.shape.numel()
+            if few or self.shape.numel() > MOST_DENSE:
+                return self  # the kernels multiply rounded weights with values as they are
+        dense = self._matrix.to_dense().bfloat16()
+        return FeatureMatrix(torch.nn.functional.pad(dense, (0, -dense.shape[1] % ALIGNED)), "dense")
 
     @cached_property
     def _pattern(self) -> Pattern:
@@ -170,7 +173,7 @@ class _ProjectRounded(torch.autograd.Function):
         ctx.features = features.rounded
         ctx.save_for_backward(weight, token)
         of_token = torch.bmm(token, weight).bfloat16()
-        return ctx.features.product(weight.bfloat16()), of_token
+        return ctx.features.product(_rounded(weight, ctx.features.shape[1])), of_token
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -179,6 +182,19 @@ class _ProjectRounded(torch.autograd.Function):
         to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
         ctx.features.add_transposed_product(to_weight, of_product)
         return to_weight, torch.bmm(of_token, weight.mT), None
+
+
+def _rounded(weight: Tensor, rows: int) -> Tensor:
+    """Return a weight `[models, in, out]` in bfloat16, with rows of zeros where features are padded."""
+    models, in_channels, width = weight.shape
+    if rows == in_channels:
+        return weight.bfloat16()
+    shape = (rows, models, width) if side_by_side(weight) else (models, rows, width)
+    padded = torch.empty(shape, dtype=torch.bfloat16, device=weight.device)
+    padded = padded.transpose(0, 1) if side_by_side(weight) else padded
+    padded[:, :in_channels] = weight
+    padded[:, in_channels:] = 0
+    return padded
 
 
 def project(

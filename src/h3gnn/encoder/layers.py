@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from h3gnn.encoder.kernels import kernels_for
+
 Generators = Sequence[torch.Generator]
 
 
@@ -20,6 +22,14 @@ def uniform_(parameter: Tensor, bound: float, generators: Generators) -> None:
     with torch.no_grad():
         for piece, generator in zip(parameter, generators, strict=True):
             piece.uniform_(-bound, bound, generator=generator)
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Return `x + bias` in the precision of x, `[models, rows, channels]` and `[models, 1, channels]`."""
+    if (kernels := kernels_for(x)) is None:
+        return x + bias.to(x.dtype)
+    added: Tensor = kernels.add_bias(x, bias)
+    return added
 
 
 class Linear(nn.Module):
@@ -42,10 +52,9 @@ class Linear(nn.Module):
         weight = self.weight.to(x.dtype)
         if self.bias is None:
             return torch.bmm(x, weight)
-        bias = self.bias.to(x.dtype)
-        if len(x) == 1 and x.is_cuda:  # there, a single product adds its bias as it goes
-            return torch.addmm(bias.view(-1), x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
-        return torch.baddbmm(bias, x, weight)
+        if kernels_for(x) is not None:
+            return add_bias(torch.bmm(x, weight), self.bias)
+        return torch.baddbmm(self.bias.to(x.dtype), x, weight)
 
 
 class LayerNorm(nn.Module):

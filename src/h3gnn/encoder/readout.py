@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder.encode import GraphRows
-from h3gnn.encoder.sparse import csr_tensor
+from h3gnn.encoder.sparse import Pattern
 from h3gnn.encoder.support import Support, build_support
 
 PRECISION = 1e-4
@@ -36,22 +36,25 @@ class StepMatrix:
 
     def __init__(self, support: Support, kind: str, device: torch.device | None = None) -> None:
         self.support, self.kind = support, kind
-        self._matrix: Tensor | None = None
+        self._whole: tuple[Pattern, Tensor] | None = None
         if device is not None:
-            self._matrix = self._rows(0, support.nodes).to(device)
+            pattern, values = self._rows(0, support.nodes)
+            self._whole = pattern.to(device), values.to(device)
 
     def __matmul__(self, rows: Tensor) -> Tensor:
         """Return what each node finds one step away, `[nodes, D]`."""
-        if self._matrix is not None:
-            return self._matrix @ rows
+        if self._whole is not None:
+            pattern, values = self._whole
+            return pattern.product(values, rows)
         found = torch.empty_like(rows)
         for first in range(0, self.support.nodes, ROWS):
             last = min(first + ROWS, self.support.nodes)
-            found[first:last] = self._rows(first, last) @ rows
+            pattern, values = self._rows(first, last)
+            found[first:last] = pattern.product(values, rows)
         return found
 
-    def _rows(self, first: int, last: int) -> Tensor:
-        """Return a range of rows as a CSR matrix."""
+    def _rows(self, first: int, last: int) -> tuple[Pattern, Tensor]:
+        """Return the places of a range of rows, and the values there."""
         pattern = self.support.pattern
         crow = pattern.crow[first : last + 1].long()
         begin, end = int(crow[0]), int(crow[-1])
@@ -62,8 +65,7 @@ class StepMatrix:
             row = torch.searchsorted(pattern.crow, entries, right=True) - 1
             own = self.support.weight
             values = (torch.ones(len(entries)) if own is None else own[entries]) / self.support.receives[row]
-        size = (last - first, self.support.nodes)
-        return csr_tensor(crow - begin, pattern.cols[begin:end].long(), values, size)
+        return Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes), values
 
 
 class Columns:

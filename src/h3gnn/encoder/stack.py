@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention, TokenMLP
-from h3gnn.encoder.layers import ACTIVATIONS, Generators, uniform_
+from h3gnn.encoder.layers import ACTIVATIONS, Generators, add_bias, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency
 from h3gnn.encoder.tokens import (
@@ -207,7 +207,7 @@ class EncoderStack(nn.Module):
 
     def tokens(
         self,
-        projected: Sequence[Projected | Unprojected],
+        projected: list[Projected | Unprojected],
         part: Part,
         edge_weights: Tensor,
         mask: Tensor | None = None,
@@ -217,7 +217,8 @@ class EncoderStack(nn.Module):
         """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
 
         Args:
-            projected: from `project`, or a moving average of it.
+            projected: from `project`, or a moving average of it. The list is emptied: its tensors, the widest
+                of all, are let go as soon as they have been looked at.
             part: the seeds and what they hear.
             edge_weights: `[models, weights]`, of the edges that the part's blocks name.
             mask: bool `[models, nodes of the part]`, whose features are hidden.
@@ -225,12 +226,14 @@ class EncoderStack(nn.Module):
             donors: whose features each node shows, `[models, nodes of the part]`, itself or a seed; None lets
                 each show its own.
         """
-        own, *sent = (run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected)
         to_linear, to_mlp, *to_others = self.input.widths
-        if part.whole:
-            widths = [to_linear + to_mlp, sum(to_others[: self.hops]), *to_others[self.hops :]]
-            own, *rest = torch.split(cast(Tensor, own), widths, dim=-1)
-            sent = [*rest]
+        widths = [to_linear, to_mlp]
+        if part.whole:  # one product has them all
+            widths += [sum(to_others[: self.hops]), *to_others[self.hops :]]
+        linear, hidden, *here = cast(Projected, projected.pop(0)).pieces(widths, mask, donors)
+        rest = [run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected]
+        sent = [*here, *rest]
+        projected.clear()
         ends = cast(Tensor, sent.pop()) if self.computes_edges else None
         blocks = list(part.blocks[:1]) if part.whole else part.blocks
         adjacencies = [
@@ -246,13 +249,11 @@ class EncoderStack(nn.Module):
                 one.heard(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
                 for adjacency, one in zip(towards, sent, strict=True)
             ]
-        linear, hidden = torch.split(cast(Tensor, own), [to_linear, to_mlp], dim=-1)
         hops = [
             token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
             for token, first_layer in zip(self.hop_tokens, heard, strict=True)
         ]
-        linear = linear + self.linear_bias.to(linear.dtype)
-        stacked = torch.stack([linear, self.mlp(hidden), *hops], dim=2)
+        stacked = torch.stack([add_bias(linear, self.linear_bias), self.mlp(hidden), *hops], dim=2)
         if noise is None:
             return stacked
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)

@@ -76,17 +76,28 @@ class Projected(NamedTuple):
             mask: who is masked, of these nodes and perhaps others behind them; None is nobody.
             donors: whose row each node shows, `[models, nodes or more]`; None lets each show its own.
         """
-        nodes = self.nodes
-        if donors is not None:
-            nodes = nodes.gather(1, donors[:, : nodes.shape[1], None].expand_as(nodes))
+        nodes = self._shown(donors)
         if mask is None:
             return nodes
-        mask = mask[:, : nodes.shape[1]]
-        if (kernels := kernels_for(nodes)) is not None:
-            shown: Tensor = kernels.mask_rows(nodes, self.token, mask)
-            return shown
-        hidden = mask.unsqueeze(-1).to(nodes.dtype)
+        hidden = mask[:, : nodes.shape[1], None].to(nodes.dtype)
         return (nodes * (1 - hidden)).baddbmm_(hidden, self.token)
+
+    def pieces(
+        self, widths: Sequence[int], mask: Tensor | None, donors: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the same, cut into pieces of so many columns each."""
+        kernels = None if mask is None else kernels_for(self.nodes)
+        if mask is None or kernels is None:
+            return torch.split(self.masked(mask, donors), list(widths), dim=-1)
+        nodes = self._shown(donors)
+        made: tuple[Tensor, ...] = kernels.mask_rows(nodes, self.token, mask[:, : nodes.shape[1]], widths)
+        return made
+
+    def _shown(self, donors: Tensor | None) -> Tensor:
+        """Return the rows that nodes show before anything is masked."""
+        if donors is None:
+            return self.nodes
+        return self.nodes.gather(1, donors[:, : self.nodes.shape[1], None].expand_as(self.nodes))
 
 
 class Unprojected(NamedTuple):
@@ -119,7 +130,7 @@ class Unprojected(NamedTuple):
             senders = donors.gather(1, senders)
         weight, token, rows = self.weight, self.token, self.features.dense
         if self.rounded:
-            weight, token, rows = weight.bfloat16(), token.bfloat16(), self.features.rounded.dense
+            weight, token, rows = weight.bfloat16(), token.bfloat16(), rows.bfloat16()
         summed = stacked(
             [
                 propagate(one, rows, Pattern(pattern.crow, sender, pattern.sources))

@@ -37,7 +37,7 @@ from h3gnn.training.teacher import Teacher
 PerModel = float | Sequence[float]
 """One number for all models of a stack, or one for each."""
 
-CHUNK = {"cpu": 512, "cuda": 65536}
+CHUNK = {"cpu": 512, "cuda": 32768}
 """How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
 LEAST_OF_A_STACK = 256
 """A stack of many models sees at least so many at a time: smaller products are slower."""

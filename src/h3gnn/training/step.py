@@ -11,7 +11,7 @@ from torch import Tensor
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.stack import EncoderStack
-from h3gnn.encoder.tokens import Part
+from h3gnn.encoder.tokens import Part, Projected, Unprojected
 from h3gnn.masking import draw
 from h3gnn.training.batches import Batch, Source
 from h3gnn.training.distributed import Ranks
@@ -19,7 +19,7 @@ from h3gnn.training.edges import Edges
 from h3gnn.training.objectives import Committee, Compare, View
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import rounded_products
-from h3gnn.training.teacher import Teacher
+from h3gnn.training.teacher import Teacher, TeacherView
 
 COLUMN_PLACE, SWAP_PLACE = (1 << 20) + 1, (1 << 20) + 2
 """Where the noise is drawn that drops feature columns, and that picks the nodes to show as another."""
@@ -120,17 +120,18 @@ class Step:
         noise, drawers = self.source.noise(self.generators, self.order, self.ranks)
         hidden = part.rows_of(mask)
         weights, pairs_kept = self._seen_edges(batch, noise)
+        follows = part.whole and self._follows_products(part.features)
+        last = follows or (
+            self.teacher is not None and self.teacher.live
+        )  # a live one draws after the student
+        teacher = None if last else self._teacher_view(batch, noise)  # while little else is kept
         projected = student.project(part, self._seen_columns(noise))
         by_token, donors = self._swapped(hidden, part, noise, drawers)
+        products = list(projected) if follows else None
         tokens = student.tokens(projected, part, weights, by_token, noise, donors)
         nodes = part.seeds if batch.compared is None else batch.compared
         tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
-        teacher = None
-        if self.teacher is not None:
-            averaged = projected if part.whole and self._follows_products(part.features) else None
-            del projected  # the widest tensors of a step
-            heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
-            teacher = self.teacher.look(part, batch.compared, heard, averaged, again, self.chunk)
+        teacher = self._teacher_view(batch, noise, products) if last else teacher
         view = View(
             batch,
             None if teacher is None else teacher.embedding,
@@ -143,6 +144,15 @@ class Step:
         return backward_by_chunks(
             student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole, keep=self.keep
         )
+
+    def _teacher_view(
+        self, batch: Batch, noise: Noise, products: Sequence[Projected | Unprojected] | None = None
+    ) -> TeacherView | None:
+        """Let the teacher, if there is one, look at a batch; it averages the student's products, if given."""
+        if self.teacher is None:
+            return None
+        heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
+        return self.teacher.look(batch.part, batch.compared, heard, products, again, self.chunk)
 
     def _follows_products(self, features: FeatureMatrix) -> bool:
         """Whether the teacher averages the student's products, which must be of all columns.

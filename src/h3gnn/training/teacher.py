@@ -79,7 +79,7 @@ class Teacher(nn.Module):
             noise: where a live teacher's keep-masks come from.
             chunk: how many nodes the fusion block sees at a time; None is all.
         """
-        projected = (
+        projected: list[Projected | Unprojected] = (
             self.encoder.project(part)
             if student_products is None
             else [self._average(cast(Projected, student_products[0]))]

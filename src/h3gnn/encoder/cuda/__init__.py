@@ -2,13 +2,14 @@
 
 from h3gnn.encoder.cuda.attention import mix_tokens
 from h3gnn.encoder.cuda.block import fuse
-from h3gnn.encoder.cuda.rows import activate, mask_rows
+from h3gnn.encoder.cuda.rows import activate, add_bias, mask_rows
 from h3gnn.encoder.cuda.sparse import at_places, cut_long_rows, multiply
 from h3gnn.encoder.cuda.weights import adam, follow, is_large
 
 __all__ = [
     "activate",
     "adam",
+    "add_bias",
     "at_places",
     "cut_long_rows",
     "follow",

@@ -8,6 +8,7 @@ is repeated gives the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 TILE = 2048
 """How many values a program holds at a time."""
-PROGRAMS = 2112
+PROGRAMS = 1056
 """How many programs share the rows where each keeps a sum: as many as an H200 runs at once."""
 
 
@@ -66,9 +67,9 @@ def _norm_backward(  # type: ignore[no-untyped-def]
     own = model * channels + column
     added = tl.load(bias + own, mask=real, other=0.0).to(tl.float32)
     stretch = tl.load(weight + own, mask=real, other=0.0).to(tl.float32)
-    to_bias = tl.zeros([padded], tl.float32)
-    to_weight = tl.zeros([padded], tl.float32)
-    to_shift = tl.zeros([padded], tl.float32)
+    to_bias = tl.zeros([block, padded], tl.float32)  # summed over rows once, at the end
+    to_weight = tl.zeros([block, padded], tl.float32)
+    to_shift = tl.zeros([block, padded], tl.float32)
     for turn in range(turns):
         row = (first + turn * programs) * block + tl.arange(0, block)
         there = (row < rows)[:, None] & real[None, :]
@@ -84,13 +85,13 @@ def _norm_backward(  # type: ignore[no-untyped-def]
         back = (wanted - level[:, None] - normed * along[:, None]) * scale[:, None]
         back = tl.where(there, back, 0.0)
         tl.store(of_branch + place, back.to(of_branch.dtype.element_ty), mask=there)
-        to_bias += tl.sum(back, axis=0)
-        to_weight += tl.sum(slope * normed, axis=0)
-        to_shift += tl.sum(slope, axis=0)
+        to_bias += back
+        to_weight += slope * normed
+        to_shift += slope
     at = sums + ((model * programs + first) * 3) * channels + column
-    tl.store(at, to_bias, mask=real)
-    tl.store(at + channels, to_weight, mask=real)
-    tl.store(at + 2 * channels, to_shift, mask=real)
+    tl.store(at, tl.sum(to_bias, axis=0), mask=real)
+    tl.store(at + channels, tl.sum(to_weight, axis=0), mask=real)
+    tl.store(at + 2 * channels, tl.sum(to_shift, axis=0), mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -129,7 +130,7 @@ def _activation_backward(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * width + tl.arange(0, width)
     real = column < channels
     added = tl.load(bias + model * channels + column, mask=real, other=0.0).to(tl.float32)
-    total = tl.zeros([width], tl.float32)
+    total = tl.zeros([block, width], tl.float32)
     for turn in range(turns):
         row = (first + turn * programs) * block + tl.arange(0, block)
         there = (row < rows)[:, None] & real[None, :]
@@ -138,24 +139,26 @@ def _activation_backward(  # type: ignore[no-untyped-def]
         value = tl.load(x + given, mask=there, other=0.0).to(tl.float32) + added[None, :]
         slope = tl.load(of_out + place, mask=there, other=0.0).to(tl.float32) * _slope(value, relu)
         tl.store(of_x + place, slope.to(of_x.dtype.element_ty), mask=there)
-        total += tl.sum(slope, axis=0)
-    tl.store(sums + (model * programs + first) * channels + column, total, mask=real)
+        total += slope
+    tl.store(sums + (model * programs + first) * channels + column, tl.sum(total, axis=0), mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _column_sums(  # type: ignore[no-untyped-def]
-    x, sums, rows, channels, turns, block: tl.constexpr, width: tl.constexpr
+    x, sums, rows, channels, turns, model_stride, row_stride, block: tl.constexpr, width: tl.constexpr
 ):
     model = tl.program_id(2).to(tl.int64)
     first, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * width + tl.arange(0, width)
-    total = tl.zeros([width], tl.float32)
+    total = tl.zeros([block, width], tl.float32)
     for turn in range(turns):
         row = (first + turn * programs) * block + tl.arange(0, block)
         there = (row < rows)[:, None] & (column < channels)[None, :]
-        place = (model * rows + row)[:, None] * channels + column[None, :]
-        total += tl.sum(tl.load(x + place, mask=there, other=0.0).to(tl.float32), axis=0)
-    tl.store(sums + (model * programs + first) * channels + column, total, mask=column < channels)
+        place = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
+        total += tl.load(x + place, mask=there, other=0.0).to(tl.float32)
+    tl.store(
+        sums + (model * programs + first) * channels + column, tl.sum(total, axis=0), mask=column < channels
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -164,18 +167,18 @@ def _fold(  # type: ignore[no-untyped-def]
 ):
     model = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * width + tl.arange(0, width)
-    total = tl.zeros([width], tl.float32)
+    total = tl.zeros([block, width], tl.float32)
     for first in range(0, programs, block):
         row = first + tl.arange(0, block)
         there = (row < programs)[:, None] & (column < columns)[None, :]
         place = (model * programs + row)[:, None] * columns + column[None, :]
-        total += tl.sum(tl.load(sums + place, mask=there, other=0.0), axis=0)
-    tl.store(out + model * columns + column, total, mask=column < columns)
+        total += tl.load(sums + place, mask=there, other=0.0)
+    tl.store(out + model * columns + column, tl.sum(total, axis=0), mask=column < columns)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mask_forward(  # type: ignore[no-untyped-def]
-    rows_of, token, mask, out, rows, channels, model_stride, row_stride,
+    rows_of, token, mask, out, rows, channels, model_stride, row_stride, token_stride,
     block: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(2).to(tl.int64)
@@ -186,32 +189,32 @@ def _mask_forward(  # type: ignore[no-untyped-def]
     hidden = tl.load(mask + model * rows + row, mask=row < rows, other=0).to(tl.int1)
     given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
     shown = tl.load(rows_of + given, mask=there & (hidden == 0)[:, None], other=0.0)
-    instead = tl.load(token + model * channels + column, mask=real, other=0.0)
+    instead = tl.load(token + model * token_stride + column, mask=real, other=0.0)
     place = (model * rows + row)[:, None] * channels + column[None, :]
     tl.store(out + place, tl.where(hidden[:, None], instead[None, :], shown), mask=there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mask_backward(  # type: ignore[no-untyped-def]
-    of_out, mask, of_rows, sums, rows, channels, turns, model_stride, row_stride,
+    of_out, mask, of_rows, sums, rows, channels, turns, of_model, of_row, model_stride, row_stride,
     block: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(2).to(tl.int64)
     first, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * width + tl.arange(0, width)
     real = column < channels
-    total = tl.zeros([width], tl.float32)
+    total = tl.zeros([block, width], tl.float32)
     for turn in range(turns):
         row = (first + turn * programs) * block + tl.arange(0, block)
         there = (row < rows)[:, None] & real[None, :]
         hidden = tl.load(mask + model * rows + row, mask=row < rows, other=0).to(tl.int1)
-        place = (model * rows + row)[:, None] * channels + column[None, :]
+        place = model * of_model + row.to(tl.int64)[:, None] * of_row + column[None, :]
         slope = tl.load(of_out + place, mask=there, other=0.0).to(tl.float32)
-        total += tl.sum(tl.where(hidden[:, None], slope, 0.0), axis=0)
+        total += tl.where(hidden[:, None], slope, 0.0)
         given = model * model_stride + row.to(tl.int64)[:, None] * row_stride + column[None, :]
         back = tl.where(hidden[:, None], 0.0, slope)
         tl.store(of_rows + given, back.to(of_rows.dtype.element_ty), mask=there)
-    tl.store(sums + (model * programs + first) * channels + column, total, mask=real)
+    tl.store(sums + (model * programs + first) * channels + column, tl.sum(total, axis=0), mask=real)
 
 
 def _shares(rows: int, block: int, models: int, columns: int = 1) -> tuple[int, int]:
@@ -306,33 +309,56 @@ class _Activate(torch.autograd.Function):
 
 class _MaskRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, nodes: Tensor, token: Tensor, mask: Tensor) -> Tensor:
-        models, rows, channels = nodes.shape
-        out = torch.empty(models, rows, channels, dtype=nodes.dtype, device=nodes.device)
-        block, width = _tile(channels)
-        _mask_forward[triton.cdiv(rows, block), triton.cdiv(channels, width), models](
-            nodes, token.contiguous(), mask, out, rows, channels, nodes.stride(0), nodes.stride(1),
-            block=block, width=width,
-        )  # fmt: skip
+    def forward(
+        ctx: Any, nodes: Tensor, token: Tensor, mask: Tensor, widths: list[int]
+    ) -> tuple[Tensor, ...]:
+        models, rows, _ = nodes.shape
         ctx.save_for_backward(mask)
-        ctx.strides, ctx.token = nodes.stride(), token.shape
-        return out
+        ctx.widths, ctx.like, ctx.token = widths, (nodes.shape, nodes.stride(), nodes.dtype), token
+        made = []
+        for piece, instead in zip(*(torch.split(one, widths, dim=2) for one in (nodes, token)), strict=True):
+            channels = piece.shape[2]
+            out = torch.empty(models, rows, channels, dtype=nodes.dtype, device=nodes.device)
+            block, width = _tile(channels)
+            _mask_forward[triton.cdiv(rows, block), triton.cdiv(channels, width), models](
+                piece, instead, mask, out, rows, channels, piece.stride(0), piece.stride(1),
+                instead.stride(0), block=block, width=width,
+            )  # fmt: skip
+            made.append(out)
+        return tuple(made)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
         (mask,) = ctx.saved_tensors
-        of_out = gradients[0].contiguous()
-        models, rows, channels = of_out.shape
-        block, width = _tile(channels)
-        columns = triton.cdiv(channels, width)
-        programs, turns = _shares(rows, block, models, columns)
-        of_rows = torch.empty_strided(of_out.shape, ctx.strides, dtype=of_out.dtype, device=of_out.device)
-        sums = torch.empty(models, programs, channels, dtype=torch.float32, device=of_out.device)
-        _mask_backward[programs, columns, models](
-            of_out, mask, of_rows, sums, rows, channels, turns, ctx.strides[0], ctx.strides[1],
-            block=block, width=width,
-        )  # fmt: skip
-        return of_rows, _folded(sums).view(ctx.token).to(of_out.dtype), None
+        shape, strides, dtype = ctx.like
+        models, rows, _ = shape
+        of_rows = torch.empty_strided(shape, strides, dtype=dtype, device=mask.device)
+        of_token = []
+        for given, piece in zip(gradients, torch.split(of_rows, ctx.widths, dim=2), strict=True):
+            channels = piece.shape[2]
+            of_out = torch.zeros_like(piece) if given is None else given
+            of_out = of_out if of_out.stride(2) == 1 else of_out.contiguous()
+            block, width = _tile(channels)
+            columns = triton.cdiv(channels, width)
+            programs, turns = _shares(rows, block, models, columns)
+            sums = torch.empty(models, programs, channels, dtype=torch.float32, device=mask.device)
+            _mask_backward[programs, columns, models](
+                of_out, mask, piece, sums, rows, channels, turns, of_out.stride(0), of_out.stride(1),
+                piece.stride(0), piece.stride(1), block=block, width=width,
+            )  # fmt: skip
+            of_token.append(_folded(sums))
+        return of_rows, torch.cat(of_token, dim=1).view_as(ctx.token).to(dtype), None, None
+
+
+class _AddBias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.bias = bias.shape
+        return x + bias.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], column_sums(gradients[0]).view(ctx.bias)
 
 
 def add_norm(
@@ -362,18 +388,32 @@ def activate(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     return out
 
 
-def mask_rows(nodes: Tensor, token: Tensor, mask: Tensor) -> Tensor:
-    """Return the rows `[models, rows, channels]`, masked ones replaced by their model's token."""
-    shown: Tensor = _MaskRows.apply(nodes, token, mask.contiguous())  # type: ignore[no-untyped-call]
-    return shown
+def mask_rows(nodes: Tensor, token: Tensor, mask: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the rows `[models, rows, channels]` with masked ones replaced by their model's token, in pieces.
+
+    Each piece has some of the columns and memory of its own, so that none keeps the others alive.
+    """
+    made: tuple[Tensor, ...] = _MaskRows.apply(  # type: ignore[no-untyped-call]
+        nodes, token, mask.contiguous(), list(widths)
+    )
+    return made
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Return `x + bias`, `[models, rows, channels]` and `[models, 1, channels]`."""
+    added: Tensor = _AddBias.apply(x, bias)  # type: ignore[no-untyped-call]
+    return added
 
 
 def column_sums(x: Tensor) -> Tensor:
     """Return the sums over rows of `[models, rows, channels]`, in float32 `[models, channels]`."""
     models, rows, channels = x.shape
+    x = x if x.stride(2) == 1 else x.contiguous()
     block, width = _tile(channels)
     columns = triton.cdiv(channels, width)
     programs, turns = _shares(rows, block, models, columns)
     sums = torch.empty(models, programs, channels, dtype=torch.float32, device=x.device)
-    _column_sums[programs, columns, models](x, sums, rows, channels, turns, block=block, width=width)
+    _column_sums[programs, columns, models](
+        x, sums, rows, channels, turns, x.stride(0), x.stride(1), block=block, width=width
+    )
     return _folded(sums)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 LONG = 128
 """A row with more entries than this is cut into pieces, which are summed apart and then added."""
-TILE, COLUMNS = 2048, 256
-"""How many values a program looks at together, and how many columns at the most."""
+TOGETHER, COLUMNS = 8, 256
+"""How many entries of a row are read at once, and how many columns at the most."""
 
 
 class Pieces(NamedTuple):
@@ -41,7 +41,7 @@ def cut_long_rows(crow: Tensor) -> Pieces | None:
 @triton.jit  # type: ignore[untyped-decorator]
 def _sum_rows(  # type: ignore[no-untyped-def]
     crow, cols, values, order, dense, out, channels, row_stride,
-    width: tl.constexpr, block: tl.constexpr, chosen: tl.constexpr, weighted: tl.constexpr,
+    width: tl.constexpr, together: tl.constexpr, chosen: tl.constexpr, weighted: tl.constexpr,
     ordered: tl.constexpr, adding: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -49,21 +49,22 @@ def _sum_rows(  # type: ignore[no-untyped-def]
     real = column < channels
     begin, end = tl.load(crow + row), tl.load(crow + row + 1)
     total = tl.zeros([width], tl.float32)
-    for first in range(begin, end, block):
-        at = first + tl.arange(0, block)
-        there = at < end
-        sender = at
-        if chosen:
-            sender = tl.load(cols + at, mask=there, other=0)
-        both = there[:, None] & real[None, :]
-        place = dense + sender[:, None] * row_stride + column[None, :]
-        tile = tl.load(place, mask=both, other=0.0).to(tl.float32)
-        if weighted:
-            entry = at
-            if ordered:
-                entry = tl.load(order + at, mask=there, other=0)
-            tile = tile * tl.load(values + entry, mask=there, other=0.0).to(tl.float32)[:, None]
-        total += tl.sum(tile, axis=0)
+    for first in range(begin, end, together):
+        for one in tl.static_range(together):  # so many reads are on their way at once
+            at = first + one
+            there = at < end
+            sender = at
+            if chosen:
+                sender = tl.load(cols + at, mask=there, other=0)
+            row_of = tl.load(dense + sender * row_stride + column, mask=there & real, other=0.0).to(
+                tl.float32
+            )
+            if weighted:
+                entry = at
+                if ordered:
+                    entry = tl.load(order + at, mask=there, other=0)
+                row_of *= tl.load(values + entry, mask=there, other=0.0).to(tl.float32)
+            total += row_of
     to = out + row * channels + column
     if adding:
         total += tl.load(to, mask=real, other=0.0).to(tl.float32)
@@ -133,8 +134,8 @@ def _launch(
     width = min(COLUMNS, triton.next_power_of_2(channels))
     _sum_rows[len(crow) - 1, triton.cdiv(channels, width)](
         crow, cols, values, order, dense, out, channels, dense.stride(0),
-        width=width, block=max(1, TILE // width), chosen=cols is not None, weighted=values is not None,
-        ordered=order is not None, adding=adding, num_warps=2 if width > 128 else 1,
+        width=width, together=TOGETHER, chosen=cols is not None, weighted=values is not None,
+        ordered=order is not None, adding=adding, num_warps=1,
     )  # fmt: skip
 
 
