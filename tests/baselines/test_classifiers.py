@@ -174,3 +174,22 @@ def test_supervision_learns(small_mixed: Graph) -> None:
     assert small_mixed.test_mask is not None
     right = (found.scores.argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
     assert float(right.sum() / small_mixed.test_mask.sum()) > 0.5
+
+
+def test_stacks_that_train_beside_one_another_are_those_of_one_thread(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    settings = ClassifierSettings(epochs=60, patience=60)
+    kept = {}
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        kept[threads] = predict(
+            GCN, small_mixed, [0, 1], device=CPU, memory=1, settings=settings, watch=told.append
+        )
+    for one, other in zip(kept[1], kept[3], strict=True):
+        torch.testing.assert_close(one.scores, other.scores)
+        assert one.chosen == other.chosen
+    assert told[-1] == pytest.approx(1.0)
+    half = told[len(told) // 2 :]
+    assert half == sorted(half), "progress never falls"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from h3gnn.evaluation import measures
 from h3gnn.evaluation.candidates import span_of
-from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
+from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouettes
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
@@ -223,7 +223,7 @@ def score_without_labels(
         told(name)
         rows = embeddings[name]
         found = [kmeans_clusters(rows, count, starts=_starts(rows), seed=seed) for seed in SEEDS]
-        return Standing(name, None, {"silhouette": np.array([silhouette(rows, one) for one in found])})
+        return Standing(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
     rows = each_apart(stand, embeddings, len(clusters))
     protocol = (
