@@ -156,7 +156,8 @@ def map_quality(rows: npt.NDArray[Any], places: npt.NDArray[Any]) -> dict[str, f
     from sklearn.manifold._t_sne import _joint_probabilities
 
     reduced = torch.from_numpy(_principal(rows)).double()
-    far, near = torch.cdist(reduced, reduced), torch.cdist(*[torch.from_numpy(places).double()] * 2)
+    shown_at = torch.from_numpy(places).double()
+    far, near = torch.cdist(reduced, reduced), torch.cdist(shown_at, shown_at)
     wanted = torch.from_numpy(_joint_probabilities(far.square().numpy(), PERPLEXITY, 0))
     pairs = torch.triu_indices(len(rows), len(rows), 1)
     given = near[pairs[0], pairs[1]].square()

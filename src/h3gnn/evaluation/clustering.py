@@ -149,7 +149,8 @@ def silhouettes(
     members = [_memberships(clusters) for clusters in several]
     there = torch.from_numpy(rows)
     counts = [one.sum(dim=0) for one in members]
-    sums = _distance_sums(there, torch.cat(members, dim=1)).split([one.shape[1] for one in members], dim=1)
+    every = _distance_sums(there, torch.cat(members, dim=1))
+    sums = torch.split(every, [one.shape[1] for one in members], dim=1)
     return [_silhouette(*one) for one in zip(sums, members, counts, strict=True)]
 
 
@@ -164,7 +165,7 @@ def _distance_sums(rows: Tensor, members: Tensor) -> Tensor:
     """Return the sum of each row's distances to the members of each cluster, `[nodes, clusters]`."""
     every, squares = rows.double(), rows.double().square().sum(dim=1)
     sums = []
-    for some in torch.arange(len(rows)).split(DISTANCES_OF):
+    for some in torch.split(torch.arange(len(rows)), DISTANCES_OF):
         apart = (squares[some, None] + squares).addmm_(every[some], every.mT, alpha=-2).clamp_min_(0).sqrt_()
         apart[torch.arange(len(some)), some] = 0  # rounding leaves something
         sums.append(apart @ members)
