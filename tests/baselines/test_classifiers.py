@@ -14,7 +14,7 @@ from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.gat import GAT
 from h3gnn.baselines.gcn import GCN
 from h3gnn.baselines.h2gcn import H2GCN
-from h3gnn.baselines.layers import Features, adjacency, two_hop_adjacency
+from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
@@ -193,3 +193,20 @@ def test_stacks_that_train_beside_one_another_are_those_of_one_thread(
     assert told[-1] == pytest.approx(1.0)
     half = told[len(told) // 2 :]
     assert half == sorted(half), "progress never falls"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_sparse_product_is_the_dense_one(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if many:
+        monkeypatch.setattr("h3gnn.baselines.layers.GATHERED", 0)
+        monkeypatch.setattr("h3gnn.baselines.layers.NARROW", 3)
+    draw = torch.Generator().manual_seed(0)
+    matrix = torch.rand(6, 9, generator=draw) * (torch.rand(6, 9, generator=draw) < 0.3)
+    matrix[2] = 0
+    values = torch.randn(9, 2, 4, generator=draw, requires_grad=True)
+    product = sparse_matrix(matrix) @ values
+    expected = torch.einsum("ij,jmc->imc", matrix, values)
+    torch.testing.assert_close(product, expected)
+    slope = torch.randn(6, 2, 4, generator=draw)
+    (own,), (theirs,) = (torch.autograd.grad(one, values, slope) for one in (product, expected))
+    torch.testing.assert_close(own, theirs)

@@ -34,7 +34,7 @@ from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
 GRAPH = ("features", "edges")
 """What a method sees that learns without labels."""
-STACK = {"cpu": 2**27, "cuda": 40 * 2**30}
+STACK = {"cpu": 2**26, "cuda": 40 * 2**30}
 """Bytes of a stack of supervised models; larger ones are no faster.
 
 On a CPU they are slower: what a few models share lies in a cache, and stacks train beside one another.
