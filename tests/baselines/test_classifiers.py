@@ -210,3 +210,9 @@ def test_a_sparse_product_is_the_dense_one(many: bool, monkeypatch: pytest.Monke
     slope = torch.randn(6, 2, 4, generator=draw)
     (own,), (theirs,) = (torch.autograd.grad(one, values, slope) for one in (product, expected))
     torch.testing.assert_close(own, theirs)
+
+
+def test_h2gcn_says_the_same_whether_it_classifies_first_or_last(small_mixed: Graph) -> None:
+    stack = stack_on(H2GCN, small_mixed)
+    nothing = Noise([replace(one, point=replace(POINT, dropout=0.0)) for one in MEMBERS], CPU)
+    torch.testing.assert_close(stack.logits(None), stack.logits(nothing))
