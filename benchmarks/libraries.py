@@ -162,7 +162,7 @@ def map_quality(rows: npt.NDArray[Any], places: npt.NDArray[Any]) -> dict[str, f
     pairs = torch.triu_indices(len(rows), len(rows), 1)
     given = near[pairs[0], pairs[1]].square()
     losses = []
-    for scale in np.geomspace(1, 200, 60):  # a page's square has lost the scale that the divergence knows
+    for scale in np.geomspace(10, 400, 25):  # a page's square has lost the scale that the divergence knows
         share = 1 / (1 + given * float(scale / given.max().sqrt()) ** 2)
         losses.append(float((wanted * (wanted / (share / (2 * share.sum()))).log()).nansum() * 2))
     hidden, shown = (one.fill_diagonal_(torch.inf).topk(NEAR, largest=False).indices for one in (far, near))
