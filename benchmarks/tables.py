@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import anomalies, comparisons, defaults, new_nodes
+from benchmarks import anomalies, comparisons, defaults, new_nodes, waiting
 
 ROOT = Path(__file__).parent.parent
 RESULTS, DOCUMENTS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -159,6 +159,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "gpu": lambda: table(
         stored("gpu")["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}
     ),
+    "waiting": lambda: waiting.table(stored("waiting")),
     "scale": scale,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),

@@ -1,17 +1,20 @@
-"""What people wait for: probe, k-means, and the commands around them, beside a library in the same run.
+"""What people wait for: whole commands and fits, and what other libraries do too, each with its target.
 
-`python -m benchmarks.waiting [--device cpu|cuda] [--graph FILE] [--parts k-means probe commands]` writes its
-device's rows of benchmarks/results/waiting.json; parts that are not asked for stay as they are stored.
+`python -m benchmarks.waiting [--device cpu|cuda] [--parts PART …] [--graph FILE] [--no-reference]` writes its
+device's rows of benchmarks/results/waiting.json, or of `--out FILE`; other parts stay as they
+are. By default all parts are measured but the last, `fits`, which takes minutes on a CPU.
 
-k-means: `lloyd_clusters`, all starts at once on the device, against scikit-learn's `KMeans` on the CPU, which
-first turns the rows into as few columns as there are rows. Inertia is the mean over seeds.
+k-means, silhouette, t-SNE, probe: see `libraries`; the target is to be no slower than the fastest other
+library of the same run, which `--no-reference` leaves out.
 
-Probe: all splits and strengths, against scikit-learn's `LogisticRegression` (its seconds are those of one
-split, times the splits). The losses of the first split are compared, the largest difference over strengths.
-
-Commands: `fit`, `evaluate` and `report` of the built-in graph of 1,000 nodes, and `compare` of FILE with its
+commands: `fit`, `evaluate` and `report` of the built-in graph of 1,000 nodes, and `compare` of FILE with its
 default methods, each from start to end with all its imports: seconds, and seconds of all processors together,
 which a machine that does other work too changes less.
+
+large: `report` of the built-in graph grown to 50,000 nodes, after a fit of one epoch that is not counted.
+
+fits: whole default fits of Cora, PubMed (random graphs of their shapes where the files are not at hand) and a
+random graph of 30,000 nodes.
 """
 
 from __future__ import annotations
@@ -23,167 +26,176 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from torch import Tensor
 
-from h3gnn.evaluation.candidates import standardise, turned
-from h3gnn.evaluation.clustering import kmeans_clusters, lloyd_clusters
-from h3gnn.evaluation.logistic import Regressions, fit_logistic
-from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
+from benchmarks import libraries
+from benchmarks.workload import Shape, graph_of, random_graph
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.synthetic import mixed_graph
 
 RESULTS = Path(__file__).parent / "results" / "waiting.json"
-SEEDS = range(3)
-CLUSTERED = [(183, 12288, 5), (2708, 512, 7), (2708, 6144, 7), (7600, 512, 5), (19717, 512, 3)]
-"""Nodes, columns and clusters of an embedding."""
-PROBED = [
-    (183, 12288, 5, 10, 0.48),
-    (3000, 2048, 10, 10, 0.48),
-    (2708, 6144, 7, 1, 0.05),
-    (7600, 512, 5, 10, 0.48),
-]
-"""Nodes, columns, classes, splits, and the share of training nodes."""
-PARTS = ["k-means", "probe", "commands"]
-LONG = 2000
-"""Iterations that scikit-learn may take."""
+LARGE, LARGE_FITTED = 50_000, Shape(30_000, 300_000, 100, 0.1)
+TARGETS = {
+    "cpu": {"report of 1,000 nodes": 20.0, f"report of {LARGE:,} nodes": 180.0, "compare": 240.0},
+    "cuda": {"report of 1,000 nodes": 20.0, f"report of {LARGE:,} nodes": 180.0, "compare": 40.0},
+}
+"""Seconds that are aimed at, on two cores and on an H200; `compare` is of some 3,000 nodes."""
+COLUMNS = {"cpu": "CPU", "cuda": "GPU"}
 
 
-def planted(nodes: int, width: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Return rows like those of an encoder, some hidden columns spread over many, and their classes."""
-    draw = torch.Generator().manual_seed(0)
-    labels = torch.randint(classes, (nodes,), generator=draw)
-    hidden = 0.5 * torch.randn(classes, 64, generator=draw)[labels] + torch.randn(nodes, 64, generator=draw)
-    noise = 0.3 * torch.randn(nodes, width, generator=draw)
-    return torch.relu(hidden @ torch.randn(64, width, generator=draw) / 8 + noise), labels
+def aimed(name: str, seconds: float, target: float | None, **more: Any) -> dict[str, Any]:
+    """Return a row: how long it takes, and where there is a target whether it is reached."""
+    row = {"what": name, "seconds": seconds, **more}
+    return row if target is None else {**row, "target": target, "reached": seconds <= target}
 
 
-def timed(work: Callable[[], Any], device: torch.device, repeats: int = 3) -> tuple[float, Any]:
-    """Return the least seconds of some runs after a first one, and what the last returned."""
-    best, found = float("inf"), work()
-    for _ in range(repeats):
-        started = time.perf_counter()
-        found = work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - started)
-    return best, found
+def beside(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to each row the fastest other library's seconds as the target, where one was measured."""
+    for row in rows:
+        others = [one["seconds"] for name, one in row.items() if isinstance(one, dict) and name != "ours"]
+        if others:
+            row |= {"target": min(others), "reached": row["ours"]["seconds"] <= min(others)}
+    return rows
 
 
-def inertia(rows: Tensor, clusters: np.ndarray[Any, Any]) -> float:
-    """Return the sum of squared distances to the means of the clusters."""
-    parts = [rows[torch.from_numpy(clusters == one)].double() for one in np.unique(clusters)]
-    return sum(float((part - part.mean(dim=0)).square().sum()) for part in parts)
+def run_command(name: str, arguments: list[str], folder: str, target: float | None) -> dict[str, Any]:
+    """Run a command of the program from start to end."""
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "h3gnn", *arguments], cwd=folder, check=True, capture_output=True)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return aimed(name, seconds, target, **{"processor seconds": worked})
 
 
-def compare_kmeans(nodes: int, width: int, clusters: int, device: torch.device) -> dict[str, Any]:
-    """Return seconds of ten starts and the mean inertia, of ours and of scikit-learn's."""
-    rows, _ = planted(nodes, width, clusters)
-    there = rows.to(device)
-    ways = {
-        "ours": lambda seed: lloyd_clusters(there, clusters, 10, seed).cpu().numpy(),
-        "scikit-learn": lambda seed: kmeans_clusters(there.cpu(), clusters, starts=10, seed=seed),
-    }
-    row: dict[str, Any] = {"nodes": nodes, "columns": width, "clusters": clusters}
-    for name, way in ways.items():
-        seconds, found = timed(lambda way=way: [way(seed) for seed in SEEDS], device, repeats=1)  # type: ignore[misc]
-        row[name] = {"seconds": seconds / len(SEEDS), "inertia": np.mean([inertia(rows, f) for f in found])}
-    return row
-
-
-def compare_probe(
-    nodes: int, width: int, classes: int, splits: int, share: float, device: torch.device
-) -> dict[str, Any]:
-    """Return seconds for all splits and strengths, and of the first split how far the losses differ."""
-    rows, labels = (one.to(device) for one in planted(nodes, width, classes))
-    draw = torch.Generator().manual_seed(1)
-    train = (torch.rand(splits, nodes, generator=draw) < share).to(device)
-    masks = train.t(), torch.zeros_like(train.t()), ~train.t()
-    seconds, _ = timed(lambda: probe_candidates(rows, labels, *masks, classes=classes), device, 2)
-    row: dict[str, Any] = {"nodes": nodes, "columns": width, "splits": splits, "training share": share}
-    row["ours"] = {"seconds": seconds}
-    own = torch.nonzero(train[0]).flatten()
-    scaled = standardise(rows.double())
-    basis = turned(scaled @ scaled[own].mT, own)[own]
-    targets = torch.nn.functional.one_hot(labels[own], classes).double()
-    used = torch.ones(1, len(own), dtype=torch.bool, device=device)
-    found = {
-        precision: fit_logistic(basis.to(precision), targets.to(precision), used, STRENGTHS)[0]
-        for precision in (torch.float32, torch.float64)
-    }
-    losses: dict[Any, list[float]] = {precision: [] for precision in found}
-    began, theirs = time.perf_counter(), []
-    for place, strength in enumerate(STRENGTHS):
-        model = LogisticRegression(C=1 / (strength * len(own)), max_iter=LONG, tol=1e-6)
-        model.fit(scaled[own].cpu().numpy(), labels[own].cpu().numpy())
-        theirs.append(loss_of(scaled[own].cpu(), labels[own].cpu(), model, strength))
-        for precision, weights in found.items():
-            loss, *_ = Regressions(basis, targets, used, strength)(weights[place][None].double())
-            losses[precision].append(float(loss[0]))
-    row["scikit-learn"] = {"seconds": splits * (time.perf_counter() - began)}  # each split costs the same
-    excess = np.array(losses[torch.float64])
-    row["ours"] |= {
-        "float32 above float64": float((np.array(losses[torch.float32]) - excess).max()),
-        "above scikit-learn": float((excess - theirs).max()),
-        "below scikit-learn": float((theirs - excess).max()),
-    }
-    return row
-
-
-def loss_of(rows: Tensor, labels: Tensor, model: LogisticRegression, strength: float) -> float:
-    """Return the loss that `fit_logistic` makes small, of scikit-learn's solution."""
-    weights = torch.from_numpy(model.coef_)
-    said = rows @ weights.T + torch.from_numpy(model.intercept_)
-    pull = 0.5 * strength * float(weights.square().sum())
-    return float(torch.nn.functional.cross_entropy(said, labels)) + pull
-
-
-def time_commands(device: str, graph: Path | None) -> dict[str, dict[str, float]]:
+def time_commands(device: str, graph: Path | None) -> list[dict[str, Any]]:
     """Return the seconds of whole commands, and those of all processors."""
-    seconds = {}
+    asked = {
+        "fit of 1,000 nodes": ["fit", "synthetic", "--out", "run", "--device", device],
+        "evaluate of 1,000 nodes": ["evaluate", "run", "--device", device],
+        "report of 1,000 nodes": ["report", "run", "--device", device],
+    }
+    if graph is not None:
+        asked[f"compare of {graph.stem}"] = ["compare", str(graph.resolve()), "--device", device]
+    targets = TARGETS[device]
     with tempfile.TemporaryDirectory() as folder:
-        asked = {
-            "fit": ["fit", "synthetic", "--out", "run", "--device", device],
-            "evaluate": ["evaluate", "run", "--device", device],
-            "report": ["report", "run"],
-        }
-        if graph is not None:
-            asked[f"compare {graph.stem}"] = ["compare", str(graph.resolve()), "--device", device]
-        for name, arguments in asked.items():
-            began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(
-                [sys.executable, "-m", "h3gnn", *arguments], cwd=folder, check=True, capture_output=True
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            worked = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            seconds[name] = {"seconds": time.perf_counter() - began, "processor seconds": worked}
-    return seconds
+        return [
+            run_command(name, arguments, folder, targets.get(name, targets.get(name.split()[0])))
+            for name, arguments in asked.items()
+        ]
+
+
+def time_large(device: str) -> list[dict[str, Any]]:
+    """Return the seconds of a report of many nodes, whose fit is short and not counted."""
+    name = f"report of {LARGE:,} nodes"
+    with tempfile.TemporaryDirectory() as folder:
+        model = H3GNN(epochs=1, device=device, verbose=False).fit(mixed_graph(LARGE))
+        model.save(Path(folder) / "run")
+        told = {"columns": model.embedding_.shape[1]}
+        del model
+        return [
+            run_command(name, ["report", "run", "--device", device], folder, TARGETS[device][name]) | told
+        ]
+
+
+def time_fits(device: str) -> list[dict[str, Any]]:
+    """Return the seconds of whole fits with the defaults, and whether each graph is the real one."""
+    rows = []
+    for name in ("cora", "pubmed", f"random, {LARGE_FITTED.nodes:,} nodes"):
+        graph = random_graph(LARGE_FITTED) if name.startswith("random") else graph_of(name)
+        began = time.perf_counter()
+        H3GNN(device=device, verbose=False).fit(graph)
+        rows.append(aimed(f"fit of {name}", time.perf_counter() - began, None, real=_is_real(name)))
+    return rows
+
+
+def _is_real(name: str) -> bool:
+    try:
+        load(name)
+    except InputError:
+        return False
+    return True
+
+
+def measure(part: str, device: torch.device, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of one part."""
+    others = not asked.no_reference
+    if part == "k-means":
+        return beside([libraries.compare_kmeans(*one, device, others) for one in libraries.CLUSTERED])
+    if part == "silhouette":
+        return beside([libraries.compare_silhouettes(*one, others) for one in libraries.MEASURED])
+    if part == "t-SNE":
+        return beside([libraries.compare_places(*one, others) for one in libraries.PLACED])
+    if part == "probe":
+        return beside([libraries.compare_probe(*one, device, others) for one in libraries.PROBED])
+    if part == "commands":
+        return time_commands(device.type, asked.graph)
+    return time_large(device.type) if part == "large" else time_fits(device.type)
+
+
+PARTS = ["k-means", "probe", "silhouette", "t-SNE", "commands", "large", "fits"]
+COMPARED, TIMED = PARTS[:4], PARTS[4:]
+
+
+def table(stored: dict[str, Any]) -> str:
+    """Return what is stored as Markdown, CPU and GPU side by side; a dash where nothing is."""
+    found: dict[str, dict[str, str]] = {}
+    for device in (one for one in COLUMNS if one in stored):
+        for part in COMPARED:
+            for row in stored[device].get(part, []):
+                found.setdefault(_called(part, row), {})[device] = _beside_words(row)
+        for part in TIMED:
+            for row in stored[device].get(part, []):
+                found.setdefault(row["what"], {})[device] = _words(row)
+    devices = [one for one in COLUMNS if any(one in row for row in found.values())]
+    heads = [
+        "",
+        *(f"{COLUMNS[one]}: {stored[one]['device']}, torch {stored[one]['torch']}" for one in devices),
+    ]
+    lines = [heads, ["---"] * len(heads)]
+    lines += [[name, *(row.get(one, "–") for one in devices)] for name, row in found.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _called(part: str, row: dict[str, Any]) -> str:
+    return f"{part}, {row['nodes']:,} × {row['columns']:,}"
+
+
+def _beside_words(row: dict[str, Any]) -> str:
+    timed = {name: one["seconds"] for name, one in row.items() if isinstance(one, dict)}
+    first = f"{timed.pop('ours'):.2g} s"
+    return "; ".join([first, *(f"{name} {seconds:.2g} s" for name, seconds in timed.items())])
+
+
+def _words(row: dict[str, Any]) -> str:
+    if "target" not in row:
+        return f"{row['seconds']:.0f} s"
+    return f"{row['seconds']:.0f} s ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
 
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graph", type=Path, help="a graph's file to compare methods on")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--no-reference", action="store_true", help="leave out other libraries")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    stored = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    here: dict[str, Any] = {"device": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    if "k-means" in asked.parts:
-        here["k-means"] = [compare_kmeans(*shape, device) for shape in CLUSTERED]
-    if "probe" in asked.parts:
-        here["probe"] = [compare_probe(*shape, device) for shape in PROBED]
-    if "commands" in asked.parts:
-        here["commands"] = time_commands(device.type, asked.graph)
-    stored[device.type] = {**stored.get(device.type, {}), **here}
-    asked.out.write_text(json.dumps(stored, indent=1) + "\n")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    here: dict[str, Any] = {"device": name, "torch": torch.__version__}
+    for part in asked.parts:
+        here[part] = measure(part, device, asked)
+        stored = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+        stored[device.type] = {**stored.get(device.type, {}), **here}
+        asked.out.write_text(json.dumps(stored, indent=1) + "\n")  # each part as soon as it is there
     print(json.dumps(here, indent=1))
 
 

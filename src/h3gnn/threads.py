@@ -6,7 +6,6 @@ with two threads each, a report took three times the processor time that it take
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,26 +46,26 @@ def torch_alone() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def each_apart(work: Callable[[Item], Found], items: Iterable[Item], nodes: int) -> list[Found]:
+def each_apart(
+    work: Callable[[Item], Found], items: Iterable[Item], nodes: int, device: str = "cpu"
+) -> list[Found]:
     """Return what `work` finds for each item, in their order; on a small graph several at a time.
 
-    A large graph's pieces go one after another: each of them fills the cores, and the memory.
+    As many as torch has threads, which is one inside of such a piece and inside of `one_thread`. A large
+    graph's pieces go one after another: each of them fills the cores, and the memory. So do those on a GPU.
     """
-    if nodes > FEW_NODES:
+    several = torch.get_num_threads()
+    if nodes > FEW_NODES or several == 1 or device != "cpu":
         return [work(item) for item in items]
 
     def alone(item: Item) -> Found:
         with threadpool_limits(1):  # OpenMP counts its threads for each thread that asks
             return work(item)
 
-    pool = ThreadPoolExecutor(max_workers=_cores())
+    pool = ThreadPoolExecutor(max_workers=several)
     with one_thread(nodes), pool:
         try:
             return list(pool.map(alone, items))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # what has not begun never will
             raise
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,7 +14,7 @@ from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.gat import GAT
 from h3gnn.baselines.gcn import GCN
 from h3gnn.baselines.h2gcn import H2GCN
-from h3gnn.baselines.layers import Features, adjacency, two_hop_adjacency
+from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import InputError
@@ -174,3 +174,46 @@ def test_supervision_learns(small_mixed: Graph) -> None:
     assert small_mixed.test_mask is not None
     right = (found.scores.argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
     assert float(right.sum() / small_mixed.test_mask.sum()) > 0.5
+
+
+def test_stacks_that_train_beside_one_another_are_those_of_one_thread(small_mixed: Graph) -> None:
+    settings = ClassifierSettings(epochs=60, patience=60)
+    kept, before = {}, torch.get_num_threads()
+    for threads in (1, 3):
+        told: list[float] = []
+        torch.set_num_threads(threads)
+        try:
+            kept[threads] = predict(
+                GCN, small_mixed, [0, 1], device=CPU, memory=1, settings=settings, watch=told.append
+            )
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        assert told == sorted(told)
+        assert told[-1] == pytest.approx(1.0)
+    for one, other in zip(kept[1], kept[3], strict=True):
+        torch.testing.assert_close(one.scores, other.scores)
+        assert one.chosen == other.chosen
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_sparse_product_is_the_dense_one(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if many:
+        monkeypatch.setattr("h3gnn.baselines.layers.GATHERED", 0)
+        monkeypatch.setattr("h3gnn.baselines.layers.NARROW", 3)
+    draw = torch.Generator().manual_seed(0)
+    matrix = torch.rand(6, 9, generator=draw) * (torch.rand(6, 9, generator=draw) < 0.3)
+    matrix[2] = 0
+    values = torch.randn(9, 2, 4, generator=draw, requires_grad=True)
+    product = sparse_matrix(matrix) @ values
+    expected = torch.einsum("ij,jmc->imc", matrix, values)
+    torch.testing.assert_close(product, expected)
+    slope = torch.randn(6, 2, 4, generator=draw)
+    (own,), (theirs,) = (torch.autograd.grad(one, values, slope) for one in (product, expected))
+    torch.testing.assert_close(own, theirs)
+
+
+def test_h2gcn_says_the_same_whether_it_classifies_first_or_last(small_mixed: Graph) -> None:
+    stack = stack_on(H2GCN, small_mixed)
+    nothing = Noise([replace(one, point=replace(POINT, dropout=0.0)) for one in MEMBERS], CPU)
+    torch.testing.assert_close(stack.logits(None), stack.logits(nothing))

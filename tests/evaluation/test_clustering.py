@@ -13,6 +13,7 @@ from h3gnn.evaluation.clustering import (
     kmeans_clusters,
     pick_clusters,
     silhouette,
+    silhouettes,
     spread,
 )
 
@@ -86,3 +87,24 @@ def test_numbers_to_try_and_numbers_of_clusters() -> None:
 
 def test_equal_rows_are_no_error() -> None:
     assert np.unique(kmeans_clusters(torch.zeros(10, 3), 3)).size == 1
+
+
+def test_silhouettes_are_those_of_scikit_learn() -> None:
+    from sklearn.metrics import silhouette_score
+
+    rows, labels = blobs(apart=2.0)
+    rows[7] = rows[4]  # two nodes at the same place
+    alone = labels.copy()
+    alone[0] = 9  # a cluster of one node, and a number that is not the next
+    found = silhouettes(rows, [labels, alone, np.arange(90), labels % 2])
+    assert found[0] == pytest.approx(silhouette_score(rows.numpy(), labels), abs=1e-6)
+    assert found[1] == pytest.approx(silhouette_score(rows.numpy(), alone), abs=1e-6)
+    assert np.isnan(found[2])
+    assert found[3] == pytest.approx(silhouette_score(rows.numpy(), labels % 2), abs=1e-6)
+
+
+def test_a_large_sample_is_measured_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = blobs()
+    whole = silhouette(rows, labels)
+    monkeypatch.setattr("h3gnn.evaluation.clustering.DISTANCES_OF", 7)
+    assert silhouette(rows, labels) == pytest.approx(whole)

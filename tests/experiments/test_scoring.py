@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,3 +130,32 @@ def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
     assert "in its first 3 splits at most" in scores.protocol
     assert scores.rows[0].probe is not None
     assert scores.rows[0].probe.tolist() == [1, 1, 1]
+
+
+def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
+    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "MANY", 50)
+    monkeypatch.setattr(scoring, "FEW", 25)
+    monkeypatch.setattr(scoring, "CLUSTERED", 20)
+    seen, cluster_scores, kmeans = [], scoring.cluster_scores, scoring.kmeans_clusters
+
+    def scored(rows: Any, labels: Any, **options: Any) -> Any:
+        seen.append((rows[:, 0].tolist(), labels.tolist(), options["starts"]))
+        return cluster_scores(rows, labels, **options)
+
+    def clustered(rows: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append((rows[:, 0].tolist(), [], options["starts"]))
+        return kmeans(rows, *arguments, **options)
+
+    monkeypatch.setattr(scoring, "cluster_scores", scored)
+    monkeypatch.setattr(scoring, "kmeans_clusters", clustered)
+    graph = with_splits(small_mixed)
+    assert graph.labels is not None
+    rows = np.arange(100.0, dtype=np.float32)[:, None] * np.ones((1, 2), dtype=np.float32)
+    spaced = np.linspace(0, 99, 20).round().astype(np.int64)
+    scores, _ = score_with_labels({RAW: rows}, Splits.of(graph), graph.class_names, np.zeros(100))
+    assert seen.pop() == (spaced.tolist(), graph.labels[spaced].tolist(), 1)
+    assert "k-means on 20 evenly spaced nodes" in scores.protocol
+    score_without_labels({TRAINED: rows}, np.arange(100) % 3)
+    assert seen == [(spaced.tolist(), [], 1)] * 3

@@ -20,6 +20,8 @@ Whole = npt.NDArray[np.int64]
 
 ROWS = 16_384
 """So many nodes are compared with the asked ones at a time."""
+FIRST = (slice(128), slice(128, 512), slice(512, 2_048), slice(2_048, None))
+"""Parts of the first of them: of each, only what is nearer than the nearest before it has to be sorted."""
 ASKED = 1_024
 """So many nodes ask at a time."""
 MANY_NODES, WIDEST = 10_000, 128
@@ -51,8 +53,10 @@ def nearest(embedding: Floats, asked: Whole, k: int, candidates: Whole | None = 
         for start in range(0, len(pool), ROWS):
             others = pool[start : start + ROWS]
             cosine = rows @ _unit(embedding[others] - mean).T
-            cosine[mine[:, None] == others[None]] = -np.inf
-            best, which = _best(best, which, cosine, others, k)
+            itself = np.flatnonzero(np.isin(mine, others))
+            cosine[itself, np.searchsorted(others, mine[itself])] = -np.inf
+            for some in FIRST if start == 0 else (slice(None),):
+                best, which = _best(best, which, cosine[:, some], others[some], k)
         near[first : first + ASKED], found[first : first + ASKED] = best, which
     return found, near
 
@@ -72,14 +76,18 @@ def nearest_to_all(embedding: Floats, k: int) -> tuple[Whole, Floats]:
 
 
 def _best(near: Floats, which: Whole, cosine: Floats, others: Whole, k: int) -> tuple[Floats, Whole]:
-    """Return the k best of those known so far and of some others, the best first."""
-    if cosine.shape[1] > 4 * k:  # ties at the border are kept in: the lower number wins them below
-        border = np.partition(cosine, -k, axis=1)[:, -k][:, None]
-        width = int((cosine >= border).sum(axis=1).max())
-        place = np.sort(np.argpartition(-cosine, width - 1, axis=1)[:, :width], axis=1)
-        cosine, others = np.take_along_axis(cosine, place, axis=1), others[place]
-    every = np.concatenate([near, cosine], axis=1)
-    nodes = np.concatenate([which, np.broadcast_to(others, cosine.shape)], axis=1)
+    """Return the k best of those known so far and of some others, the best first.
+
+    Only what is nearer than the last one known is looked at, which is hardly any after some thousand others.
+    Of equally near nodes the known one has the lower number.
+    """
+    row, place = np.divmod(np.flatnonzero(cosine > near[:, -1:]), max(1, cosine.shape[1]))
+    counts = np.bincount(row, minlength=len(cosine))
+    column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    nearer = np.full((len(cosine), int(counts.max(initial=0))), -np.inf, dtype=np.float32)
+    nodes = np.full(nearer.shape, -1, dtype=np.int64)
+    nearer[row, column], nodes[row, column] = cosine[row, place], others[place]
+    every, nodes = np.concatenate([near, nearer], axis=1), np.concatenate([which, nodes], axis=1)
     order = np.argsort(-every, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(every, order, axis=1), np.take_along_axis(nodes, order, axis=1)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
+from threading import Lock
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from h3gnn.baselines.classifiers import Classifier, ClassifierSettings
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
+from h3gnn.threads import each_apart
 
 GRIDS: dict[str, tuple[GridPoint, ...]] = {
     "small": tuple(GridPoint(*one) for one in product((64,), (0.2, 0.6), (0.01,), (5e-4, 5e-3))),
@@ -94,6 +97,26 @@ def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
     return lambda share: watch((before + share * size) / total)
 
 
+class Together:
+    """Tells `watch` of pieces of work that are done beside one another, by threads even.
+
+    Args:
+        watch: told the share of all that is done.
+        sizes: of the pieces.
+    """
+
+    def __init__(self, watch: Progress, sizes: Sequence[int]) -> None:
+        self.watch, self.sizes, self.shares = watch, sizes, [0.0] * len(sizes)
+        self.turn = Lock()
+        self.parts: list[Progress] = [partial(self._tell, which) for which in range(len(sizes))]
+
+    def _tell(self, which: int, share: float) -> None:
+        with self.turn:
+            self.shares[which] = share
+            done = sum(one * size for one, size in zip(self.shares, self.sizes, strict=True))
+            self.watch(done / sum(self.sizes))
+
+
 @dataclass(frozen=True, eq=False)
 class _Model:
     """One trained model: its scores `[nodes, classes]` and how it did on validation nodes."""
@@ -134,11 +157,12 @@ class _Trainer:
         )
 
     def train(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
-        """Train all, a stack at a time; models of one width stand together in a stack."""
-        done: list[_Model] = []
-        for group in self._groups(members):
-            done += self._train_stack(group, part_of(watch, len(done), len(group), len(members)))
-        return done
+        """Train all, in stacks of one width; those of a small graph on a CPU beside one another."""
+        stacks = self._groups(members)
+        told = Together(watch, [len(stack) for stack in stacks])
+        work = list(zip(stacks, told.parts, strict=True))
+        found = each_apart(lambda one: self._train_stack(*one), work, len(self.labels), self.device.type)
+        return [model for models in found for model in models]
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         groups: list[list[Member]] = []
@@ -170,6 +194,7 @@ class _Trainer:
                 watch((epoch + 1) / self.epochs)
             if epoch % look_every == look_every - 1 and best.finished(epoch):
                 break
+        watch(1.0)
         return best.models()
 
 

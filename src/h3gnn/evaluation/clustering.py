@@ -23,6 +23,8 @@ LLOYD_STEPS = 300
 """Lloyd's algorithm ends after so many steps, if it has not come to rest."""
 SAMPLE = 5000
 """The silhouette is measured on no more nodes than this, since it needs all distances between them."""
+DISTANCES_OF = 500
+"""The distances of so many nodes to all others are in memory at once."""
 
 Labels = npt.NDArray[np.int64]
 
@@ -127,15 +129,57 @@ def silhouette(embedding: npt.ArrayLike | Tensor, clusters: Labels, *, seed: int
 
     NaN where there are fewer than two clusters, or as many as nodes.
     """
-    from sklearn.metrics import silhouette_score
+    return silhouettes(embedding, [clusters], seed=seed)[0]
 
+
+def silhouettes(
+    embedding: npt.ArrayLike | Tensor, several: Sequence[Labels], *, seed: int = 0
+) -> list[float]:
+    r"""Return the silhouette of each of several clusterings, from distances that are measured once for all.
+
+    .. math:: \frac1n \sum_v \frac{b_v - a_v}{\max(a_v, b_v)}
+
+    a is a node's mean distance to the others of its cluster, b the least mean distance to those of another;
+    a node alone in its cluster counts as 0.
+    """
     rows = compact(embedding)
     if len(rows) > SAMPLE:
         chosen = np.random.default_rng(seed).choice(len(rows), SAMPLE, replace=False)
-        rows, clusters = rows[chosen], clusters[chosen]
-    if not 2 <= np.unique(clusters).size < len(rows):
+        rows, several = rows[chosen], [clusters[chosen] for clusters in several]
+    members = [_memberships(clusters) for clusters in several]
+    there = torch.from_numpy(rows)
+    counts = [one.sum(dim=0) for one in members]
+    every = _distance_sums(there, torch.cat(members, dim=1))
+    sums = torch.split(every, [one.shape[1] for one in members], dim=1)
+    return [_silhouette(*one) for one in zip(sums, members, counts, strict=True)]
+
+
+def _memberships(clusters: Labels) -> Tensor:
+    """Return 1 where a node is in a cluster, float64 `[nodes, clusters]`; no cluster is empty."""
+    _, place = np.unique(clusters, return_inverse=True)
+    found: Tensor = torch.nn.functional.one_hot(torch.from_numpy(place)).double()
+    return found
+
+
+def _distance_sums(rows: Tensor, members: Tensor) -> Tensor:
+    """Return the sum of each row's distances to the members of each cluster, `[nodes, clusters]`."""
+    every, squares = rows.double(), rows.double().square().sum(dim=1)
+    sums = []
+    for some in torch.split(torch.arange(len(rows)), DISTANCES_OF):
+        apart = (squares[some, None] + squares).addmm_(every[some], every.mT, alpha=-2).clamp_min_(0).sqrt_()
+        apart[torch.arange(len(some)), some] = 0  # rounding leaves something
+        sums.append(apart @ members)
+    return torch.cat(sums)
+
+
+def _silhouette(sums: Tensor, members: Tensor, counts: Tensor) -> float:
+    if not 2 <= len(counts) < len(sums):
         return float("nan")
-    return float(silhouette_score(rows, clusters))
+    own = members.bool()
+    inside = sums[own] / (counts - 1).expand_as(sums)[own]
+    outside = (sums / counts).masked_fill(own, torch.inf).amin(dim=1)
+    clear = (outside - inside) / torch.maximum(inside, outside)
+    return float(clear.nan_to_num(0.0).mean())  # of a node alone, or of rows that are all the same
 
 
 def pick_clusters(
@@ -154,7 +198,7 @@ def pick_clusters(
     rows = compact(embedding)
     tried = counts or range(2, max(3, min(most + 1, len(rows))))
     found = {count: _kmeans(rows, count, starts, seed) for count in tried}
-    measured = {count: silhouette(rows, clusters, seed=seed) for count, clusters in found.items()}
+    measured = dict(zip(found, silhouettes(rows, list(found.values()), seed=seed), strict=True))
     best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
     return _by_size(found[best]), measured
 

@@ -155,10 +155,6 @@ class Judge(Joining):
         if self.kept is None:
             raise ValueError("there is no embedding to judge")
         epoch, embedding = self.kept
-        with one_thread(len(self.labels)):
-            return self._result_of(epoch, embedding)
-
-    def _result_of(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Judgement:
         self.told("linear probe", 0.0)
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
         if self.cluster:
@@ -173,7 +169,8 @@ class Judge(Joining):
 
     def _clustering(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> dict[str, list[float]]:
         if epoch not in self.clusters:
-            self.clusters[epoch] = cluster_scores(embedding, self.labels, **self.cluster_options)
+            with one_thread(len(self.labels)):
+                self.clusters[epoch] = cluster_scores(embedding, self.labels, **self.cluster_options)
         return self.clusters[epoch]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from h3gnn.evaluation.candidates import (
     Candidates,
+    KeptSplit,
     Setting,
     SharedRows,
     as_rows,
@@ -31,6 +32,7 @@ from h3gnn.evaluation.candidates import (
 )
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
+from h3gnn.threads import each_apart, one_thread
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.
@@ -128,16 +130,22 @@ def probe_candidates(
     train = train & (labels >= 0)[:, None]
     classes = known_classes(labels, train, val) if classes is None else classes
     rare = known_rarest(labels, train, val)
-    basis = _Basis(shared, train, by_column)
-    kept = []
-    for splits in basis.groups:
+    with one_thread(len(labels)):
+        basis = _Basis(shared, train, by_column)
+
+    def keep(splits: list[int]) -> list[KeptSplit]:
         nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
         rows_there = basis.rows_for(nodes)
         targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows_there.dtype)
         weights = fit_logistic(rows_there[nodes], targets, train[nodes][:, splits].t(), strengths)
-        for split, own in zip(splits, weights, strict=True):
-            log_p = predict_logistic(rows_there[asked], own)
-            kept.append(keep_split(log_p, labels[asked], val[asked, split], test[asked, split], rare))
+        log_p = (predict_logistic(rows_there[asked], own) for own in weights)
+        return [
+            keep_split(said, labels[asked], val[asked, split], test[asked, split], rare)
+            for split, said in zip(splits, log_p, strict=True)
+        ]
+
+    groups = each_apart(keep, basis.groups, len(labels), labels.device.type)
+    kept = [one for group in groups for one in group]
     return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
 
 
@@ -219,9 +227,10 @@ def gradient_candidates(
     taken: list[list[Tensor]] = [[] for _ in asked]  # of each split, log-probabilities of its asked nodes
     settings: list[Setting] = []
     layers = _Layers(rows, labels, train, grid, classes)
-    for step in range(1, steps + 1):
-        layers.step()
-        if step % every == 0 or step == steps:
+    looked_at = [step for step in range(1, steps + 1) if step % every == 0 or step == steps]
+    with one_thread(len(labels)):
+        for before, step in pairwise([0, *looked_at]):
+            layers.walk(step - before)
             settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
             for split, nodes in enumerate(asked):
                 taken[split].append(layers.log_probabilities(split, nodes))
@@ -253,13 +262,14 @@ class _Layers:
         self.adam = torch.optim.Adam(groups)
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Move every layer once."""
-        for weight in self.weights:
-            found = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
-            slope = (found - self.targets) * self.share[:, :, None]
-            weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
-        self.adam.step()
+    def walk(self, steps: int) -> None:
+        """Move every layer so many times."""
+        for _ in range(steps):
+            for weight in self.weights:
+                found = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
+                slope = (found - self.targets) * self.share[:, :, None]
+                weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
+            self.adam.step()
 
     @torch.no_grad()
     def log_probabilities(self, split: int, nodes: Tensor) -> Tensor:

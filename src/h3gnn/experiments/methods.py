@@ -34,8 +34,11 @@ from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
 GRAPH = ("features", "edges")
 """What a method sees that learns without labels."""
-STACK = {"cpu": 2**29, "cuda": 40 * 2**30}
-"""Bytes of a stack of supervised models; larger ones are no faster."""
+STACK = {"cpu": 2**26, "cuda": 40 * 2**30}
+"""Bytes of a stack of supervised models; larger ones are no faster.
+
+On a CPU they are slower: what a few models share lies in a cache, and stacks train beside one another.
+"""
 QUICK_EPOCHS = 20
 """Epochs of a quick look; a classifier has four times as many."""
 SNAPSHOTS = 20

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from h3gnn.evaluation import measures
 from h3gnn.evaluation.candidates import span_of
-from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouette
+from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouettes
 from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
@@ -40,6 +40,9 @@ DIRECTIONS, DIRECTED_BY = 512, 2_000
 
 FEW_SPLITS, TRAINED_ON = 3, 5_000
 """Then no more than the first so many splits are scored, each with so many training nodes at most."""
+
+CLUSTERED = 10_000
+"""Then so many evenly spaced nodes are clustered to be scored; the clusters that are shown are of all."""
 
 
 class Splits(NamedTuple):
@@ -83,12 +86,27 @@ def as_compared(rows: Floats) -> Floats:
     """Return rows as they are; many wide ones in their principal directions, which is not exact."""
     if len(rows) <= MANY or rows.shape[1] <= DIRECTIONS:
         return rows
-    some = torch.from_numpy(rows[np.linspace(0, len(rows) - 1, DIRECTED_BY).round().astype(np.int64)])
+    some = torch.from_numpy(rows[_spaced(len(rows), DIRECTED_BY)])
     some = (some - some.mean(dim=0)).double()
     with torch_alone():
         directions = some.mT @ span_of(some @ some.mT)[:, -DIRECTIONS:]
     turned: npt.NDArray[np.float32] = (torch.from_numpy(rows) @ directions.float()).numpy()
     return turned
+
+
+def _spaced(nodes: int, most: int) -> npt.NDArray[np.int64]:
+    """Return so many evenly spaced nodes, or all."""
+    return np.linspace(0, nodes - 1, min(nodes, most)).round().astype(np.int64)
+
+
+def _clustered(nodes: int) -> npt.NDArray[np.int64]:
+    """Return which nodes are clustered to be scored."""
+    return _spaced(nodes, nodes if nodes <= MANY else CLUSTERED)
+
+
+def _at_once(nodes: int) -> int:
+    """Return how many nodes the work on one representation is like: of many nodes, few are looked at."""
+    return nodes if nodes <= MANY else TRAINED_ON
 
 
 def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
@@ -140,7 +158,7 @@ def score_with_labels(
         )
         return standing, probed
 
-    found = dict(zip(embeddings, each_apart(stand, embeddings, len(labels)), strict=True))
+    found = dict(zip(embeddings, each_apart(stand, embeddings, _at_once(len(labels))), strict=True))
     chosen = found[TRAINED if TRAINED in found else next(iter(found))][1]
     confusion = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(confusion, (asked, chosen.predicted[tested]), 1)
@@ -219,13 +237,15 @@ def score_without_labels(
     if count < 2:
         return Scoreboard((), "too few different nodes to cluster")
 
+    starts = _starts(clusters)
+
     def stand(name: str) -> Standing:
         told(name)
-        rows = embeddings[name]
-        found = [kmeans_clusters(rows, count, starts=_starts(rows), seed=seed) for seed in SEEDS]
-        return Standing(name, None, {"silhouette": np.array([silhouette(rows, one) for one in found])})
+        rows = embeddings[name][_clustered(len(clusters))]
+        found = [kmeans_clusters(rows, count, starts=starts, seed=seed) for seed in SEEDS]
+        return Standing(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
-    rows = each_apart(stand, embeddings, len(clusters))
+    rows = each_apart(stand, embeddings, _at_once(len(clusters)))
     protocol = (
         f"No labels: {count} clusters, the number with the best silhouette in the H3GNN embedding. "
         f"Mean ± standard deviation over {len(SEEDS)} seeds of k-means.{_compared(len(clusters))}"
@@ -241,12 +261,13 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
 
 def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
     """Return how well k-means agrees with the classes of the labelled nodes, from each seed."""
-    each = cluster_scores(embedding, labels, seeds=SEEDS, starts=_starts(embedding))
+    some, starts = _clustered(len(embedding)), _starts(embedding)
+    each = cluster_scores(embedding[some], labels[torch.from_numpy(some)], seeds=SEEDS, starts=starts)
     named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
     return {name: np.array(each[measure]) for name, measure in named.items()}
 
 
-def _starts(embedding: Floats) -> int:
+def _starts(embedding: Floats | Whole) -> int:
     return 10 if len(embedding) <= FEW else 2 if len(embedding) <= MANY else 1
 
 
@@ -277,6 +298,7 @@ def _compared(nodes: int) -> str:
         return ""
     return (
         f" For its size this graph was scored in its first {FEW_SPLITS} splits at most, with {TRAINED_ON:,} "
-        f"training nodes at most, by one start of k-means, and representations with more than {DIRECTIONS} "
-        "columns in so many principal directions; `h3gnn evaluate` leaves nothing out."
+        f"training nodes at most, by one start of k-means on {CLUSTERED:,} evenly spaced nodes, and "
+        f"representations with more than {DIRECTIONS} columns in so many principal directions; "
+        "`h3gnn evaluate` leaves nothing out."
     )

@@ -89,7 +89,7 @@ def page_maps(
         begun.append(title)
         return place(shown[title], method=method, seed=seed)
 
-    places = each_apart(placed, shown, findings.nodes)
+    places = each_apart(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE places no more of them
     return {f"{title}, {kind}": one for title, one in zip(shown, places, strict=True)}
 
 
