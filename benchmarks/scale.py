@@ -4,7 +4,8 @@ A random graph is written in the files of `h3gnn prepare`. Then, each in a proce
 memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
 implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
-bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one.
+bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one, and the
+plain version's figures from the largest that it fits.
 
 `--device cuda` trains three epochs on a GPU, with features in the host's memory and batches of
 `CUDA_BATCH` seeds (`--batch-size` gives another size, on either device), and tells the seconds of each epoch,
@@ -91,7 +92,7 @@ def model_of(device: str, batch_size: int) -> Any:
     )
 
 
-def run_batches(folder: Path, epochs: int, embeddings: bool, batch_size: int) -> dict[str, float]:
+def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
     """Train in mini-batches and write all embeddings; return times and this process's peak memory."""
     import torch
 
@@ -109,8 +110,7 @@ def run_batches(folder: Path, epochs: int, embeddings: bool, batch_size: int) ->
     model.fit(graph)
     trained, trained_busy = time.perf_counter() - start, time.process_time() - busy
     start, busy = time.perf_counter(), time.process_time()
-    if embeddings:
-        write_result(folder / "embeddings.parquet", model, graph)
+    write_result(folder / "embeddings.parquet", model, graph)
     written, written_busy = time.perf_counter() - start, time.process_time() - busy
     return {
         "support_s": prepared,
@@ -207,7 +207,7 @@ def run_plain(folder: Path) -> dict[str, float]:
     return {"epoch_s": spent, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def bytes_exchanged(folder: Path, processes: int = 2) -> float:
+def bytes_exchanged(folder: Path, batch_size: int = BATCH, processes: int = 2) -> float:
     """Return the bytes that each process sends in a step of this batch size, counted, not sent.
 
     The dense gradients go round a ring; entries, their gradients and the difficulty are gathered.
@@ -217,7 +217,7 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     from h3gnn.graphs.mapped import open_mapped
     from h3gnn.training.distributed import Ranks
 
-    model = model_of("cpu", BATCH)
+    model = model_of("cpu", batch_size)
     model.fit(open_mapped(folder))
     dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
     half = Ranks()
@@ -230,10 +230,10 @@ def bytes_exchanged(folder: Path, processes: int = 2) -> float:
     return float(2 * 4 * dense * others / processes + sparse)
 
 
-def in_child(mode: str, folder: Path, epochs: int = 1, *, embeddings: bool = True) -> dict[str, Any]:
+def in_child(mode: str, folder: Path, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
     """Measure in a process of its own; a process that runs out of memory leaves no figures."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
-    command += ["--epochs", str(epochs), *([] if embeddings else ["--no-embeddings"])]
+    command += ["--epochs", str(epochs), "--batch-size", str(batch_size)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["killed"])[-1]}
@@ -308,35 +308,21 @@ def _own_kilobytes(process: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
 
 
-def measure(nodes: int, edges: int, *, plain: bool = True, epochs: int = 1) -> dict[str, Any]:
+def measure(nodes: int, edges: int, *, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
     """Return the figures of one size, with the plain version's where it fits into this machine."""
     with tempfile.TemporaryDirectory(prefix="h3gnn-scale-") as name:
         folder = Path(name) / "graph"
         write_graph(folder, nodes, edges)
-        result = {"nodes": nodes, "edges": edges, **in_child("batches", folder, epochs)}
-        result["exchanged_mb_per_step"] = bytes_exchanged(folder) / 1e6
-        if plain:
-            result["plain"] = plain_figures(folder, nodes, edges)
+        result = {"nodes": nodes, "edges": edges, **in_child("batches", folder, epochs, batch_size)}
+        result["exchanged_mb_per_step"] = bytes_exchanged(folder, batch_size) / 1e6
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+        if nodes * PLAIN_BYTES_PER_NODE < 0.8 * available:
+            result["plain"] = in_child("plain", folder)
     return result
-
-
-def plain_figures(folder: Path, nodes: int, edges: int) -> dict[str, Any]:
-    """Measure the plain version, or compute its figures from a smaller graph where it does not fit."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    share = 1
-    while nodes // share * PLAIN_BYTES_PER_NODE > 0.8 * available:
-        share *= 10
-    if share == 1:
-        return in_child("plain", folder)
-    smaller = folder.parent / "smaller"
-    write_graph(smaller, nodes // share, edges // share)
-    return scaled_plain(in_child("plain", smaller), share, nodes // share)
 
 
 def scaled_plain(measured: dict[str, Any], share: int, nodes: int) -> dict[str, Any]:
     """Return figures for a graph `share` times as large, in proportion."""
-    if "error" in measured:
-        return measured
     return {
         "computed_from_nodes": nodes,
         "computed_epoch_s": share * measured["epoch_s"],
@@ -347,10 +333,14 @@ def scaled_plain(measured: dict[str, Any], share: int, nodes: int) -> dict[str, 
 def table(largest: int) -> list[dict[str, Any]]:
     """Measure 10⁵, 10⁶, … edges, ten per node, and compute two sizes more from the largest."""
     rows: list[dict[str, Any]] = []
-    for edges in (10**7, 10**6, 10**5):
+    for edges in (10**5, 10**6, 10**7):
         if edges <= largest:
-            rows.insert(0, measure(edges // 10, edges))
-            print(json.dumps(rows[0]), file=sys.stderr, flush=True)
+            row = measure(edges // 10, edges)
+            before = rows[-1] if rows else {}
+            if "plain" not in row and "epoch_s" in before.get("plain", {}):
+                row["plain"] = scaled_plain(before["plain"], edges // before["edges"], before["nodes"])
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
     return rows + computed(rows)
 
 
@@ -406,11 +396,9 @@ def main() -> None:
     parser.add_argument("--commands", action="store_true", help="prepare, fit and embed, from Parquet")
     parser.add_argument("--child", choices=("batches", "plain"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="with --commands: where files go, and are removed")
-    parser.add_argument("--no-embeddings", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child == "batches":
-        size = given.batch_size or BATCH
-        print(json.dumps(run_batches(given.folder, given.epochs, not given.no_embeddings, size)))
+        print(json.dumps(run_batches(given.folder, given.epochs, given.batch_size)))
         return
     if given.child == "plain":
         print(json.dumps(run_plain(given.folder)))
@@ -428,7 +416,12 @@ def main() -> None:
             json.dumps({"machine": machine(), "nodes": given.nodes, "edges": given.edges, **found}, indent=2)
         )
         return
-    rows = table(given.largest) if given.table else [measure(given.nodes, given.edges, epochs=given.epochs)]
+    size = given.batch_size or BATCH
+    rows = (
+        table(given.largest)
+        if given.table
+        else [measure(given.nodes, given.edges, epochs=given.epochs, batch_size=size)]
+    )
     result: dict[str, Any] = {"machine": machine()} | ({"rows": rows} if given.table else rows[0])
     if given.json:
         print(json.dumps(result, indent=2))

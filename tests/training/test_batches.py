@@ -10,6 +10,7 @@ from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
 from h3gnn.encoder.noise import NodeNoise, node_uniform
+from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
@@ -383,3 +384,32 @@ def test_the_next_batch_is_made_while_the_last_one_trains_and_its_error_is_heard
     assert next(made).part.counts[0] == 2
     with pytest.raises(MemoryError, match="of the third"):
         next(made)
+
+
+def everything_in(batch: Batch) -> list[Tensor]:
+    part = batch.part
+    blocks = [one for block in part.blocks for one in (block.crow, block.cols, block.weight_of)]
+    own = [part.nodes, part.features.dense, batch.factor, batch.start, batch.pair_of, batch.pairs]
+    more = [batch.pair_keys, batch.seeds, batch.entries]
+    return [one.cpu() for one in [*own, *more, *blocks] if one is not None]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_batches_drawn_on_a_gpu_are_those_drawn_on_the_host(
+    small_mixed: Graph, sparse: bool, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fits:
+        monkeypatch.setattr("h3gnn.training.batches.SUPPORT_SHARE", 0.0)
+    features = small_mixed.dense_features().double()
+    rows = rows_in_memory(to_csr(features) if sparse else features, support_of(small_mixed))
+    made = []
+    for device in (CPU, torch.device("cuda")):
+        source = sampled_batches(rows, 2, device, batch_size=30, fan_out=3, paired=True)
+        assert source.sampler.device.type == (device.type if fits else "cpu")
+        order = torch.Generator().manual_seed(0)
+        made.append([everything_in(batch) for batch in source.epoch(order, Ranks())])
+    assert len(made[0]) == len(made[1]) == 4
+    for ours, theirs in zip(*made, strict=True):
+        torch.testing.assert_close(ours, theirs)

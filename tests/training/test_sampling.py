@@ -133,3 +133,51 @@ def test_batches_are_even_and_fan_outs_have_one_number_per_hop() -> None:
     assert fan_out_for(3, None) == [10, 5, 5]
     assert fan_out_for(2, 7) == [7, 7]
     assert fan_out_for(2, (4, -1)) == [4, -1]
+
+
+def drawn_plainly(seed: int, node: int, degree: int, count: int) -> list[int]:
+    """Floyd's algorithm with hashes, one number at a time, as whole numbers of any length."""
+
+    def mixed(key: int) -> int:
+        key = (key ^ key >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        key = (key ^ key >> 27) * 0x94D049BB133111EB % 2**64
+        return key ^ key >> 31
+
+    start, chosen = mixed((node * 0x9E3779B97F4A7C15 + seed) % 2**64), list[int]()
+    for place in range(count):
+        limit = degree - count + place + 1
+        number = mixed((start + (place + 1) * 0xD1B54A32D192ED03) % 2**64) >> 11
+        one = int(number * 2.0**-53 * limit)
+        chosen.append(limit - 1 if one in chosen else one)
+    return sorted(chosen)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**61 + 5])
+def test_what_a_node_hears_is_a_function_of_seed_hop_and_node(seed: int) -> None:
+    degrees = [9, 0, 4, 30, 3, 7]
+    crow = torch.tensor([0, *degrees]).cumsum(0)
+    cols = torch.arange(int(crow[-1]), dtype=torch.int32) % len(degrees)
+    sampler = NeighbourSampler(crow, cols, [4, 3])
+    sampler.begin(seed)
+    sample = sampler.sample(torch.tensor([3, 1, 0]))
+    for hop, fan in enumerate([4, 3]):
+        found = sample.hops[hop]
+        for target, node in enumerate(sample.nodes[: sample.counts[hop]].tolist()):
+            heard = found.entries[found.crow[target] : found.crow[target + 1]] - crow[node]
+            few = degrees[node] <= fan
+            wanted = (
+                list(range(degrees[node])) if few else drawn_plainly(seed + hop, node, degrees[node], fan)
+            )
+            assert heard.tolist() == wanted
+
+
+@pytest.mark.parametrize("fan_out", [[3], [4, 3], [4, 3, 2], [-1, -1]])
+def test_touched_entries_stand_once_with_both_their_ends(fan_out: list[int]) -> None:
+    crow = torch.arange(0, 241, 6)  # each of 40 nodes hears 6
+    cols = torch.randint(0, 40, (240,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    sample = NeighbourSampler(crow, cols, fan_out).sample(torch.tensor([11, 5, 30]))
+    touched, places, (targets, sources) = sample.touched()
+    assert len(set(touched.tolist())) == len(touched)
+    assert all(touched[place].equal(hop.entries) for place, hop in zip(places, sample.hops, strict=True))
+    assert targets.equal(touched // 6)
+    assert sources.equal(cols[touched].long())

@@ -19,6 +19,8 @@ START_BOUNDS = (0.01, 0.99)
 """Start values are kept inside these bounds, where a sigmoid still has a slope to learn by."""
 ENTRIES_AT_A_TIME = 1 << 22
 """Arrays that may be longer than memory are read in pieces of so many entries."""
+Ends = tuple[Tensor, Tensor]
+"""The receiving and the sending node of each of some entries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,54 +67,55 @@ class Support:
         """Start value of each learnable weight `[entries]`."""
         return self.starts(None)
 
-    def factors(self, entries: Tensor | None) -> Tensor:
-        """Return the fixed factor of some entries, or of all."""
+    def factors(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
+        """Return the fixed factor of some entries, or of all; whoever knows their ends gives them."""
         if self.normalize:
-            return self.normalized(entries)
+            return self.normalized(entries, ends)
         return torch.ones(
             self.entries if entries is None else len(entries),
             dtype=self.receives.dtype,
             device=self.receives.device,
         )
 
-    def starts(self, entries: Tensor | None) -> Tensor:
+    def starts(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
         """Return the start values of some entries, or of all."""
-        found = self.normalized(entries)
+        found = self.normalized(entries, ends)
         if self.start_at is not None:
             found = torch.full_like(found, self.start_at)
         return found.clamp(*START_BOUNDS) if self.bounded else found
 
-    def normalized(self, entries: Tensor | None) -> Tensor:
+    def normalized(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
         """Return some entries of Ã, or all."""
-        if entries is None:
-            rows, cols, own = self.pattern.rows, self.pattern.cols, self.weight
-        else:
-            rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
-            cols = self.pattern.cols[entries]
-            own = None if self.weight is None else self.weight[entries]
-        spread = (self.receives[rows] * self.sends[cols.long()]).sqrt()
+        rows, cols = ends or self.ends(entries)
+        own = self.weight if self.weight is None or entries is None else self.weight[entries]
+        spread = (self.receives.index_select(0, rows) * self.sends.index_select(0, cols)).sqrt()
         return spread.reciprocal() if own is None else own / spread
 
-    def pair_keys(self, entries: Tensor | None) -> Tensor:
+    def ends(self, entries: Tensor | None) -> Ends:
+        """Return the receiving and the sending node of some entries, or of all."""
+        if entries is None:
+            return self.pattern.rows, self.pattern.cols.long()
+        rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
+        return rows, self.pattern.cols[entries].long()
+
+    def pair_keys(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
         """Return one number for the two ends of some entries, or of all, the same in both directions.
 
         A loop has -1.
         """
-        if entries is None:
-            rows, cols = self.pattern.rows, self.pattern.cols
-        else:
-            rows = torch.searchsorted(self.pattern.crow, entries, right=True) - 1
-            cols = self.pattern.cols[entries].long()
+        rows, cols = ends or self.ends(entries)
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
 
     def fill_logit(self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit) -> None:
         """Put every model's edge logits `[models, entries]` at their start, some at a time."""
+        crow = self.pattern.crow
         with torch.no_grad():
             for first in range(0, self.entries, ENTRIES_AT_A_TIME):
                 last = min(first + ENTRIES_AT_A_TIME, self.entries)
-                entries = torch.arange(first, last, device=self.pattern.crow.device)
-                logit[:, first : first + len(entries)] = logit_of(self.starts(entries)).to(logit.device)
+                entries = torch.arange(first, last, device=crow.device)
+                ends = _rows_between(crow, first, last), self.pattern.cols[first:last].long()
+                logit[:, first:last] = logit_of(self.starts(entries, ends)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
         """Return the support on another device, or in another precision."""
@@ -165,16 +168,16 @@ def support_of_rows(
     bounded: bool = True,
 ) -> Support:
     """Return the support over arrays in files, with the degrees summed a range of entries at a time."""
-    nodes = len(crow) - 1
+    nodes, pointers = len(crow) - 1, _over(crow)
     receives, sends = np.zeros(nodes), np.zeros(nodes)
     for first in range(0, len(cols), ENTRIES_AT_A_TIME):
         span = slice(first, min(first + ENTRIES_AT_A_TIME, len(cols)))
         own = None if weight is None else np.asarray(weight[span], dtype=np.float64)
         sends += np.bincount(cols[span], weights=own, minlength=nodes)
-        rows = np.searchsorted(crow, np.arange(span.start, span.stop), side="right") - 1
+        rows = _rows_between(pointers, span.start, span.stop).numpy()
         receives += np.bincount(rows, weights=own, minlength=nodes)
     heard, sent = (torch.from_numpy(degree.astype(np.float32)) for degree in (receives, sends))
-    pattern = Pattern(_over(crow), _over(cols), nodes)
+    pattern = Pattern(pointers, _over(cols), nodes)
     own_weight = None if weight is None else _over(weight)
     return Support(pattern, own_weight, heard, sent, _start_at(start), normalize, bounded)
 
@@ -223,6 +226,15 @@ def find_entries(known: Pattern, wanted: Pattern, node_of: Tensor) -> tuple[Tens
     position = torch.searchsorted(keys, sought).clamp(max=keys.numel() - 1)
     found = keys[position] == sought
     return torch.where(found, position, 0), found
+
+
+def _rows_between(crow: Tensor, first: int, last: int) -> Tensor:
+    """Return the row of each entry of a range, without a search for each."""
+    at = torch.tensor([first, last - 1], dtype=crow.dtype, device=crow.device)
+    begin, end = (torch.searchsorted(crow, at, right=True) - 1).tolist()
+    counts = crow[begin : end + 2].clamp(first, last).diff()
+    each = torch.arange(begin, end + 1, device=crow.device)
+    return torch.repeat_interleave(each, counts, output_size=last - first)
 
 
 def _start_at(start: float | str) -> float | None:

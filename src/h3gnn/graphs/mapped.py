@@ -74,6 +74,8 @@ PREPARED = Record(
 )
 """What `graph.json` holds; others may stand beside it."""
 ROWS_AT_A_TIME = 1 << 16
+ROWS_IN_CACHE = 1 << 10
+"""Rows of features are scaled before they leave a processor's cache."""
 FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
@@ -417,8 +419,17 @@ def feature_rows(
         warnings.simplefilter("ignore")  # nobody may write to the file
         rows = torch.from_numpy(stored)
 
-    def read(nodes: Tensor) -> Tensor:
+    def scaled(nodes: Tensor) -> Tensor:
         found = gather(rows, nodes)
         return scaler(found if order is None else found[:, order])
+
+    def read(nodes: Tensor) -> Tensor:
+        if nodes.is_cuda:
+            return scaled(nodes)
+        found = torch.empty(len(nodes), rows.shape[1])
+        pieces = torch.split(nodes, ROWS_IN_CACHE), torch.split(found, ROWS_IN_CACHE)
+        for some, place in zip(*pieces, strict=True):
+            place.copy_(scaled(some))
+        return found
 
     return read

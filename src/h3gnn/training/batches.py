@@ -54,7 +54,7 @@ class Batch:
             -1 for a loop; of the whole graph a position in `pairs`, of a part of it any number.
         pairs: positions of the two ends of pairs of neighbours among the seeds, `[2, pairs]`.
         pair_keys: what `pair_of` calls these pairs.
-        entries: which entries of the support the edge weights are, each once, ascending; None is all of them.
+        entries: which entries of the support the edge weights are, each once; None is all of them.
         seeds: the seeds of all processes; None is all nodes.
         own: how many of this process's seeds are its share of those; the others are there to make pairs.
         compared: positions of the part's nodes that are fused and compared in this step; None is all seeds.
@@ -323,10 +323,7 @@ class SampledBatches:
     def _batch(self, mine: Tensor, batch: Tensor, seed: int | None) -> Batch:
         seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
         sample = self.sampler.sample(seeds)
-        touched, weight_of = torch.unique(
-            torch.cat([hop.entries for hop in sample.hops]), return_inverse=True
-        )
-        places = torch.split(weight_of, [len(hop.entries) for hop in sample.hops])
+        touched, places, ends = sample.touched()
         blocks = [
             Pattern(hop.crow, hop.cols, sources, place).to(self.device)
             for hop, place, sources in zip(sample.hops, places, sample.counts[1:], strict=True)
@@ -334,12 +331,12 @@ class SampledBatches:
         nodes = sample.nodes
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
         part = Part(nodes.to(self.device), sample.counts, blocks, features)
-        factor = self.support.factors(touched).to(self.device, features.dtype)
-        pair_of = self.support.pair_keys(touched).to(self.device)
+        factor = self.support.factors(touched, ends).to(self.device, features.dtype)
+        pair_of = self.support.pair_keys(touched, ends).to(self.device)
         at = nodes.new_empty(2, 0) if pairs is None else pairs
         first, last = nodes[at].sort(dim=0).values
         keys = (first * self.nodes + last).to(self.device)
-        start = self.support.starts(touched).to(self.device, features.dtype)
+        start = self.support.starts(touched, ends).to(self.device, features.dtype)
         shared = batch.to(self.device)
         return Batch(part, factor, start, pair_of, at.to(self.device), keys, touched, shared, len(mine))
 

@@ -36,11 +36,13 @@ class Hop:
         crow: `[targets + 1]`.
         cols: position of the sending node among the part's nodes `[messages]`.
         entries: position of each edge in the support of the whole graph, PyG's `e_id` `[messages]`.
+        sources: number of the sending node in the whole graph `[messages]`.
     """
 
     crow: Tensor
     cols: Tensor
     entries: Tensor
+    sources: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,30 @@ class Sample:
     nodes: Tensor
     counts: list[int]
     hops: list[Hop]
+
+    def touched(self) -> tuple[Tensor, list[Tensor], tuple[Tensor, Tensor]]:
+        """Return each entry once, which of these each hop's messages are, and the nodes at both ends.
+
+        A node hears something in every hop from its own on, so its entries may come again; those of nodes
+        that hear in the last hop alone, most of all, come once and need not be sorted.
+        """
+        every = torch.cat([hop.entries for hop in self.hops])
+        sources = torch.cat([hop.sources for hop in self.hops])
+        targets = torch.cat([self._targets(hop) for hop in self.hops])
+        new = int(self.hops[-1].crow[self.counts[-3]]) if len(self.hops) > 1 else 0
+        again = len(every) - len(self.hops[-1].entries) + new
+        head, place = torch.unique(every[:again], return_inverse=True)
+        each = torch.arange(len(every), device=every.device)
+        at = torch.empty_like(head).scatter_(0, place, each[:again])  # any of those with the same entry
+        at = torch.cat([at, each[again:]])
+        place = torch.cat([place, each[again:] + (len(head) - again)])
+        places = torch.split(place, [len(hop.entries) for hop in self.hops])
+        entries, targets, sources = (one.index_select(0, at) for one in (every, targets, sources))
+        return entries, list(places), (targets, sources)
+
+    def _targets(self, hop: Hop) -> Tensor:
+        hearing = self.nodes[: len(hop.crow) - 1]
+        return torch.repeat_interleave(hearing, hop.crow.diff(), output_size=len(hop.entries))
 
 
 class NeighbourSampler:
@@ -77,19 +103,20 @@ class NeighbourSampler:
         nodes, counts, hops = seeds, [len(seeds)], []
         for hop in range(len(self.fan_out)):
             crow, entries = self._expand(nodes, hop)
-            sources = self.cols.index_select(0, entries).long()
-            new = torch.unique(sources[position[sources] < 0])
+            sources = self.cols.index_select(0, entries)
+            unseen = position.index_select(0, sources) < 0
+            new = torch.unique(sources.masked_select(unseen)).long()
             position[new] = self._range(len(nodes), len(nodes) + len(new), torch.int32)
             nodes = torch.cat([nodes, new])
-            hops.append(Hop(crow, position[sources].long(), entries))
+            hops.append(Hop(crow, position.index_select(0, sources).long(), entries, sources.long()))
             counts.append(len(nodes))
         position[nodes] = -1
         return Sample(nodes, counts, hops)
 
     def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
         """Return row pointers and entries of what these nodes hear at this hop."""
-        begin = self.crow[nodes]
-        degree, fan = self.crow[nodes + 1] - begin, self.fan_out[hop]
+        begin = self.crow.index_select(0, nodes)
+        degree, fan = self.crow.index_select(0, nodes + 1) - begin, self.fan_out[hop]
         taken = degree if fan == ALL else degree.clamp_max(fan)
         crow = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
         messages = int(crow[-1])
@@ -97,8 +124,9 @@ class NeighbourSampler:
         entries = shift + self._range(0, messages)
         many = (degree > taken).nonzero().flatten()
         if len(many):
-            picked = _choose(self.seed + hop, nodes[many], degree[many], fan)
-            entries[crow[many] + self._range(0, fan)[:, None]] = begin[many] + picked
+            at = [one.index_select(0, many) for one in (nodes, degree, begin, crow)]
+            picked = at[2] + _choose(self.seed + hop, at[0], at[1], fan)
+            entries.index_copy_(0, (at[3] + self._range(0, fan)[:, None]).flatten(), picked.flatten())
         return crow, entries
 
     def _range(self, first: int, last: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -125,9 +153,9 @@ class ClusterSampler(NeighbourSampler):
 
     def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
         crow, entries = super()._expand(nodes, hop)
-        inside = self._inside[self.cols.index_select(0, entries).long()]
+        inside = self._inside.index_select(0, self.cols.index_select(0, entries))
         before = torch.cat([crow.new_zeros(1), inside.cumsum(0)])
-        return before[crow], entries[inside]
+        return before[crow], entries.masked_select(inside)
 
 
 def _choose(seed: int, nodes: Tensor, degree: Tensor, count: int) -> Tensor:
