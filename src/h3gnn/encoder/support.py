@@ -106,11 +106,13 @@ class Support:
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
 
-    def fill_logit(self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit) -> None:
-        """Put every model's edge logits `[models, entries]` at their start, some at a time."""
+    def fill_logit(
+        self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit, begin: int = 0
+    ) -> None:
+        """Put every model's edge logits `[models, some]`, from entry `begin` on, at their start."""
         with torch.no_grad():
-            for first in range(0, self.entries, ENTRIES_AT_A_TIME):
-                entries = torch.arange(first, min(first + ENTRIES_AT_A_TIME, self.entries))
+            for first in range(0, logit.shape[1], ENTRIES_AT_A_TIME):
+                entries = begin + torch.arange(first, min(first + ENTRIES_AT_A_TIME, logit.shape[1]))
                 logit[:, first : first + len(entries)] = logit_of(self.starts(entries)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
