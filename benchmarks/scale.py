@@ -3,8 +3,8 @@
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
 memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
-implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
-bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one.
+implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, and computes
+10⁸ and 10⁹ from the largest measured one.
 
 `--commands --nodes N --edges E` begins with Parquet tables of a random graph and runs `h3gnn prepare`, `fit`
 and `embed` as a person would, each a process: its seconds, its peak memory, and the peak of what is its own,
@@ -128,32 +128,6 @@ def run_plain(folder: Path) -> dict[str, float]:
     return {"epoch_s": spent, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def bytes_exchanged(folder: Path, processes: int = 2) -> float:
-    """Return the bytes that each process sends in a step of this batch size, counted, not sent.
-
-    The dense gradients go round a ring; entries, their gradients and the difficulty are gathered.
-    """
-    import torch
-
-    from h3gnn.estimator import H3GNN
-    from h3gnn.graphs.mapped import open_mapped
-    from h3gnn.training.distributed import Ranks
-
-    model = H3GNN.from_preset(
-        "single", epochs=0, channels=CHANNELS, batch_size=BATCH, fan_out=FAN_OUT, device="cpu"
-    )
-    model.fit(open_mapped(folder))
-    dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
-    half = Ranks()
-    half.size = processes
-    batches = model._source(torch.device("cpu"))
-    batch = next(batches.epoch(torch.Generator().manual_seed(0), half))
-    assert batch.entries is not None
-    others = processes - 1
-    sparse = others * (12 * len(batch.entries) + 4 * batch.own)
-    return 2 * 4 * dense * others / processes + sparse
-
-
 def in_child(mode: str, folder: Path, epochs: int = 1, *, embeddings: bool = True) -> dict[str, Any]:
     """Measure in a process of its own; a process that runs out of memory leaves no figures."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
@@ -238,7 +212,6 @@ def measure(nodes: int, edges: int, *, plain: bool = True, epochs: int = 1) -> d
         folder = Path(name) / "graph"
         write_graph(folder, nodes, edges)
         result = {"nodes": nodes, "edges": edges, **in_child("batches", folder, epochs)}
-        result["exchanged_mb_per_step"] = bytes_exchanged(folder) / 1e6
         if plain:
             result["plain"] = plain_figures(folder, nodes, edges)
     return result
@@ -292,7 +265,6 @@ def computed(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "edges": edges,
                 **times,
                 "peak_mb": last["peak_mb"] + rise * (edges - last["edges"]),
-                "exchanged_mb_per_step": last["exchanged_mb_per_step"],
             }
         )
     return rows
