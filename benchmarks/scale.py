@@ -3,9 +3,8 @@
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
 memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
-implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, adds the
-bytes that each of two processes would send, and computes 10⁸ and 10⁹ from the largest measured one, and the
-plain version's figures from the largest that it fits.
+implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, and computes
+10⁸ and 10⁹ from the largest measured one, and the plain version's figures from the largest that it fits.
 
 `--device cuda` trains three epochs on a GPU, with features in the host's memory and batches of
 `CUDA_BATCH` seeds (`--batch-size` gives another size, on either device), and tells the seconds of each epoch,
@@ -207,29 +206,6 @@ def run_plain(folder: Path) -> dict[str, float]:
     return {"epoch_s": spent, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def bytes_exchanged(folder: Path, batch_size: int = BATCH, processes: int = 2) -> float:
-    """Return the bytes that each process sends in a step of this batch size, counted, not sent.
-
-    The dense gradients go round a ring; entries, their gradients and the difficulty are gathered.
-    """
-    import torch
-
-    from h3gnn.graphs.mapped import open_mapped
-    from h3gnn.training.distributed import Ranks
-
-    model = model_of("cpu", batch_size)
-    model.fit(open_mapped(folder))
-    dense = sum(parameter.numel() for parameter in model.encoder_.dense_parameters())
-    half = Ranks()
-    half.size = processes
-    batches = model._source(torch.device("cpu"))
-    batch = next(batches.epoch(torch.Generator().manual_seed(0), half))
-    assert batch.entries is not None
-    others = processes - 1
-    sparse = others * (12 * len(batch.entries) + 4 * batch.own)
-    return float(2 * 4 * dense * others / processes + sparse)
-
-
 def in_child(mode: str, folder: Path, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
     """Measure in a process of its own; a process that runs out of memory leaves no figures."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
@@ -314,7 +290,6 @@ def measure(nodes: int, edges: int, *, epochs: int = 1, batch_size: int = BATCH)
         folder = Path(name) / "graph"
         write_graph(folder, nodes, edges)
         result = {"nodes": nodes, "edges": edges, **in_child("batches", folder, epochs, batch_size)}
-        result["exchanged_mb_per_step"] = bytes_exchanged(folder, batch_size) / 1e6
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
         if nodes * PLAIN_BYTES_PER_NODE < 0.8 * available:
             result["plain"] = in_child("plain", folder)
@@ -358,7 +333,6 @@ def computed(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "edges": edges,
                 **times,
                 "peak_mb": last["peak_mb"] + rise * (edges - last["edges"]),
-                "exchanged_mb_per_step": last["exchanged_mb_per_step"],
             }
         )
     return rows

@@ -87,7 +87,7 @@ def precision() -> str:
 def scale() -> str:
     """Return what growing graphs cost."""
     headings = (
-        "edges,nodes,,epoch,on processors,embeddings written,on processors,peak memory,sent per step,"
+        "edges,nodes,,epoch,on processors,embeddings written,on processors,peak memory,"
         "plain: epoch,plain: peak memory"
     )
     rows = []
@@ -101,9 +101,30 @@ def scale() -> str:
                 "computed" if row.get("computed") else "measured",
                 *(_time(row[f"{of}{one}"]) for of in ("epoch", "embed") for one in ("_s", "_processor_s")),
                 _gigabytes(row["peak_mb"]),
-                f"{row['exchanged_mb_per_step']:.1f} MB",
                 _time(plain["epoch_s"]) + word if plain else "–",
                 _gigabytes(plain["peak_mb"]) + word if plain else "–",
+            ]
+        )
+    return grid(headings.split(","), rows)
+
+
+def divided() -> str:
+    """Return what each of several processes holds and sends."""
+    headings = (
+        "edge weights,processes,own memory,state of edges in it,pages of features,sent per step,of it rows,"
+        "10⁹ edges: own memory,state of edges in it,own features"
+    )
+    rows = []
+    for row in stored("divided")["rows"]:
+        sent = row["sent_for_training"] + row["sent_for_rows"]
+        larger = (row["larger"][name] for name in ("own", "per_edge", "features_held"))
+        rows.append(
+            [
+                row["edge_weights"],
+                row["processes"],
+                *(f"{row[name] / 1e6:,.0f} MB" for name in ("own", "per_edge", "features_resident")),
+                *(f"{one / 1e6:.1f} MB" for one in (sent, row["sent_for_rows"])),
+                *(f"{one / 1e9:.1f} GB" for one in larger),
             ]
         )
     return grid(headings.split(","), rows)
@@ -161,6 +182,7 @@ PIECES: dict[str, Callable[[], str]] = {
     ),
     "waiting": lambda: waiting.table(stored("waiting")),
     "scale": scale,
+    "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),

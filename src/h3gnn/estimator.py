@@ -58,7 +58,8 @@ from h3gnn.training.batches import (
     rows_in_memory,
     sampled_batches,
 )
-from h3gnn.training.distributed import launched_together, together
+from h3gnn.training.distributed import Ranks, launched_together, together
+from h3gnn.training.divided import divided_rows
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import (
@@ -336,11 +337,11 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         at_once, chunk = self._room(device)
         with (
             together(device) as ranks,
-            edge_files(self.support_.entries, self.n_models, self._budget()) as allocate,
+            edge_files(self.support_.entries, self.n_models, self._budget(), ranks) as allocate,
         ):
             self.encoder_, self.history_ = train_models(
                 self._stack,
-                self._source(device),
+                self._source(device, ranks),
                 self.seeds_,
                 Training.of(self.get_params()),
                 at_once=at_once,
@@ -352,6 +353,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 after_epoch_of=after_epoch_of,
                 ranks=ranks,
                 allocate=allocate if self.batch_size is not None else None,
+                everywhere=isinstance(self.graph_, Graph),
             )
             if isinstance(self.graph_, Graph):
                 self.embedding_ = self._embed_fitted()
@@ -658,7 +660,17 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         tags.transformer_tags.preserves_dtype = []
         return tags
 
+    def _check_all_edges(self) -> None:
+        """Refuse what needs all edge weights where this process has only its part of them."""
+        edges = self.encoder_.edges
+        if edges.learns and edges.logit.shape[1] != self.support_.entries:
+            raise InputError(
+                "of several processes the first one alone has all edge weights of a graph in files: save and "
+                "embed in rank 0"
+            )
+
     def _state(self) -> storage.ModelState:
+        self._check_all_edges()
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
         if self.scaler_.mean is not None and self.scaler_.scale is not None:
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
@@ -718,15 +730,16 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return None, None
         return pick_group(parse_memory(self.memory), size, default_chunk(device, 1))
 
-    def _source(self, device: torch.device) -> WholeGraph | SampledBatches:
-        """Return the fitted graph as training takes it: as one batch, or in many."""
+    def _source(self, device: torch.device, ranks: Ranks | None = None) -> WholeGraph | SampledBatches:
+        """Return the fitted graph as training takes it: as one batch, or in many shared by processes."""
         if self.batch_size is None:
             assert isinstance(self.graph_, Graph)
             features = self._features(self.graph_.features, device)
             compared = compared_nodes(self.nodes_per_step, self.graph_.num_nodes)
             return WholeGraph(features, self.support_.to(device), self.hops, compared)
+        in_memory = isinstance(self.graph_, Graph)
         return sampled_batches(
-            self._rows_anywhere(),
+            divided_rows(self._rows_anywhere(), ranks or Ranks(), in_memory=in_memory),
             self.hops,
             device,
             batch_size=self.batch_size,
@@ -797,6 +810,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _layers(
         self, allocate: Allocate | None = None, rows: GraphRows | None = None, weights: Tensor | None = None
     ) -> LayerwiseEncoder:
+        self._check_all_edges()
         encoder = self.encoder_.to(pick_device(self.device)).eval()
         return LayerwiseEncoder(encoder, rows or self._rows_anywhere(), weights, CHUNK, allocate)
 

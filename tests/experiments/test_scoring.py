@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters
 from h3gnn.experiments import scoring
 from h3gnn.experiments.scoring import (
     Splits,
@@ -138,7 +139,7 @@ def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
     monkeypatch.setattr(scoring, "MANY", 50)
     monkeypatch.setattr(scoring, "FEW", 25)
     monkeypatch.setattr(scoring, "CLUSTERED", 20)
-    seen, cluster_scores, kmeans = [], scoring.cluster_scores, scoring.kmeans_clusters
+    seen = []
 
     def scored(rows: Any, labels: Any, **options: Any) -> Any:
         seen.append((rows[:, 0].tolist(), labels.tolist(), options["starts"]))
@@ -146,7 +147,7 @@ def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
 
     def clustered(rows: Any, *arguments: Any, **options: Any) -> Any:
         seen.append((rows[:, 0].tolist(), [], options["starts"]))
-        return kmeans(rows, *arguments, **options)
+        return kmeans_clusters(rows, *arguments, **options)
 
     monkeypatch.setattr(scoring, "cluster_scores", scored)
     monkeypatch.setattr(scoring, "kmeans_clusters", clustered)

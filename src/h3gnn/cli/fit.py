@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from h3gnn.cli import settings, stopping
+from h3gnn.cli.ending import Stopped, code_of_signal
 from h3gnn.cli.output import EMBEDDING_ENDINGS, check_ending, is_first, say, write_result
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.cli.stopping import resumable
@@ -189,8 +190,11 @@ def _train_and_write(
     from h3gnn.experiments.outlook import Outlook
 
     started = time.perf_counter()
-    if not is_first():  # of several processes, the first one writes
-        model.fit(graph)
+    if not is_first():  # of several processes, the first one writes and speaks
+        try:
+            model.fit(graph)
+        except TrainingStopped as stop:
+            raise Stopped(code_of_signal(stop)) from None
         return time.perf_counter() - started
     outlook = Outlook(model, say)
     with _scalar_log(tensorboard) as log_of:

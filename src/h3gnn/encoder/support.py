@@ -107,15 +107,17 @@ class Support:
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
 
-    def fill_logit(self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit) -> None:
-        """Put every model's edge logits `[models, entries]` at their start, some at a time."""
-        crow = self.pattern.crow
+    def fill_logit(
+        self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit, begin: int = 0
+    ) -> None:
+        """Put every model's edge logits `[models, some]`, from entry `begin` on, at their start."""
+        crow, end = self.pattern.crow, begin + logit.shape[1]
         with torch.no_grad():
-            for first in range(0, self.entries, ENTRIES_AT_A_TIME):
-                last = min(first + ENTRIES_AT_A_TIME, self.entries)
+            for first in range(begin, end, ENTRIES_AT_A_TIME):
+                last = min(first + ENTRIES_AT_A_TIME, end)
                 entries = torch.arange(first, last, device=crow.device)
                 ends = _rows_between(crow, first, last), self.pattern.cols[first:last].long()
-                logit[:, first:last] = logit_of(self.starts(entries, ends)).to(logit.device)
+                logit[:, first - begin : last - begin] = logit_of(self.starts(entries, ends)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
         """Return the support on another device, or in another precision."""

@@ -36,22 +36,25 @@ class CheckpointWarning(UserWarning):
 
 @contextmanager
 def checkpointing(
-    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int, *, alone: bool = True
+    policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int
 ) -> Iterator[tuple[Recorder, AfterEpoch | None]]:
     """Bring a step to where its checkpoints end, and write new ones while the block runs.
 
+    Of several processes the first one has the policy, reads and writes; the others hand over what they hold.
+
     Args:
-        policy: where and how often; None writes nothing, but a signal waits for the end of the epoch.
+        policy: where and how often; None writes nothing, but a signal waits for the end of the epoch, unless
+            other processes share the training: then one alone must not stop.
         step: as it is before its first epoch.
         fingerprint: what the result depends on, by name.
         epochs: how many there will be in all.
-        alone: whether no other process shares the training; else one alone must not stop.
 
     Yields:
         The history so far, and what the loop has to call after each epoch.
     """
-    if policy is None and not alone:
-        yield Recorder(), None
+    written = bool(step.ranks.first_says(policy is not None))
+    if policy is None and step.ranks.size > 1:
+        yield Recorder(), (lambda _, recorder: _help(step, recorder)) if written else None
         return
     if policy is None:
         with signals_wait() as request:
@@ -116,10 +119,12 @@ class CheckpointWriter:
     def after_epoch(self, recorder: Recorder, request: StopRequest) -> None:
         """Write a checkpoint if it is time for one; end the training if a signal asked for it."""
         number = request.take()
+        due = self._due(len(recorder))
+        self.step.ranks.first_says(int(due) if number is None else -number)
         if number is not None:
             fault = self._write(recorder)
             raise TrainingStopped(self._last_words(recorder, fault), number)
-        if self._due(len(recorder)):
+        if due:
             fault = self._write(recorder)
             if fault is not None:
                 message = f"no checkpoint after epoch {len(recorder)}: {fault}; the training goes on, and "
@@ -137,9 +142,10 @@ class CheckpointWriter:
     def _write(self, recorder: Recorder) -> str | None:
         """Write a checkpoint, or return why that was not possible."""
         self.last_try = time.monotonic()
+        state = _flat(take(self.step, recorder))
         try:
             self.files.folder.mkdir(parents=True, exist_ok=True)
-            self.files.write(len(recorder), _flat(take(self.step, recorder)), recorder.names)
+            self.files.write(len(recorder), state, recorder.names)
         except OSError as error:
             return f"{self.files.folder} cannot be written ({error.strerror or error})"
         self.written = len(recorder)
@@ -152,6 +158,15 @@ class CheckpointWriter:
         if self.written:
             return f"{done}, but {fault}: the last checkpoint is of epoch {self.written}"
         return f"{done}, but {fault}, and there is no checkpoint"
+
+
+def _help(step: Step, recorder: Recorder) -> None:
+    """Hand over what this process holds if the first one writes a checkpoint, and stop if it stops."""
+    said = step.ranks.first_says(0)
+    if said:
+        take(step, recorder)
+    if said < 0:
+        raise TrainingStopped("stopped with the first process", -said)
 
 
 def _stop_if_asked(recorder: Recorder, request: StopRequest, epochs: int) -> None:

@@ -6,6 +6,9 @@ and bias correction count those alone. Where every batch touches every entry thi
 **Teacher.** Between two touches the student's weight :math:`w` stands still, so k steps of the moving average
 have a closed form, :math:`t \leftarrow w + \alpha^k (t - w)`: it is taken when the entry is next needed, and
 equals the average that is moved at every step.
+
+**Several processes.** Each holds a range of the entries. It hands the weights that a batch needs to whoever
+asks, gets their gradients back, and steps and follows them alone.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.training.batches import Batch
 from h3gnn.training.distributed import Ranks
+from h3gnn.training.exchange import Asked
 from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY
 
 MOST_COUNTED = 32_767
@@ -31,14 +35,18 @@ ENTRIES_AT_A_TIME = 1 << 20
 class Edges(Protocol):
     """The edge weights of students and teachers."""
 
+    @property
+    def entries(self) -> int | None:
+        """How many entries of the support have a state here, over all processes; None: there is none."""
+
     def student(self, batch: Batch) -> Tensor:
         """Return the students' weights of a batch's edges `[models, weights]`, to be differentiated."""
 
     def teacher(self, batch: Batch) -> Tensor:
         """Return the teachers' weights of a batch's edges."""
 
-    def step(self, batch: Batch, ranks: Ranks) -> None:
-        """Step the students' weights, once the backward pass is done."""
+    def step(self) -> None:
+        """Step the students' weights of the last batch, once the backward pass is done."""
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every learning rate to this share of its own."""
@@ -49,6 +57,9 @@ class Edges(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Return the tensors to keep beside the logits, to go on later; they keep their place in memory."""
 
+    def whole(self, name: str, mine: Tensor) -> Tensor:
+        """Return all entries of a tensor in the first process; the others help, and keep what is theirs."""
+
 
 class ParameterEdges:
     """Edge weights with no state of their own here.
@@ -56,6 +67,8 @@ class ParameterEdges:
     The optimiser steps those of the whole graph and the teacher follows, as with all other parameters; fixed
     ones stay, and computed ones are the encoders' own business.
     """
+
+    entries = None
 
     def __init__(self, student: EncoderStack, teacher: EncoderStack | None) -> None:
         self._student, self._teacher = student, teacher
@@ -71,7 +84,7 @@ class ParameterEdges:
         weights: Tensor = self._teacher.edges(batch.factor, batch.start)
         return weights
 
-    def step(self, batch: Batch, ranks: Ranks) -> None:
+    def step(self) -> None:
         """Nothing is left to do."""
 
     def set_learning_rate(self, factor: float) -> None:
@@ -84,6 +97,10 @@ class ParameterEdges:
     def state(self) -> dict[str, Tensor]:
         """Everything is kept with the encoders."""
         return {}
+
+    def whole(self, name: str, mine: Tensor) -> Tensor:
+        """Nothing is divided."""
+        return mine
 
 
 @dataclass
@@ -107,6 +124,8 @@ class SparseEdges:
         steps: learning rate and weight decay of each model, momentum of each teacher.
         strength: from the numbers to the weights that they stand for.
         allocate: where the rest of the state lives; memory by default.
+        ranks: the processes that the entries are divided among; all tensors are of this one's part.
+        entries: how many there are over all processes; as many as there are numbers by default.
     """
 
     def __init__(
@@ -116,48 +135,58 @@ class SparseEdges:
         steps: EdgeSteps,
         strength: Callable[[Tensor], Tensor] = torch.sigmoid,
         allocate: Allocate | None = None,
+        ranks: Ranks | None = None,
+        entries: int | None = None,
     ) -> None:
+        self.ranks, self.entries = ranks or Ranks(), entries or logit.shape[1]
+        self.allocate = allocate
         self.logit, self.teacher_logit, self.strength = logit.detach(), teacher_logit, strength
         make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=logit.device))
-        models, entries = logit.shape
-        self.first = make("first-moment", (models, entries), logit.dtype)
-        self.second = make("second-moment", (models, entries), logit.dtype)
-        self.touched = make("touched", (entries,), torch.int16)
-        self.followed = make("followed", (entries,), torch.int32)
+        models, held = logit.shape
+        self.first = make("first-moment", (models, held), logit.dtype)
+        self.second = make("second-moment", (models, held), logit.dtype)
+        self.touched = make("touched", (held,), torch.int16)
+        self.followed = make("followed", (held,), torch.int32)
         self.rate = self._column(steps.learning_rates)
         self.decay = self._column(steps.weight_decays)
         self.momentum = self._column(steps.momentum)
         self.factor = 1.0
         self.taken = torch.zeros((), dtype=torch.int64, device=logit.device)
         self._leaf: Tensor | None = None
+        self._heard: Tensor | None = None
+        self._asked = Asked(torch.empty(0, dtype=torch.int64))
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=self.logit.device)[:, None]
 
     def student(self, batch: Batch) -> Tensor:
-        """Return the students' weights; their gradient is kept for `step`."""
+        """Return the students' weights; their gradient is kept for `step`.
+
+        The teachers' come with them, moved up to this step.
+        """
         assert batch.entries is not None
-        here = self.logit.index_select(1, batch.entries.to(self.logit.device))
-        self._leaf = here.to(batch.factor.device).requires_grad_(torch.is_grad_enabled())
+        self._asked = self.ranks.ask(batch.entries, self.entries)
+        places = self._asked.places.to(self.logit.device)
+        held = [self.logit.index_select(1, places)]
+        if self.teacher_logit is not None:
+            self._follow(places)
+            held.append(self.teacher_logit.index_select(1, places))
+        here, *heard = [one.to(batch.factor.device) for one in self._asked.fetch(held)]
+        self._leaf, self._heard = here.requires_grad_(torch.is_grad_enabled()), heard[0] if heard else None
         return self.strength(self._leaf) * batch.factor
 
     def teacher(self, batch: Batch) -> Tensor:
-        """Return the teachers' weights, moved up to this step."""
-        assert self.teacher_logit is not None
-        assert batch.entries is not None
-        entries = batch.entries.to(self.logit.device)
-        self._follow(entries)
-        logit = self.teacher_logit.index_select(1, entries).to(batch.factor.device)
-        return self.strength(logit) * batch.factor
+        """Return the teachers' weights of the batch that `student` was last asked for."""
+        assert self._heard is not None
+        return self.strength(self._heard) * batch.factor
 
-    def step(self, batch: Batch, ranks: Ranks) -> None:
+    def step(self) -> None:
         """Step the students at the entries that any process touched."""
         assert self._leaf is not None
-        assert batch.entries is not None
         leaf, self._leaf = self._leaf, None
-        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        entries, gradient = ranks.merge(batch.entries.to(gradient.device), gradient)
-        self.step_entries(entries.to(self.logit.device), gradient.to(self.logit.device))
+        gradient = self._asked.give(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
+        device = self.logit.device
+        self.step_entries(self._asked.places.to(device), gradient.to(device))
 
     def step_entries(self, entries: Tensor, gradient: Tensor) -> None:
         """Step the students at some entries, which must differ.
@@ -210,6 +239,7 @@ class SparseEdges:
         ):
             apart += (theirs - mine).square().sum(dim=1).double().cpu()
             size += theirs.square().sum(dim=1).double().cpu()
+        self.ranks.add([apart, size])
         return apart, size
 
     def _follow(self, entries: Tensor) -> None:
@@ -230,3 +260,11 @@ class SparseEdges:
             "followed": self.followed,
             "taken": self.taken,
         }
+
+    def whole(self, name: str, mine: Tensor) -> Tensor:
+        """Bring the parts of a tensor together, in a tensor of the host or in a file."""
+        make = self.allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
+        shape = (*mine.shape[:-1], self.entries)
+        whole = make(f"whole-{name}", shape, mine.dtype) if self.ranks.rank == 0 else None
+        self.ranks.collect(mine, whole, self.entries)
+        return mine if whole is None else whole

@@ -26,11 +26,12 @@ from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import checkpointing
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
-from h3gnn.training.history import History, Recorder
+from h3gnn.training.history import History
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
 from h3gnn.training.objectives import OBJECTIVES, Committee, deal
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, fusion_bytes, models_at_once, use_bfloat16
+from h3gnn.training.state import agree
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
@@ -201,6 +202,7 @@ def train_models(
     after_epoch_of: AfterEpochOf | None = None,
     ranks: Ranks | None = None,
     allocate: Allocate | None = None,
+    everywhere: bool = True,
 ) -> tuple[EncoderStack, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
@@ -219,6 +221,8 @@ def train_models(
         after_epoch_of: gives what is called after each epoch of the group that starts with a given model.
         ranks: the processes that share the mini-batches.
         allocate: where the state of edges that mini-batches touch lives; memory by default.
+        everywhere: every process gets all edge weights in the end; else the first one alone, and the others
+            keep their part.
     """
     ranks = ranks or Ranks()
     first = ranks.rank == 0
@@ -235,12 +239,14 @@ def train_models(
         mine = training.of_models(models)
         step = stack_step(build(len(group)), source, group, mine, chunk, ranks, allocate)
         if trained and trained[-1][1].stopped is not None:  # a signal came before its turn
-            trained.append((step.student.eval(), _not_begun(trained[-1][1], len(group))))
+            trained.append(
+                (_finished(step, everywhere=everywhere).eval(), _not_begun(trained[-1][1], len(group)))
+            )
             continue
         told = {**(fingerprint or {}), "seeds": group}
         with (
             progress_bar(training.epochs, "training", show=show and first) as bar,
-            checkpointing(where, step, told, training.epochs, alone=ranks.size == 1) as (recorder, write),
+            checkpointing(where, step, told, training.epochs) as (recorder, write),
         ):
             taken = None
             if snapshots is not None:
@@ -253,9 +259,9 @@ def train_models(
                 mask_of=mine.mask_of(len(group)),
                 learning_rate_of=training.learning_rate_of(),
                 after_epoch=each(bar, more, write, taken),
-                recorder=agree(step, recorder, ranks),
+                recorder=agree(step, recorder),
             )
-        trained.append((step.student, history))
+        trained.append((_finished(step, everywhere=everywhere), history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.stopped = trained[-1][1].stopped
@@ -269,6 +275,19 @@ def train_models(
     joined = _join(build, students)
     joined.fuse_in_bfloat16 = False  # what users get is computed in full
     return joined, history
+
+
+def _finished(step: Step, *, everywhere: bool) -> EncoderStack:
+    """Return the students with all of their edge weights, which several processes have divided."""
+    student, ranks = step.student, step.ranks
+    if ranks.size > 1 and step.edges.entries is not None:
+        logit = step.edges.whole("logit", student.edges.logit.detach())
+        if everywhere:
+            shape = (student.models, step.edges.entries)
+            logit = logit if ranks.rank == 0 else torch.empty(shape, dtype=logit.dtype)
+            ranks.copy_first([logit])
+        student.edges.logit = nn.Parameter(logit, requires_grad=False)
+    return student
 
 
 def _not_begun(before: History, models: int) -> History:
@@ -315,12 +334,12 @@ def stack_step(
         stepped.append(Stepped([student.edges.logit], range(models), training.edge_rate))
     else:
         make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
-        logit = _place_edges(student, source.support, make, "logit")
-        followed = None if taught is None else _place_edges(taught, source.support, make, "teacher-logit")
-        of_edges = [training.edge_rate * rate for rate in rates]
-        edges = SparseEdges(
-            logit, followed, EdgeSteps(of_edges, decays, momentum), student.edges.strength, allocate
-        )
+        support, held = source.support, (ranks or Ranks()).part(source.support.entries)
+        logit = _place_edges(student, support, held, make, "logit")
+        followed = None if taught is None else _place_edges(taught, support, held, make, "teacher-logit")
+        moved = EdgeSteps([training.edge_rate * rate for rate in rates], decays, momentum)
+        strength, entries = student.edges.strength, support.entries
+        edges = SparseEdges(logit, followed, moved, strength, allocate, ranks, entries)
     stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
     return Step(
         student,
@@ -351,10 +370,10 @@ def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
     return torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
 
 
-def _place_edges(encoder: EncoderStack, support: Support, make: Allocate, name: str) -> Tensor:
-    """Give an encoder its edge weights, at their start, where `make` puts them."""
-    logit = make(name, (encoder.models, support.entries), torch.float32).to(encoder.linear_bias.dtype)
-    support.fill_logit(logit, encoder.edges.logit_of)
+def _place_edges(encoder: EncoderStack, support: Support, held: range, make: Allocate, name: str) -> Tensor:
+    """Give an encoder the weights of a range of edges, at their start, where `make` puts them."""
+    logit = make(name, (encoder.models, len(held)), torch.float32).to(encoder.linear_bias.dtype)
+    support.fill_logit(logit, encoder.edges.logit_of, held.start)
     encoder.edges.logit = nn.Parameter(logit, requires_grad=False)
     return logit
 
@@ -369,28 +388,6 @@ def _join(build: Callable[[int], EncoderStack], students: list[EncoderStack]) ->
     return joined.to(students[0].device).eval()
 
 
-def agree(step: Step, recorder: Recorder, ranks: Ranks) -> Recorder:
-    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
-    if ranks.size == 1:
-        return recorder
-    done = torch.tensor([len(recorder)], device=step.source.device)
-    ranks.copy_first([done])
-    if int(done) == 0:
-        return recorder
-    generators = [*step.generators, step.order]
-    drawn = [generator.get_state() for generator in generators]
-    teacher = [] if step.teacher is None else list(step.teacher.encoder.state_dict().values())
-    ranks.copy_first([*step.student.state_dict().values(), *teacher, step.difficulty])
-    ranks.copy_first([*step.committee.state_dict().values(), *step.edges.state().values(), *drawn])
-    for generator, state in zip(generators, drawn, strict=True):
-        generator.set_state(state)
-    for moments in step.optimizer.begun():
-        ranks.copy_first([moments["step"], moments["exp_avg"], moments["exp_avg_sq"]])
-    while len(recorder) < int(done):
-        recorder.add()
-    return recorder
-
-
 def derive_seeds(random_state: int | np.random.RandomState | None, models: int) -> list[int]:
     """Return one seed per model; model i of a larger request has the same seed as in a smaller one."""
     seed = random_state
@@ -401,8 +398,12 @@ def derive_seeds(random_state: int | np.random.RandomState | None, models: int) 
 
 
 @contextmanager
-def edge_files(entries: int, models: int, budget: int) -> Iterator[Allocate | None]:
-    """Put the edge weights and their state into files while the block runs, if half the budget is less."""
+def edge_files(entries: int, models: int, budget: int, ranks: Ranks) -> Iterator[Allocate | None]:
+    """Put the edge weights and their state into files while the block runs, if half the budget is less.
+
+    Of several processes each has its part, and the first one brings them together, to write them down.
+    """
+    entries = len(ranks.part(entries)) + (entries if ranks.size > 1 and ranks.rank == 0 else 0)
     if entries * (6 + 16 * models) <= budget // 2:
         yield None
         return

@@ -22,6 +22,12 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 """What Adam remembers of each parameter, beside the number of its steps."""
 BY_MODEL = ("student", "teacher", "committee", "products", "step", "moments")
 """The parts whose tensors have a first axis of models."""
+PER_EDGE = {
+    ("student", "edges.logit"),
+    ("teacher", "edges.logit"),
+    *(("edges", name) for name in ("first", "second", "touched", "followed")),
+}
+"""Tensors whose last axis is the entries of the support: of several processes, each holds a range of them."""
 
 
 def take(step: Step, recorder: Recorder) -> State:
@@ -29,9 +35,12 @@ def take(step: Step, recorder: Recorder) -> State:
 
     Student and teacher with their buffers, the teacher's averaged products, the objectives' parameters,
     Adam's moments and counts, each generator, the difficulty, and the history so far. The schedule needs
-    nothing of its own: it is a function of the epoch.
+    nothing of its own: it is a function of the epoch. Of several processes all have to ask at the same time,
+    and the first one gets the state of all.
     """
     state = _in_place(step)
+    for part, name in sorted(_divided(step, state)):
+        state[part][name] = step.edges.whole(f"{part}-{name}", state[part][name])
     state["products"], state["strides"] = {}, {}
     if step.teacher is not None and step.teacher.products is not None:
         state["products"] = step.teacher.products._asdict()
@@ -54,7 +63,8 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
 
     Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
     as it was. Each tensor is copied into memory of torch's own, with the strides that it had: kernels round
-    otherwise where the layout or the alignment is another.
+    otherwise where the layout or the alignment is another. What is divided among processes waits in the step
+    until `agree` hands it out.
 
     Args:
         step: as it was before its first epoch.
@@ -73,13 +83,41 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
     rows = {name: values.to(step.source.device) for name, values in state["history"].items()}
     recorder = Recorder.from_state(rows, columns)
     _put_back_adam(step, state)
+    divided = _divided(step, places)
+    step.to_hand_out = {key: state[key[0]][key[1]] for key in divided}
     for part, tensors in places.items():
         for name, place in tensors.items():
-            place.copy_(state[part][name])
+            if (part, name) not in divided:
+                place.copy_(state[part][name])
     for number, generator in enumerate(_generators(step)):
         generator.set_state(state["generators"][str(number)].cpu().clone())
     if step.teacher is not None:
         step.teacher.products = products
+    return recorder
+
+
+def agree(step: Step, recorder: Recorder) -> Recorder:
+    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
+    ranks = step.ranks
+    done = ranks.first_says(len(recorder))
+    if ranks.size == 1 or done == 0:
+        return recorder
+    places = _in_place(step)
+    divided = _divided(step, places)
+    for part, tensors in places.items():
+        ranks.copy_first([place for name, place in tensors.items() if (part, name) not in divided])
+    for part, name in sorted(divided):
+        assert step.edges.entries is not None
+        whole = step.to_hand_out.pop((part, name), None)
+        ranks.hand_out(whole, places[part][name], step.edges.entries)
+    drawn = [generator.get_state() for generator in _generators(step)]
+    ranks.copy_first(drawn)
+    for generator, state in zip(_generators(step), drawn, strict=True):
+        generator.set_state(state)
+    for moments in step.optimizer.begun():
+        ranks.copy_first([moments["step"], *(moments[name] for name in MOMENTS)])
+    while len(recorder) < done:
+        recorder.add()
     return recorder
 
 
@@ -115,10 +153,20 @@ def _in_place(step: Step) -> State:
     }
 
 
+def _divided(step: Step, places: State) -> set[tuple[str, str]]:
+    """Return part and name of the tensors of which this process holds a range of entries."""
+    if step.ranks.size == 1 or step.edges.entries is None:
+        return set()
+    return {(part, name) for part, name in PER_EDGE if name in places[part]}
+
+
 def _check_fit(step: Step, places: State, state: State) -> None:
     """Compare every tensor's type, shape and content with what it will be put into."""
     parameters = step.optimizer.stepped
     wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
+    for part, name in _divided(step, places):
+        here = places[part][name]
+        wanted[part, name] = Spec(here.dtype, (*here.shape[:-1], step.edges.entries or 0))
     for place, one in enumerate(_generators(step)):
         wanted["generators", str(place)] = _like(one.get_state())
     for index in _stepped(state, len(parameters)):

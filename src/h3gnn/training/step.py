@@ -53,6 +53,7 @@ class Step:
 
     Attributes:
         difficulty: `[models, nodes]`, of each node when it was last a seed.
+        to_hand_out: of a checkpoint that was read, what other processes hold, until they have it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Step:
         self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
         self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
+        self.to_hand_out: dict[tuple[str, str], Tensor] = {}
         dtype = student.linear_bias.dtype
         self.difficulty = torch.zeros(student.models, source.nodes, device=source.device, dtype=dtype)
 
@@ -103,7 +105,7 @@ class Step:
         spent = self.student.input.weight.grad
         self.optimizer.step()
         batch.part.features.recycle(spent)
-        self.edges.step(batch, self.ranks)
+        self.edges.step()
         self._share_statistics()
         if self.teacher is not None:
             self.teacher.update(self.student)

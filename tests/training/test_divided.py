@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h3gnn.training.distributed import Ranks
+from tests.program import run
+from tests.training.ranked import ASKED, NODES, run_together
+
+
+def of_size(size: int, rank: int = 0) -> Ranks:
+    ranks = Ranks()
+    ranks.size, ranks.rank = size, rank
+    return ranks
+
+
+@given(st.integers(0, 10**10), st.integers(1, 40))
+def test_every_place_belongs_to_one_process(count: int, size: int) -> None:
+    parts = [of_size(size).part(count, owner) for owner in range(size)]
+    assert parts[0].start == 0
+    assert parts[-1].stop == count
+    assert all(one.stop == following.start for one, following in pairwise(parts))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert [of_size(size, rank).part(count) for rank in range(size)] == parts
+
+
+def assert_close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, one in wanted.items():
+        torch.testing.assert_close(found[name], one, atol=1e-7, rtol=1e-6, msg=name)
+
+
+def test_divided_memory_trains_as_memory_that_is_not_divided(tmp_path: Path) -> None:
+    first, second = run_together("trained", tmp_path)
+    assert len(first) == 4
+    for name, found in first.items():
+        divided, plain = found["states"]
+        assert_close(divided, plain)
+        held = [found["held"], second[name]["held"]]
+        assert sum(held) == plain["student/edges.logit"].shape[1]
+        assert max(held) - min(held) <= 1
+        for distance in (*found["apart"], *second[name]["apart"]):
+            torch.testing.assert_close(distance, found["apart"][1], equal_nan=True)
+    moved = first["learned 1"]["states"][0]
+    assert float(moved["edges/first"].abs().max()) > 0
+    assert int((moved["edges/touched"] > 1).sum()) > 0
+
+
+def test_a_divided_state_goes_on_where_it_was(tmp_path: Path) -> None:
+    first, second = run_together("resumed", tmp_path)
+    for kind in ("learned", "fixed"):
+        whole, again, done = first[kind]
+        assert done == second[kind][2] == 2
+        for name in whole:
+            if not name.startswith("history"):
+                assert torch.equal(whole[name], again[name]), name
+        for name, mine in second[kind][0].items():  # the part of the other process, too
+            if not name.startswith("history"):
+                assert torch.equal(mine, second[kind][1][name]), name
+
+
+def test_a_process_may_need_nothing_of_another_or_everything(tmp_path: Path) -> None:
+    found = run_together("asked", tmp_path)
+    for one in found:
+        assert all(all(same) for name, same in one.items() if name.startswith("rows"))
+        assert one["sent"] > 0
+    for case, lists in ASKED.items():
+        together = found[0][f"sums {case}"] + found[1][f"sums {case}"]
+        wanted = torch.bincount(torch.tensor([*lists[0], *lists[1]]), minlength=NODES)
+        assert torch.equal(together[0], wanted.float()), case
+
+
+def test_parts_come_together_and_are_handed_out(tmp_path: Path) -> None:
+    found = run_together("collected", tmp_path, processes=3)
+    assert all(one[name] for one in found for name in one if name != "words")
+    words = [one["words"] for one in found]  # one process alone speaks, whichever of its threads is asked
+    assert sorted(words) == [[False, False], [False, False], [True, True]]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_a_run_of_two_processes_is_gone_on_with_by_any_number(tmp_path: Path, processes: int) -> None:
+    """Checkpoints hold the state of all processes; every one of them has the model in the end."""
+    first, second = run_together("fitted", tmp_path)
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    kept = sorted((tmp_path / "kept").glob("epoch-*"))
+    assert len(kept) == 4
+    for newer in kept[2:]:
+        newer.unlink()
+    if processes == 1:
+        code = "import torch; from tests.training.ranked import fitted; torch.save(fitted(), 'fitted-0.pt')"
+        done = run(cwd=tmp_path, code=code)
+        assert done.returncode == 0, done.stderr
+        again = [torch.load(tmp_path / "fitted-0.pt")]
+    else:
+        again = run_together("fitted", tmp_path, processes)
+    assert sorted((tmp_path / "kept").glob("epoch-*"))[:2] == kept[:2]
+    for embedding, logit, _ in again:
+        torch.testing.assert_close(embedding, first[0], atol=1e-4, rtol=0)
+        torch.testing.assert_close(logit, first[1], atol=1e-4, rtol=0)
+    assert again[0][2] == first[2] == 4
