@@ -36,11 +36,10 @@ def divided_rows(graph: GraphRows, ranks: Ranks, *, in_memory: bool) -> GraphRow
         kept = _from(own.start, graph.read)
 
     def read(nodes: Tensor) -> Tensor:
-        ordered, order = nodes.sort()
-        asked = group.ask(ordered, support.nodes)
+        asked = group.ask(nodes, support.nodes)
         rows = kept(asked.wanted)
         got = _sparse_answer(asked, rows) if rows.layout == torch.sparse_csr else asked.answer(rows)
-        return rows_in_memory(got, support).read(order.argsort())
+        return rows_in_memory(got, support).read(asked.back)
 
     return GraphRows(read, support, graph.columns)
 

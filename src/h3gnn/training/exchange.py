@@ -41,9 +41,11 @@ class AskedOfOthers(Asked):
     Args:
         swap: how rows go to and come from the others.
         parts: which places each process holds.
-        places: what this process asks for, ascending.
+        places: what this process asks for.
 
     Attributes:
+        order: the places ascending, as the owners are asked for them.
+        back: where each place stands in that order.
         wanted: what the processes ask of this one, one asker after the other.
         to: how many of these each asks for.
         of: how many places this process asks each for.
@@ -51,6 +53,8 @@ class AskedOfOthers(Asked):
 
     def __init__(self, swap: Swap, parts: Sequence[range], places: Tensor) -> None:
         self.swap = swap
+        places, self.order = places.sort()
+        self.back = torch.empty_like(self.order).scatter_(0, self.order, torch.arange(len(places)).to(places))
         starts = torch.tensor([part.start for part in parts], device=places.device)
         ends = torch.tensor([part.stop for part in parts], device=places.device)
         counts = torch.searchsorted(places, ends) - torch.searchsorted(places, starts)
@@ -72,17 +76,17 @@ class AskedOfOthers(Asked):
         return self._once[0]
 
     def answer(self, rows: Tensor) -> Tensor:
-        """Answer with rows, one for each of `wanted`, and return those that this one has asked for."""
+        """Answer with rows, one for each of `wanted`; return those that this one asked for, ascending."""
         return self.swap(rows, self.to, self.of)
 
     def fetch(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Exchange all values in one message."""
         rows = torch.cat(list(values)).t().to(self.wanted.device)
-        got = self.answer(rows[self._once[1]]).t()
+        got = self.answer(rows[self._once[1]])[self.back].t()
         return list(torch.split(got, [len(one) for one in values]))
 
     def give(self, values: Tensor) -> Tensor:
         """Send values back to the owners, and add what several processes asked for."""
-        got = self.swap(values.t(), self.of, self.to)
+        got = self.swap(values.t()[self.order], self.of, self.to)
         places, which = self._once
         return got.new_zeros(len(places), got.shape[1]).index_add_(0, which, got).t()
