@@ -222,10 +222,9 @@ class EncoderStack(nn.Module):
         """
         own, *sent = (run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected)
         to_linear, to_mlp, *to_others = self.input.widths
-        if part.whole:
-            widths = [to_linear + to_mlp, sum(to_others[: self.hops]), *to_others[self.hops :]]
-            own, *rest = torch.split(cast(Tensor, own), widths, dim=-1)
-            sent = [*rest]
+        heard_widths = [sum(to_others[: self.hops]), *to_others[self.hops :]] if part.whole else []
+        linear, hidden, *rest = torch.split(cast(Tensor, own), [to_linear, to_mlp, *heard_widths], dim=-1)
+        sent = [*rest, *sent]
         ends = cast(Tensor, sent.pop()) if self.computes_edges else None
         blocks = list(part.blocks[:1]) if part.whole else part.blocks
         adjacencies = [
@@ -241,7 +240,6 @@ class EncoderStack(nn.Module):
                 one.heard(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
                 for adjacency, one in zip(towards, sent, strict=True)
             ]
-        linear, hidden = torch.split(cast(Tensor, own), [to_linear, to_mlp], dim=-1)
         hops = [
             token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
             for token, first_layer in zip(self.hop_tokens, heard, strict=True)

@@ -204,8 +204,8 @@ class HiddenEdges(Objective):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             seen = self.rough(embedding)
-            begin = _rows(seen, source)
-            told = self.head(torch.cat([begin * _rows(seen, target), begin * _rows(seen, other)], 1))
+            begin, ends = _rows(seen, source), _rows(seen, torch.cat([target, other], dim=1))
+            told = self.head((ends.view(len(ends), 2, count, -1) * begin.unsqueeze(1)).flatten(1, 2))
             hidden, random = told.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
             wrong = weight * binary_cross_entropy_with_logits(
                 hidden, torch.ones_like(hidden), reduction="none"
@@ -440,4 +440,6 @@ def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
 
 def _rows(embedding: Tensor, chosen: Tensor) -> Tensor:
     """Return each model's chosen rows, `[models, rows, D]`."""
-    return embedding.gather(1, chosen[..., None].expand(-1, -1, embedding.shape[2]))
+    models, nodes, width = embedding.shape
+    first = nodes * torch.arange(models, device=chosen.device)[:, None]
+    return embedding.reshape(-1, width).index_select(0, (chosen + first).flatten()).view(models, -1, width)
