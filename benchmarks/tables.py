@@ -70,11 +70,15 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
 
 def cpu() -> str:
     """Return an epoch of one model on a CPU, with the least time that its operations allow."""
-    found = stored("cpu")
-    floors = {(row["graph"], row["channels"]): row["floor_ms"] for row in found["floors"]}
-    rows = [row for row in found["rows"] if row["models"] == 1]
-    rows = [row | {"floor_ms": floors[row["graph"], row["channels"]]} for row in rows]
-    return table(rows, MEASURED | {"floor_ms": "floor ms (float32)"})
+    rows = [row for row in stored("cpu")["rows"] if row["models"] == 1]
+    return table(rows, MEASURED | {"floor_ms": "floor ms", "over_floor": "times the floor"})
+
+
+def profile() -> str:
+    """Return where the time of an epoch goes on a CPU, in per cent."""
+    runs = stored("profile")["runs"]
+    rows = [[kind, *(f"{100 * run['shares'][kind]:.0f}" for run in runs)] for kind in runs[0]["shares"]]
+    return grid(["% of the time", *(run["of"] for run in runs)], rows)
 
 
 def precision() -> str:
@@ -172,6 +176,7 @@ PIECES: dict[str, Callable[[], str]] = {
         **stored("cpu")["machine"]
     ),
     "cpu": cpu,
+    "profile": profile,
     "stack": lambda: table([row for row in stored("cpu")["rows"] if row["models"] > 1], STACKED),
     "growth": lambda: table(
         stored("cpu")["growth"], {"graph": "shape", "engine_ms": "ms", "times": "times the base"}

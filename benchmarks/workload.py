@@ -18,6 +18,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import ProbabilityMask, RandomMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.models import Shape as EncoderShape
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.step import Step
 
@@ -101,6 +102,20 @@ def engine_epoch(
     warming, masks = engine_masks(models)
     step(warming)
     return lambda: step(masks)
+
+
+def committee_epoch(graph: Graph) -> Callable[[], object]:
+    """Return a function that runs one epoch of the default committee on the CPU, as `H3GNN()` trains it."""
+    params = H3GNN(device="cpu").get_params()
+    models, training = params["n_models"], Training.of(params)
+    support = build_support(graph.edge_index, graph.num_nodes)
+    student = EncoderShape.of(params).build(graph.num_features, support.entries, models, torch.device("cpu"))
+    source = WholeGraph(FeatureMatrix(graph.features), support, student.hops)
+    step = stack_step(student, source, list(range(models)), training)
+    step.student.train()
+    masks = training.mask_of(models)
+    step(masks(0))
+    return lambda: step(masks(training.epochs - 1))
 
 
 def reference_epoch(graph: Graph, channels: int, device: str = "cpu") -> Callable[[], object]:

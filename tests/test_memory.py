@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,37 @@ def test_hops_without_end_are_refused() -> None:
         H3GNN(hops=100, channels=65_536, n_models=1, epochs=1).fit(np.eye(20))
     with pytest.raises(InputError, match="hops must be at most 100, not 999,999"):
         H3GNN(hops=999_999, n_models=1, epochs=1).fit(np.eye(20))
+
+
+REUSED = """
+import resource
+import torch
+from h3gnn.memory import keeping_freed
+
+def pages() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+outside = pages()
+with keeping_freed():
+    pages()
+    inside = pages()
+print(outside, inside, pages())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is told is glibc's malloc")
+def test_what_is_freed_meanwhile_is_used_again_and_goes_back_afterwards() -> None:
+    def run(**more: str) -> list[int]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        command = [sys.executable, "-c", REUSED]
+        told = subprocess.run(command, env=ours | more, check=True, capture_output=True, text=True).stdout
+        return [int(count) for count in told.split()]
+
+    outside, inside, afterwards = run()
+    assert inside < 100 < min(outside, afterwards)
+    assert run(MALLOC_TOP_PAD_="131072")[1] > 100  # whoever sets malloc by hand is left alone
 
 
 STARVED = """

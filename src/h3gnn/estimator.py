@@ -75,6 +75,7 @@ from h3gnn.training.piecewise import CHUNK, PiecewiseEmbedding, own_scale
 from h3gnn.training.resources import (
     Size,
     check_fits,
+    cost_of,
     peak_megabytes,
     physical_memory,
     pick_device,
@@ -169,7 +170,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         embedding_: its embedding, float32 `[nodes, n_models · D]`; of several objectives, each column has
             mean 0 and variance 1 before it is smoothed.
         history_: the training log, a `History`.
-        cost_: seconds and peak megabytes of the fit.
+        cost_: seconds and peak megabytes of the fit, and each member's share of them.
         n_features_in_: number of feature columns.
         feature_names_in_: their names, where they have some.
     """
@@ -357,10 +358,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             )
             if isinstance(self.graph_, Graph):
                 self.embedding_ = self._embed_fitted()
-        self.cost_ = {
-            "seconds": round(time.perf_counter() - started, 3),
-            "peak_megabytes": peak_megabytes(device),
-        }
+        self.cost_ = cost_of(time.perf_counter() - started, peak_megabytes(device), self.n_models)
         warn_of_collapse(self.history_, stacklevel=3)
         stopped, self.history_.stopped = self.history_.stopped, None
         if stopped is not None:  # the model is fitted, as far as the training came

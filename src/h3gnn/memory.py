@@ -6,9 +6,11 @@ whoever is about to allocate by such a number asks here first.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from h3gnn.errors import InputError
@@ -63,6 +65,42 @@ def hold_buffers() -> None:
 
     with ThreadPoolExecutor(cores) as pool:
         list(pool.map(multiply, range(cores)))
+
+
+@contextmanager
+def keeping_freed() -> Iterator[None]:
+    """Let this process keep what it frees meanwhile, where it runs on glibc and nobody has set its malloc.
+
+    Else large tensors come from the system and go back there every time, and each of their pages is zeroed
+    anew when it is first written, which takes longer than most of what is done with them. Blocks over 1 GB
+    still go back; afterwards all does, and malloc is as it makes itself once large blocks have been freed.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    _set_malloc(libc, mapped_from=2**30, trimmed_from=2**31 - 1)
+    try:
+        yield
+    finally:
+        _set_malloc(libc, mapped_from=2**25, trimmed_from=2**26)
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library where its malloc can be told how to behave, and has not been by the user."""
+    told = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if told or not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "gnu_get_libc_version") else None
+
+
+def _set_malloc(libc: ctypes.CDLL, *, mapped_from: int, trimmed_from: int) -> None:
+    """Say from which size a block is mapped by itself, and how much free memory at the top is given back."""
+    trim_threshold, map_threshold = -1, -3  # as malloc.h numbers them
+    libc.mallopt(map_threshold, mapped_from)
+    libc.mallopt(trim_threshold, trimmed_from)
 
 
 def words_of(size: int) -> str:

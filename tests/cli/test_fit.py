@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def test_fit_as_json_says_where_everything_came_from(files: Path) -> None:
     assert len(summary["provenance"]["sha256"]) == 64
     assert set(summary["versions"]) == {"h3gnn", "torch", "python"}
     assert not (files / "run").exists()
+
+
+def test_fit_tells_what_each_member_took(files: Path) -> None:
+    arguments = ("fit", "--edges", "e.csv", "--features", "f.csv", "--out", "run", *QUICK)
+    one, two = (run(*arguments, "--models", models, cwd=files).stdout for models in ("1", "2"))
+    assert "per model" not in one
+    assert re.search(r" s, \d+\.\d s and [\d,]+ MB per model \(loss", two)
+    cost = H3GNN.load(files / "run").cost_
+    assert cost["seconds_per_model"] == pytest.approx(cost["seconds"] / 2, abs=1e-3)
+    assert cost["megabytes_per_model"] == pytest.approx(cost["peak_megabytes"] / 2, abs=0.1)
 
 
 def test_embed_a_new_graph_with_the_same_columns(files: Path) -> None:

@@ -17,6 +17,7 @@ from torch.nn.functional import gelu
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.sparse import take_rows
 from h3gnn.graphs.graph import Graph
 from h3gnn.masking import DifficultyMask, RandomMask
 from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
@@ -698,3 +699,15 @@ def test_a_mixed_stack_trains_in_batches(small_mixed: Graph, teacher_mode: str) 
     losses = run(step_of(source, how, SEEDS, 16, **DROPOUT), how, 20)
     assert losses.isfinite().all()
     assert (losses[-5:].mean(dim=0) < losses[:2].mean(dim=0)).all()
+
+
+def test_rows_are_each_models_own_and_collect_their_gradient() -> None:
+    embedding = torch.randn(3, 7, 4, dtype=torch.double, requires_grad=True)
+    chosen = torch.randint(7, (3, 11))
+    found = take_rows(embedding, chosen)
+    wanted = torch.stack([of[those] for of, those in zip(embedding, chosen, strict=True)])
+    assert torch.equal(found, wanted)
+    slope = torch.randn_like(found)
+    (got,) = torch.autograd.grad(found, embedding, slope)
+    (expected,) = torch.autograd.grad(wanted, embedding, slope)
+    torch.testing.assert_close(got, expected)

@@ -222,12 +222,21 @@ def _tell(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | Non
         return
     typer.echo(
         f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
-        f"{summary['dimensions']:,} dimensions in {seconds:.1f} s "
+        f"{summary['dimensions']:,} dimensions in {seconds:.1f} s{_per_model(summary, model.n_models)} "
         f"({_how_it_went(summary)})"
     )
     for written in (out, embeddings):
         if written is not None:
             typer.echo(f"wrote {written}")
+
+
+def _per_model(summary: dict[str, Any], models: int) -> str:
+    """Say what each member of a committee took; of a single model that is told already."""
+    seconds, megabytes = summary["seconds_per_model"], summary["megabytes_per_model"]
+    if models == 1 or seconds is None:
+        return ""
+    memory = "" if megabytes is None else f" and {megabytes:,.0f} MB"
+    return f", {seconds:.1f} s{memory} per model"
 
 
 def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
@@ -309,6 +318,7 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "edges": model.graph_.num_edges,
         "dimensions": model.n_models * model.encoder_.out_channels,
         "seconds": round(seconds, 3),
+        **{name: model.cost_.get(name) for name in ("seconds_per_model", "megabytes_per_model")},
         "loss": float(model.history_.last("loss").mean()) if trained else None,
         "effective_rank": float(model.history_.last("effective_rank").mean()) if trained else None,
         "model": None if out is None else str(out),

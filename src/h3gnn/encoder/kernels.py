@@ -13,7 +13,7 @@ PRECISIONS = (torch.float32, torch.bfloat16)
 
 
 def kernels_for(values: Tensor) -> ModuleType | None:
-    """Return `h3gnn.encoder.cuda` for what lies on a CUDA device; None where torch's own operations serve."""
+    """Return `h3gnn.encoder.cuda.kernels` for what lies on a CUDA device; None where torch's own operations serve."""
     return _on_cuda() if values.is_cuda and values.dtype in PRECISIONS else None
 
 
@@ -21,7 +21,7 @@ def kernels_for(values: Tensor) -> ModuleType | None:
 def _on_cuda() -> ModuleType | None:
     """Return the kernels, where Triton is there to compile them."""
     try:
-        from h3gnn.encoder import cuda
+        from h3gnn.encoder.cuda import kernels
     except ImportError:
         return None
-    return cuda
+    return kernels

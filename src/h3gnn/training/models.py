@@ -20,7 +20,7 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.memory import check_room
+from h3gnn.memory import check_room, keeping_freed
 from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import checkpointing
@@ -253,14 +253,15 @@ def train_models(
                 snapshots.begin(step, models)
                 taken = snapshots.after_epoch(step, models)
             more = after_epoch_of(start) if after_epoch_of is not None and first else None
-            history = train(
-                step,
-                epochs=training.epochs,
-                mask_of=mine.mask_of(len(group)),
-                learning_rate_of=training.learning_rate_of(),
-                after_epoch=each(bar, more, write, taken),
-                recorder=agree(step, recorder),
-            )
+            with keeping_freed():
+                history = train(
+                    step,
+                    epochs=training.epochs,
+                    mask_of=mine.mask_of(len(group)),
+                    learning_rate_of=training.learning_rate_of(),
+                    after_epoch=each(bar, more, write, taken),
+                    recorder=agree(step, recorder),
+                )
         trained.append((_finished(step, everywhere=everywhere), history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])

@@ -205,8 +205,8 @@ class HiddenEdges(Objective):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             seen = self.rough(embedding)
-            begin = take_rows(seen, source)
-            told = self.head(torch.cat([begin * take_rows(seen, target), begin * take_rows(seen, other)], 1))
+            begin, ends = take_rows(seen, source), take_rows(seen, torch.cat([target, other], dim=1))
+            told = self.head((ends.view(len(ends), 2, count, -1) * begin.unsqueeze(1)).flatten(1, 2))
             hidden, random = told.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
             wrong = weight * binary_cross_entropy_with_logits(
                 hidden, torch.ones_like(hidden), reduction="none"

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -106,6 +107,16 @@ def peak_megabytes(device: torch.device) -> float | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(most / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def cost_of(seconds: float, megabytes: float | None, models: int) -> dict[str, Any]:
+    """Return what a fit took, in all and for each member of the committee."""
+    return {
+        "seconds": round(seconds, 3),
+        "peak_megabytes": megabytes,
+        "seconds_per_model": round(seconds / models, 3),
+        "megabytes_per_model": None if megabytes is None else round(megabytes / models, 1),
+    }
 
 
 def models_at_once(models: int, parameters: int, values_per_node: int, nodes: int, free: int) -> int:
