@@ -13,7 +13,7 @@ PRECISIONS = (torch.float32, torch.bfloat16)
 
 
 def kernels_for(values: Tensor) -> ModuleType | None:
-    """Return `h3gnn.encoder.cuda.kernels` for what lies on a CUDA device; None where torch's own operations serve."""
+    """Return `h3gnn.encoder.cuda.kernels` for what lies on a CUDA device; None where torch's own serve."""
     return _on_cuda() if values.is_cuda and values.dtype in PRECISIONS else None
 
 
