@@ -114,6 +114,47 @@ def floor(name: str, graph: Graph, channels: int) -> dict[str, Any]:
     return {"graph": name, "channels": channels, "floor_ms": round(1000 * operations / rate, 3)}
 
 
+KINDS = {
+    "Adam and average": ("_adam", "_follow", "multi_tensor_apply", "lerp"),
+    "attention, norms, activations, masks": ("_forward", "_backward", "_fold", "_column_sums"),
+    "sparse products": ("_sum_rows", "_at_places", "cusparse"),
+    "dense products": ("gemm", "nvjet", "cutlass", "gemv", "splitKreduce"),
+    "copies and casts": ("copy", "Memcpy", "CatArray", "Memset", "FillFunctor"),
+    "draws and sorts": ("distribution", "radix", "Sort"),
+}
+"""Kernels by parts of their names; what has none of these is the rest."""
+
+
+def shares_of(epoch: Callable[[], object], epochs: int = 3) -> dict[str, Any]:
+    """Return how many kernels an epoch has, and the share of their time that each kind takes."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(epochs):
+            epoch()
+        torch.cuda.synchronize()
+    times: dict[str, float] = dict.fromkeys([*KINDS, "rest"], 0.0)
+    kernels = [event for event in profiled.events() if event.device_type.name == "CUDA"]
+    for event in kernels:
+        kind = next((kind for kind, parts in KINDS.items() if any(p in event.name for p in parts)), "rest")
+        times[kind] += event.device_time
+    total = sum(times.values())
+    shares = {kind: round(100 * spent / total) for kind, spent in times.items()}
+    return {
+        "kernels": round(len(kernels) / epochs),
+        "kernels_ms": round(total / epochs / 1000, 3),
+        "shares": shares,
+    }
+
+
+def profiled(name: str, graph: Graph, models: int) -> dict[str, Any]:
+    """Return where the time of a case with a target goes."""
+    epoch = captured_epoch(graph, 128, models, bfloat16=True)
+    for _ in range(5):
+        epoch()
+    return {"graph": name, "models": models, **shares_of(epoch)}
+
+
 def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return each target with what was measured."""
     found = []
@@ -148,8 +189,13 @@ def main() -> None:
             show(row)
     machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     kept: dict[str, Any] = {"machine": machine, "rows": rows, "floors": floors, "targets": judged(rows)}
-    for aim in kept["targets"]:
-        show(aim)
+    kept["profile"] = [
+        profiled(name, graphs[name] if name in graphs else random_graph(LARGE), models)
+        for name, models in TARGETS
+        if name in graphs or asked.large
+    ]
+    for row in (*kept["targets"], *kept["profile"]):
+        show(row)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(kept, indent=1) + "\n")
     print(f"wrote {asked.out}")

@@ -81,6 +81,21 @@ def profile() -> str:
     return grid(["% of the time", *(run["of"] for run in runs)], rows)
 
 
+def gpu_targets() -> str:
+    """Return what is aimed at on a GPU, what was reached, and where the time goes."""
+    found = stored("gpu")
+    of = {(row["graph"], row["models"]): row for row in found["profile"]}
+    kinds = list(found["profile"][0]["shares"])
+    rows = []
+    for aim in found["targets"]:
+        unit = "MB" if aim["what"].endswith("_mb") else "ms a model" if "per" in aim["what"] else "ms"
+        where = of[aim["graph"], aim["models"]]
+        told = [f"{aim['measured']:g} {unit}", f"{aim['target']:g} {unit}"]
+        told += ["reached" if aim["reached"] else "missed", where["kernels"], f"{where['kernels_ms']} ms"]
+        rows.append([aim["graph"], aim["models"], *told, *(f"{where['shares'][kind]} %" for kind in kinds)])
+    return grid(["graph", "models", "measured", "target", "", "kernels", "their time", *kinds], rows)
+
+
 def precision() -> str:
     """Return what bfloat16 changes."""
     found = stored("precision")
@@ -185,6 +200,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "gpu": lambda: table(
         stored("gpu")["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}
     ),
+    "gpu_targets": gpu_targets,
     "waiting": lambda: waiting.table(stored("waiting")),
     "scale": scale,
     "divided": divided,

@@ -112,6 +112,8 @@ class Together:
 
     def _tell(self, which: int, share: float) -> None:
         with self.turn:
+            if share == self.shares[which]:
+                return
             self.shares[which] = share
             done = sum(one * size for one, size in zip(self.shares, self.sizes, strict=True))
             self.watch(done / sum(self.sizes))

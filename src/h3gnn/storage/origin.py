@@ -33,6 +33,7 @@ EXPERIMENTS = (
 PARTS: dict[str, tuple[str, ...]] = {
     "training": (
         "encoder/*.py",
+        "encoder/cuda/*.py",
         "training/*.py",
         "graphs/scaling.py",
         "masking.py",
