@@ -149,6 +149,23 @@ def divided() -> str:
     return grid(headings.split(","), rows)
 
 
+def scale_cuda() -> str:
+    """Return an epoch of mini-batches on a GPU, with the graph in the host's memory."""
+    row = stored("scale_cuda")
+    told = {
+        "nodes": f"{row['nodes']:,}",
+        "edges": f"{row['edges']:,}",
+        "seeds in a batch": f"{row['batch_size']:,}",
+        "epoch": _time(row["epoch_s"]),
+        "of it making batches, alone": _time(row["batches_alone_s"]),
+        "embeddings written": _time(row["embed_s"]),
+        "memory of the device": _gigabytes(row["device_peak_mb"]),
+        "of the host": _gigabytes(row["peak_mb"]),
+    }
+    where = f"{row['device']}, torch {row['machine']['torch']}."
+    return f"{grid(told, [told.values()])}\n\n{where}"
+
+
 def scale_accuracy() -> str:
     """Return how accurate mini-batches are beside the full graph."""
     found, rows = stored("scale_accuracy"), []
@@ -203,6 +220,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "gpu_targets": gpu_targets,
     "waiting": lambda: waiting.table(stored("waiting")),
     "scale": scale,
+    "scale_cuda": scale_cuda,
     "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
