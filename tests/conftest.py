@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from h3gnn.encoder.sparse import csr_tensor
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 
 torch.set_num_threads(1)  # the graphs are small, and the tests run in several processes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _layout_that_is_young() -> None:
+    """Let torch say once, before the tests that make such tensors by themselves, that CSR is young."""
+    csr_tensor(torch.tensor([0, 0]), torch.empty(0, dtype=torch.long), torch.empty(0), (1, 1))
 
 
 @pytest.fixture

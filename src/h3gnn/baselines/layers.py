@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.systems import TooLargeError
-from h3gnn.encoder.sparse import csr_tensor, row_pointers
+from h3gnn.encoder.sparse import csr_tensor, row_pointers, sum_rows
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import scaler_of
@@ -17,8 +17,6 @@ from h3gnn.graphs.scaling import scaler_of
 TWO_HOP_LIMIT = 300_000_000
 """Paths of two steps that may be walked to find the two-hop neighbourhoods."""
 
-SUM = 0
-"""What `torch.embedding_bag` calls a sum."""
 GATHERED, NARROW = 16, 64
 """With so many entries for each row and column, a product takes so many columns at a time."""
 
@@ -96,23 +94,15 @@ class _Product(torch.autograd.Function):
 def _times(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
     """Return the product of a matrix in compressed rows with a dense one.
 
-    On a CPU as weighted sums of rows that an embedding table would give, which add up the same numbers in the
-    same order as the sparse product, in a fraction of its time. Where there is much to add up, a few columns
-    at a time: rows of a narrow table are found in a cache.
+    On a CPU as sums of rows; where there is much to add up, a few columns at a time: rows of a narrow table
+    are found in a cache.
     """
     if dense.device.type != "cpu":
         return csr_tensor(crow, cols, values, (len(crow) - 1, len(dense))) @ dense
     if len(cols) < GATHERED * (len(crow) + len(dense)) or dense.shape[1] <= NARROW:
-        return _row_sums(crow, cols, values, dense)
+        return sum_rows(crow, cols, values, dense)
     parts = (part.contiguous() for part in torch.split(dense, NARROW, dim=1))
-    return torch.cat([_row_sums(crow, cols, values, part) for part in parts], dim=1)
-
-
-def _row_sums(crow: Tensor, cols: Tensor, values: Tensor, table: Tensor) -> Tensor:
-    sums: Tensor = torch.embedding_bag(
-        table, cols, crow, mode=SUM, per_sample_weights=values, include_last_offset=True
-    )[0]
-    return sums
+    return torch.cat([sum_rows(crow, cols, values, part) for part in parts], dim=1)
 
 
 class _LearnedProduct(torch.autograd.Function):

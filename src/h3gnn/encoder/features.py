@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.kernels import kernels_for
-from h3gnn.encoder.sparse import Pattern, csr_tensor, stacked, to_csr, transpose_csr
+from h3gnn.encoder.sparse import Pattern, csr_tensor, to_csr
 
 STORAGES = ("auto", "csr", "dense")
 MOST_DENSE, SPARSEST, ALIGNED = 1 << 28, 0.003, 8
@@ -78,11 +77,14 @@ class FeatureMatrix:
         if side_by_side(weight):
             wide = self._times(weight.transpose(0, 1).view(in_channels, models * width))
             return wide.view(-1, models, width).transpose(0, 1)
-        if weight.is_cuda:
-            return stacked([self._times(one) for one in weight])
-        product = weight.new_zeros(models, self.shape[0], width)
+        if models == 1:
+            return self._times(weight[0]).unsqueeze(0)
+        product = weight.new_empty(models, self.shape[0], width)
         for one, its_weight in zip(product, weight, strict=True):
-            one.addmm_(self._matrix, its_weight, beta=0)
+            if self.storage == "dense":
+                torch.mm(self._matrix, its_weight, out=one)
+            else:
+                one.copy_(self._times(its_weight))
         return product
 
     def add_transposed_product(self, weight: Tensor, gradient: Tensor) -> None:
@@ -97,18 +99,18 @@ class FeatureMatrix:
 
     def _times(self, weight: Tensor) -> Tensor:
         """Return `X @ weight` for `[in, out]`."""
-        if self.storage == "dense" or kernels_for(weight) is None:
+        if self.storage == "dense":
             return self._matrix @ weight
         return self._pattern.product(self._matrix.values(), weight.contiguous())
 
     def _add_transposed(self, total: Tensor, gradient: Tensor) -> None:
         """Add `Xᵀ @ gradient` to a total `[in, out]`."""
-        if self.storage == "csr" and kernels_for(gradient) is not None:
+        if self.storage == "csr":
             total += self._pattern.transposed_product(self._matrix.values(), gradient)
         elif gradient.dtype != total.dtype:  # a GPU adds up rounded rows in full
-            total += torch.mm(self._transposed, gradient, out_dtype=total.dtype)[: len(total)]
+            total += torch.mm(self._matrix.t(), gradient, out_dtype=total.dtype)[: len(total)]
         else:
-            total.addmm_(self._transposed, gradient)
+            total.addmm_(self._matrix.t(), gradient)
 
     @cached_property
     def rounded(self) -> FeatureMatrix:
@@ -137,11 +139,6 @@ class FeatureMatrix:
         if spare is not None and spare.shape == weight.shape and spare.dtype == weight.dtype:
             return spare
         return torch.empty_like(weight)
-
-    @cached_property
-    def _transposed(self) -> Tensor:
-        """The transpose, made where a gradient asks for it: an encoder that only looks needs none."""
-        return self._matrix.t() if self.storage == "dense" else transpose_csr(self._matrix)
 
 
 class _Project(torch.autograd.Function):

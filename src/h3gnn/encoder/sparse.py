@@ -13,6 +13,8 @@ from h3gnn.encoder.kernels import kernels_for
 
 DENSE_NODES = {"cpu": 0, "cuda": 256}
 """Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
+SUM = 0
+"""What `torch.embedding_bag` calls a sum."""
 ENTRY_COST = 16
 """A multiplication at an entry of a sparse matrix takes as long as so many in a dense one."""
 
@@ -33,6 +35,20 @@ def _hush_torch() -> None:
         )
 
 
+def sum_rows(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """Return the product of a matrix in compressed rows with `[columns, D]`, on a CPU.
+
+    An embedding table's weighted sums of rows: the same numbers in the same order as the sparse product's, in
+    a fraction of its time. Gradients are the caller's affair.
+    """
+    if not len(cols):
+        return dense.new_zeros(len(crow) - 1, dense.shape[1])
+    sums: Tensor = torch.embedding_bag(
+        dense, cols.to(crow.dtype), crow, mode=SUM, per_sample_weights=values, include_last_offset=True
+    )[0]
+    return sums
+
+
 def row_pointers(sorted_rows: Tensor, rows: int) -> Tensor:
     """Return where each row begins, `[rows + 1]`, for entries sorted by row."""
     counts = torch.bincount(sorted_rows, minlength=rows)
@@ -47,12 +63,6 @@ def to_csr(matrix: Tensor) -> Tensor:
     return csr_tensor(
         row_pointers(rows, matrix.shape[0]), cols, matrix[rows, cols], (matrix.shape[0], matrix.shape[1])
     )
-
-
-def transpose_csr(matrix: Tensor) -> Tensor:
-    """Return the transpose of a CSR matrix, as CSR."""
-    pattern = Pattern(matrix.crow_indices(), matrix.col_indices(), matrix.shape[1])
-    return pattern.transposed_matrix(matrix.values())
 
 
 class Pattern:
@@ -116,6 +126,8 @@ class Pattern:
 
     def product(self, values: Tensor, messages: Tensor) -> Tensor:
         """Return the matrix with these values times messages `[sources, channels]`."""
+        if not messages.is_cuda:
+            return sum_rows(self.crow, self.cols, values, messages)
         if (kernels := kernels_for(messages)) is None:
             return self.matrix(values) @ messages
         received: Tensor = kernels.multiply(self.crow, self.cols, values, messages, self._pieces)
@@ -123,9 +135,11 @@ class Pattern:
 
     def transposed_product(self, values: Tensor, gradient: Tensor) -> Tensor:
         """Return its transpose times something `[targets, channels]`."""
+        crow, cols, order = self._transposed
+        if not gradient.is_cuda:
+            return sum_rows(crow, cols, values[order], gradient)
         if (kernels := kernels_for(gradient)) is None:
             return self.transposed_matrix(values) @ gradient
-        crow, cols, order = self._transposed
         sent: Tensor = kernels.multiply(crow, cols, values, gradient, self._transposed_pieces, order)
         return sent
 
