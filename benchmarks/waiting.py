@@ -186,9 +186,10 @@ def _beside_words(row: dict[str, Any]) -> str:
 
 
 def _words(row: dict[str, Any]) -> str:
+    told = f"{row['seconds']:.0f} s" if row["seconds"] >= 10 else f"{row['seconds']:.2f} s"
     if "target" not in row:
-        return f"{row['seconds']:.0f} s"
-    return f"{row['seconds']:.0f} s ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
+        return told
+    return f"{told} ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
 
 
 def main() -> None:
