@@ -155,13 +155,11 @@ class Pattern:
     @cached_property
     def _pieces(self) -> Any:
         """The pieces of long rows, for the kernels that ask for them."""
-        kernels = kernels_for(self.crow.new_empty(0, dtype=torch.float32))
-        return None if kernels is None else kernels.cut_long_rows(self.crow)
+        return _pieces_of(self.crow)
 
     @cached_property
     def _transposed_pieces(self) -> Any:
-        kernels = kernels_for(self.crow.new_empty(0, dtype=torch.float32))
-        return None if kernels is None else kernels.cut_long_rows(self._transposed[0])
+        return _pieces_of(self._transposed[0])
 
     def stack(self, models: int) -> Pattern:
         """Return this pattern repeated `models` times along the diagonal; built once, then kept.
@@ -182,6 +180,13 @@ class Pattern:
             return self
         weight_of = None if self.weight_of is None else self.weight_of.to(device)
         return Pattern(self.crow.to(device), self.cols.to(device), self.sources, weight_of)
+
+
+def _pieces_of(crow: Tensor) -> Any:
+    """Return the pieces in which the kernels sum long rows; asked for where these have been found."""
+    from h3gnn.encoder.cuda.sparse import cut_long_rows
+
+    return cut_long_rows(crow)
 
 
 class _Propagate(torch.autograd.Function):

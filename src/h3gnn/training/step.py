@@ -123,10 +123,9 @@ class Step:
         hidden = part.rows_of(mask)
         weights, pairs_kept = self._seen_edges(batch, noise)
         follows = part.whole and self._follows_products(part.features)
-        last = follows or (
-            self.teacher is not None and self.teacher.live
-        )  # a live one draws after the student
-        teacher = None if last else self._teacher_view(batch, noise)  # while little else is kept
+        # while little else is kept, unless it needs the student's products or draws after it
+        last = follows or (self.teacher is not None and self.teacher.live)
+        teacher = None if last else self._teacher_view(batch, noise)
         projected = student.project(part, self._seen_columns(noise))
         by_token, donors = self._swapped(hidden, part, noise, drawers)
         products = list(projected) if follows else None

@@ -3,7 +3,7 @@
 from h3gnn.encoder.cuda.attention import mix_tokens
 from h3gnn.encoder.cuda.block import fuse
 from h3gnn.encoder.cuda.rows import activate, add_bias, mask_rows
-from h3gnn.encoder.cuda.sparse import at_places, cut_long_rows, multiply
+from h3gnn.encoder.cuda.sparse import at_places, multiply
 from h3gnn.encoder.cuda.weights import adam, follow, is_large
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "adam",
     "add_bias",
     "at_places",
-    "cut_long_rows",
     "follow",
     "fuse",
     "is_large",
