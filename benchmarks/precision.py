@@ -78,7 +78,8 @@ def keep_rows(words: str, compare: Compare, graphs: Collection[str], seeds: int,
     about = {"device": name, "versions": made_with()["versions"]}
     stored = read_json(asked.out) if asked.out.exists() else {}
     same = all(stored.get(key) == value for key, value in about.items())
-    rows = [row for row in stored.get("rows", []) if same and row["graph"] not in asked.graphs]
+    again = {Path(one).stem for one in asked.graphs}
+    rows = [row for row in stored.get("rows", []) if same and row["graph"] not in again]
     for graph in asked.graphs:
         rows.append({**compare(graph, asked.seeds, device), "origin": origin()})
         print(rows[-1], flush=True)

@@ -344,7 +344,7 @@ def machine() -> dict[str, Any]:
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "threads": os.environ.get("OMP_NUM_THREADS", "2"),
         "memory_gb": round(memory, 1),
         "machine": platform.machine(),

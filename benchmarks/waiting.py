@@ -2,7 +2,8 @@
 
 `python -m benchmarks.waiting [--device cpu|cuda] [--parts PART …] [--graph FILE] [--no-reference]` writes its
 device's rows of benchmarks/results/waiting.json, or of `--out FILE`; other parts stay as they
-are. By default all parts are measured but the last, `fits`, which takes minutes on a CPU.
+are. By default all parts are measured but the last, `fits`, which takes minutes on a CPU. `--only WORD …`
+leaves it at those commands and fits whose names contain one of the words; the others' rows stay too.
 
 k-means, silhouette, t-SNE, probe: see `libraries`; the target is to be no slower than the fastest other
 library of the same run, which `--no-reference` leaves out.
@@ -14,7 +15,7 @@ which a machine that does other work too changes less.
 large: `report` of the built-in graph grown to 50,000 nodes, after a fit of one epoch that is not counted.
 
 fits: whole default fits of Cora, PubMed (random graphs of their shapes where the files are not at hand) and a
-random graph of 30,000 nodes; on a GPU after a small fit that loads libraries and compiles kernels.
+random graph of 30,000 nodes; on a GPU after two small fits that load libraries and compile kernels.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import libraries
+from benchmarks.cpu import machine
 from benchmarks.workload import Shape, graph_of, random_graph
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
@@ -76,7 +79,11 @@ def run_command(name: str, arguments: list[str], folder: str, target: float | No
     return aimed(name, seconds, target, **{"processor seconds": worked})
 
 
-def time_commands(device: str, graph: Path | None) -> list[dict[str, Any]]:
+Wanted = Callable[[str], bool]
+"""Tells by its name whether a command or a fit is measured."""
+
+
+def time_commands(device: str, graph: Path | None, wanted: Wanted) -> list[dict[str, Any]]:
     """Return the seconds of whole commands, and those of all processors."""
     asked = {
         "fit of 1,000 nodes": ["fit", "synthetic", "--out", "run", "--device", device],
@@ -90,6 +97,7 @@ def time_commands(device: str, graph: Path | None) -> list[dict[str, Any]]:
         return [
             run_command(name, arguments, folder, targets.get(name, targets.get(name.split()[0])))
             for name, arguments in asked.items()
+            if wanted(name)
         ]
 
 
@@ -106,12 +114,15 @@ def time_large(device: str) -> list[dict[str, Any]]:
         ]
 
 
-def time_fits(device: str) -> list[dict[str, Any]]:
+def time_fits(device: str, wanted: Wanted) -> list[dict[str, Any]]:
     """Return the seconds of whole fits with the defaults, and whether each graph is the real one."""
     rows = []
-    if device == "cuda":  # libraries are loaded and kernels compiled once
-        H3GNN(device=device, epochs=12, verbose=False).fit(mixed_graph(500))
+    if device == "cuda":  # libraries are loaded and kernels compiled once, those of sparse features too
+        for small in (mixed_graph(500), random_graph(Shape(500, 2_000, 600, 0.02))):
+            H3GNN(device=device, epochs=12, verbose=False).fit(small)
     for name, targets in FITTED.items():
+        if not wanted(f"fit of {name}"):
+            continue
         graph = random_graph(LARGE_FITTED) if name.startswith("random") else graph_of(name)
         began = time.perf_counter()
         cost = H3GNN(device=device, verbose=False).fit(graph).cost_
@@ -132,6 +143,10 @@ def _is_real(name: str) -> bool:
 def measure(part: str, device: torch.device, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of one part."""
     others = not asked.no_reference
+
+    def wanted(name: str) -> bool:
+        return not asked.only or any(word in name for word in asked.only)
+
     if part == "k-means":
         return beside([libraries.compare_kmeans(*one, device, others) for one in libraries.CLUSTERED])
     if part == "silhouette":
@@ -145,8 +160,8 @@ def measure(part: str, device: torch.device, asked: argparse.Namespace) -> list[
             row |= {"target": target, "reached": row["ours"]["seconds"] <= target}
         return rows
     if part == "commands":
-        return time_commands(device.type, asked.graph)
-    return time_large(device.type) if part == "large" else time_fits(device.type)
+        return time_commands(device.type, asked.graph, wanted)
+    return time_large(device.type) if part == "large" else time_fits(device.type, wanted)
 
 
 PARTS = ["k-means", "probe", "silhouette", "t-SNE", "commands", "large", "fits"]
@@ -200,16 +215,22 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--graph", type=Path, help="a graph's file to compare methods on")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="commands and fits of such a name")
     parser.add_argument("--no-reference", action="store_true", help="leave out other libraries")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    name = f"{machine()['processor']}, {torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name() if device.type == "cuda" else name
     here: dict[str, Any] = {"device": name, "torch": torch.__version__}
     for part in asked.parts:
         here[part] = measure(part, device, asked)
         stored = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-        stored[device.type] = {**stored.get(device.type, {}), **here}
+        before = stored.get(device.type, {})
+        if asked.only and part in TIMED:
+            again = {row["what"] for row in here[part]}
+            here[part] = [row for row in before.get(part, []) if row["what"] not in again] + here[part]
+        stored[device.type] = {**before, **here}
         asked.out.write_text(json.dumps(stored, indent=1) + "\n")  # each part as soon as it is there
     print(json.dumps(here, indent=1))
 

@@ -35,7 +35,7 @@ def _weights(q, k, key_there, root):  # type: ignore[no-untyped-def]
     return raised / tl.sum(raised, axis=2)[:, :, None]
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "nodes"])  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
     qkv, bias, kept, scale, heard, rows, nodes, root,
     count: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,
@@ -71,7 +71,7 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(heard + to, out.to(heard.dtype.element_ty), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "nodes"])  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
     qkv, bias, kept, scale, of_heard, of_qkv, rows, nodes, root,
     count: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,

@@ -30,7 +30,7 @@ def _normalised(x, there, channels):  # type: ignore[no-untyped-def]
     return centred * scale[:, None], scale
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _norm_forward(  # type: ignore[no-untyped-def]
     residual, branch, bias, weight, shift, out, rows, channels,
     padded: tl.constexpr, block: tl.constexpr, inside: tl.constexpr,
@@ -55,7 +55,7 @@ def _norm_forward(  # type: ignore[no-untyped-def]
     tl.store(out + place, y.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "turns"])  # type: ignore[untyped-decorator]
 def _norm_backward(  # type: ignore[no-untyped-def]
     residual, branch, bias, weight, of_out, of_branch, sums, rows, channels, turns,
     padded: tl.constexpr, block: tl.constexpr, inside: tl.constexpr,
@@ -102,7 +102,7 @@ def _slope(x, relu: tl.constexpr):  # type: ignore[no-untyped-def]
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _activation_forward(  # type: ignore[no-untyped-def]
     x, bias, out, rows, channels, model_stride, row_stride,
     block: tl.constexpr, width: tl.constexpr, relu: tl.constexpr,
@@ -120,7 +120,7 @@ def _activation_forward(  # type: ignore[no-untyped-def]
     tl.store(out + place, value.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "turns"])  # type: ignore[untyped-decorator]
 def _activation_backward(  # type: ignore[no-untyped-def]
     x, bias, of_out, of_x, sums, rows, channels, turns, model_stride, row_stride,
     block: tl.constexpr, width: tl.constexpr, relu: tl.constexpr,
@@ -143,7 +143,7 @@ def _activation_backward(  # type: ignore[no-untyped-def]
     tl.store(sums + (model * programs + first) * channels + column, tl.sum(total, axis=0), mask=real)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "turns"])  # type: ignore[untyped-decorator]
 def _column_sums(  # type: ignore[no-untyped-def]
     x, sums, rows, channels, turns, model_stride, row_stride, block: tl.constexpr, width: tl.constexpr
 ):
@@ -161,7 +161,7 @@ def _column_sums(  # type: ignore[no-untyped-def]
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["programs"])  # type: ignore[untyped-decorator]
 def _fold(  # type: ignore[no-untyped-def]
     sums, out, programs, columns, block: tl.constexpr, width: tl.constexpr
 ):
@@ -176,7 +176,7 @@ def _fold(  # type: ignore[no-untyped-def]
     tl.store(out + model * columns + column, tl.sum(total, axis=0), mask=column < columns)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def _mask_forward(  # type: ignore[no-untyped-def]
     rows_of, token, mask, out, rows, channels, model_stride, row_stride, token_stride,
     block: tl.constexpr, width: tl.constexpr,
@@ -194,7 +194,7 @@ def _mask_forward(  # type: ignore[no-untyped-def]
     tl.store(out + place, tl.where(hidden[:, None], instead[None, :], shown), mask=there)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "turns"])  # type: ignore[untyped-decorator]
 def _mask_backward(  # type: ignore[no-untyped-def]
     of_out, mask, of_rows, sums, rows, channels, turns, of_model, of_row, model_stride, row_stride,
     block: tl.constexpr, width: tl.constexpr,
@@ -228,8 +228,7 @@ def _folded(sums: Tensor) -> Tensor:
     """Return the sums of all programs, `[models, programs, columns]` to `[models, columns]`."""
     models, programs, columns = sums.shape
     out = torch.empty(models, columns, dtype=sums.dtype, device=sums.device)
-    block = min(256, triton.next_power_of_2(programs))
-    _fold[triton.cdiv(columns, 16), models](sums, out, programs, columns, block=block, width=16)
+    _fold[triton.cdiv(columns, 16), models](sums, out, programs, columns, block=256, width=16)
     return out
 
 

@@ -71,7 +71,7 @@ def _sum_rows(  # type: ignore[no-untyped-def]
     tl.store(to, total.to(out.dtype.element_ty), mask=real)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
 def _at_places(  # type: ignore[no-untyped-def]
     rows, cols, left, right, out, entries, channels, width: tl.constexpr, block: tl.constexpr
 ):
