@@ -47,7 +47,7 @@ from h3gnn.inputs import (
     take_columns,
 )
 from h3gnn.intake import Intake, match_anywhere, rows_of, steps_of
-from h3gnn.memory import check_room
+from h3gnn.memory import check_room, keeping_freed
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -595,12 +595,18 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             asked = torch.as_tensor(np.asarray(nodes, dtype=np.int64))
             graph, edge_weights, kept = self._part(self.support_, asked)
             chosen = torch.searchsorted(kept, asked)
-        tokens = torch.cat(list(LayerwiseEncoder(encoder, graph, edge_weights).tokens()), dim=1)
-        with torch.no_grad():
-            weights = encoder.attention(tokens if chosen is None else tokens[:, chosen])
-        if weights is None:
-            raise InputError('fusion="mlp" has no attention to show')
-        listened: npt.NDArray[np.float32] = weights.mean(dim=4).cpu().numpy()
+        parts = LayerwiseEncoder(encoder, graph, edge_weights).tokens()
+        if chosen is not None:
+            parts = iter([torch.cat(list(parts), dim=1)[:, chosen]])
+
+        def over_heads(tokens: Tensor) -> Tensor:
+            weights = encoder.attention(tokens)
+            if weights is None:
+                raise InputError('fusion="mlp" has no attention to show')
+            return weights.mean(dim=4).cpu()
+
+        with torch.no_grad(), keeping_freed():
+            listened: npt.NDArray[np.float32] = torch.cat(list(map(over_heads, parts)), dim=1).numpy()
         return listened
 
     def save(self, folder: str | Path) -> None:
@@ -781,7 +787,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
         """Return the students' embeddings as they leave the encoder, `[models, nodes, D]`."""
         encoder = self.encoder_.to(pick_device(self.device))
-        return embed_models(encoder, graph, edge_weights, with_tokens=self.tokens)
+        with keeping_freed():
+            return embed_models(encoder, graph, edge_weights, with_tokens=self.tokens)
 
     def _is_committee(self) -> bool:
         """Whether models with different objectives stand side by side: then their columns have one scale."""

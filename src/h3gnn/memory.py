@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 
 from h3gnn.errors import InputError
 
@@ -67,24 +68,36 @@ def hold_buffers() -> None:
         list(pool.map(multiply, range(cores)))
 
 
+_turn = Lock()
+_keepers: list[None] = []
+"""One entry for each block of code that is inside of `keeping_freed`, in any thread."""
+
+
 @contextmanager
 def keeping_freed() -> Iterator[None]:
     """Let this process keep what it frees meanwhile, where it runs on glibc and nobody has set its malloc.
 
     Else large tensors come from the system and go back there every time, and each of their pages is zeroed
     anew when it is first written, which takes longer than most of what is done with them. Blocks over 1 GB
-    still go back; afterwards all does, and malloc is as it makes itself once large blocks have been freed.
+    still go back; after the last such block of code all does, and malloc is as it makes itself once large
+    blocks have been freed.
     """
     libc = _glibc()
     if libc is None:
         yield
         return
-    _set_malloc(libc, mapped_from=2**30, trimmed_from=2**31 - 1)
+    with _turn:
+        _keepers.append(None)
+        if len(_keepers) == 1:
+            _set_malloc(libc, mapped_from=2**30, trimmed_from=2**31 - 1)
     try:
         yield
     finally:
-        _set_malloc(libc, mapped_from=2**25, trimmed_from=2**26)
-        libc.malloc_trim(0)
+        with _turn:
+            _keepers.pop()
+            if not _keepers:
+                _set_malloc(libc, mapped_from=2**25, trimmed_from=2**26)
+                libc.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
-from h3gnn.memory import free_memory, hold_buffers
+from h3gnn.memory import free_memory, hold_buffers, keeping_freed
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -108,14 +108,15 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
     """Return a command that begins with room for its libraries, and tells typer which signal ended it.
 
-    For typer, every `KeyboardInterrupt` is Ctrl-C.
+    For typer, every `KeyboardInterrupt` is Ctrl-C. A command has the process to itself and keeps its memory.
     """
 
     @wraps(function)
     def command(*given: Any, **named: Any) -> None:
         hold_buffers()
         try:
-            function(*given, **named)
+            with keeping_freed():
+                function(*given, **named)
         except TrainingStopped as stop:
             raise SystemExit(code_of_signal(stop)) from stop
 
