@@ -97,6 +97,7 @@ def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
 
     from h3gnn.cli.output import write_result
     from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.memory import keeping_freed
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     graph: Any = open_mapped(folder)
@@ -109,7 +110,8 @@ def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
     model.fit(graph)
     trained, trained_busy = time.perf_counter() - start, time.process_time() - busy
     start, busy = time.perf_counter(), time.process_time()
-    write_result(folder / "embeddings.parquet", model, graph)
+    with keeping_freed():  # as every command
+        write_result(folder / "embeddings.parquet", model, graph)
     written, written_busy = time.perf_counter() - start, time.process_time() - busy
     return {
         "support_s": prepared,

@@ -24,7 +24,15 @@ from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
-from h3gnn.encoder.encode import Allocate, GraphRows, LayerwiseEncoder, carry_weights, embed_models, joined
+from h3gnn.encoder.encode import (
+    Allocate,
+    GraphRows,
+    LayerwiseEncoder,
+    carry_weights,
+    embed_models,
+    fused_together,
+    joined,
+)
 from h3gnn.encoder.readout import Columns, Smoother, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
@@ -606,7 +614,8 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return weights.mean(dim=4).cpu()
 
         with torch.no_grad(), keeping_freed():
-            listened: npt.NDArray[np.float32] = torch.cat(list(map(over_heads, parts)), dim=1).numpy()
+            each = [over_heads(piece) for tokens in parts for piece in fused_together(tokens)]
+            listened: npt.NDArray[np.float32] = torch.cat(each, dim=1).numpy()
         return listened
 
     def save(self, folder: str | Path) -> None:

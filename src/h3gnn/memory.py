@@ -68,6 +68,9 @@ def hold_buffers() -> None:
         list(pool.map(multiply, range(cores)))
 
 
+NEVER = -1
+"""What malloc takes for a size that is not reached."""
+
 _turn = Lock()
 _keepers: list[None] = []
 """One entry for each block of code that is inside of `keeping_freed`, in any thread."""
@@ -89,7 +92,7 @@ def keeping_freed() -> Iterator[None]:
     with _turn:
         _keepers.append(None)
         if len(_keepers) == 1:
-            _set_malloc(libc, mapped_from=2**30, trimmed_from=2**31 - 1)
+            _set_malloc(libc, mapped_from=2**30, trimmed_from=NEVER)
     try:
         yield
     finally:
@@ -110,8 +113,12 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _set_malloc(libc: ctypes.CDLL, *, mapped_from: int, trimmed_from: int) -> None:
-    """Say from which size a block is mapped by itself, and how much free memory at the top is given back."""
-    trim_threshold, map_threshold = -1, -3  # as malloc.h numbers them
+    """Say from which size a block is mapped by itself, and how much free memory at the top is given back.
+
+    Threads that come later share one heap: one of their own would map large blocks after all.
+    """
+    trim_threshold, map_threshold, heaps = -1, -3, -8  # as malloc.h numbers them
+    libc.mallopt(heaps, 1)
     libc.mallopt(map_threshold, mapped_from)
     libc.mallopt(trim_threshold, trimmed_from)
 

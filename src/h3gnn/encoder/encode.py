@@ -128,8 +128,7 @@ class LayerwiseEncoder:
         rough, encoder.fuse_in_bfloat16 = encoder.fuse_in_bfloat16, False
         try:
             for tokens in self.tokens():
-                pieces = torch.split(tokens, FUSED_AT_A_TIME[tokens.device.type], dim=1)
-                fused = torch.cat([encoder.fuse(piece) for piece in pieces], dim=1)
+                fused = torch.cat([encoder.fuse(piece) for piece in fused_together(tokens)], dim=1)
                 yield torch.cat([fused, tokens.flatten(2)], dim=2) if with_tokens else fused
         finally:
             encoder.fuse_in_bfloat16 = rough
@@ -204,6 +203,11 @@ class LayerwiseEncoder:
             return edges.strength(edges.logit.detach()[:, first:last].to(factor.device)) * factor
         start = self.support.start if entries is None else self.support.starts(entries)
         return (start * factor).expand(self.encoder.models, -1)
+
+
+def fused_together(tokens: Tensor) -> tuple[Tensor, ...]:
+    """Return tokens `[models, nodes, S, channels]` in pieces of as many nodes as are fused at a time."""
+    return torch.split(tokens, FUSED_AT_A_TIME[tokens.device.type], dim=1)
 
 
 def embed_models(

@@ -14,7 +14,7 @@ LANDMARKS = 4_000
 """Up to so many nodes t-SNE places all; of more it places so many, and the rest go beside these."""
 
 FEW = 1_500
-"""Maps of so few nodes have settled after half of t-SNE's usual steps."""
+"""Maps of so few nodes have settled after half of t-SNE's usual steps; those of more after three quarters."""
 
 BESIDE = 8
 """How many landmarks decide where another node goes."""
@@ -49,24 +49,31 @@ def place(
         landmarks: how many nodes t-SNE places itself.
     """
     check_map(method)
-    rows = _principal(embedding, seed)
+    chosen = None
+    if method == "tsne" and len(embedding) > landmarks:
+        chosen = np.unique(np.linspace(0, len(embedding) - 1, landmarks).round().astype(np.int64))
+    rows = _principal(embedding, seed, chosen)
     if method == "pca" or len(rows) < 4:
         return _into_square(_plane(rows))
     if method == "umap":
         return _into_square(_umap(rows, seed))
-    if len(rows) <= landmarks:
+    if chosen is None:
         return _into_square(_tsne(rows, seed))
-    chosen = np.unique(np.linspace(0, len(rows) - 1, landmarks).round().astype(np.int64))
     return _into_square(_go_beside(rows, chosen, _tsne(rows[chosen], seed), seed))
 
 
-def _principal(embedding: npt.NDArray[np.floating], seed: int) -> npt.NDArray[np.float32]:
+def _principal(
+    embedding: npt.NDArray[np.floating], seed: int, chosen: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.float32]:
+    """Return all nodes in the principal directions of the chosen ones, or of all."""
     from sklearn.decomposition import PCA
 
-    nodes, width = embedding.shape
-    if nodes < 2 or not np.ptp(embedding, axis=0).any():
-        return np.zeros((nodes, 2), dtype=np.float32)
-    reduced = PCA(min(DIRECTIONS, nodes, width), random_state=seed).fit_transform(embedding)
+    some = embedding if chosen is None else embedding[chosen]
+    nodes, width = some.shape
+    if nodes < 2 or not np.ptp(some, axis=0).any():
+        return np.zeros((len(embedding), 2), dtype=np.float32)
+    search = PCA(min(DIRECTIONS, nodes, width), random_state=seed)
+    reduced = search.fit_transform(embedding) if chosen is None else search.fit(some).transform(embedding)
     return np.asarray(reduced, dtype=np.float32)
 
 
@@ -79,7 +86,7 @@ def _tsne(rows: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
 
     perplexity = min(30.0, max(1.0, (len(rows) - 1) / 3))
     start = "pca" if rows.shape[1] >= 2 and np.ptp(rows[:, 0]) > 0 else "random"
-    steps = 500 if len(rows) <= FEW else 1000
+    steps = 500 if len(rows) <= FEW else 750
     search = TSNE(perplexity=perplexity, init=start, max_iter=steps, random_state=seed)
     places: npt.NDArray[np.float32] = search.fit_transform(rows)
     return places

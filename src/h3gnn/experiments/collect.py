@@ -27,7 +27,7 @@ from h3gnn.experiments.members import (
 from h3gnn.experiments.others import beside
 from h3gnn.experiments.scoring import (
     Splits,
-    as_compared,
+    all_as_compared,
     find_clusters,
     score_with_labels,
     score_without_labels,
@@ -111,8 +111,7 @@ def collect_findings(
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
     told("principal directions", 0.0)
-    compared_rows = {name: as_compared(rows) for name, rows in embeddings.items()}
-    members = {name: as_compared(rows) for name, rows in member_columns(model).items()}
+    compared_rows, members = all_as_compared(embeddings), all_as_compared(member_columns(model))
     scores, categories = _judge(compared_rows, members, graph, measures, told)
     categories, measures = (
         (*categories, *own.categories),

@@ -39,7 +39,7 @@ DIRECTIONS, DIRECTED_BY = 512, 2_000
 """Then the first so many principal directions are looked at, those of so many evenly spaced nodes."""
 
 FEW_SPLITS, TRAINED_ON = 3, 5_000
-"""Then no more than the first so many splits are scored, each with so many training nodes at most."""
+"""Then no more than the first so many splits are scored, with so many training and validation nodes each."""
 
 CLUSTERED = 10_000
 """Then so many evenly spaced nodes are clustered to be scored; the clusters that are shown are of all."""
@@ -64,7 +64,7 @@ class Splits(NamedTuple):
         if graph.num_nodes <= MANY:
             return cls(graph.labels, *masks)
         train, val, test = (mask[:, :FEW_SPLITS] for mask in masks)
-        return cls(graph.labels, _some_of(train, TRAINED_ON), val, test)
+        return cls(graph.labels, *(_some_of(mask, TRAINED_ON) for mask in (train, val)), test)
 
     @property
     def tested(self) -> npt.NDArray[np.bool_]:
@@ -92,6 +92,13 @@ def as_compared(rows: Floats) -> Floats:
         directions = some.mT @ span_of(some @ some.mT)[:, -DIRECTIONS:]
     turned: npt.NDArray[np.float32] = (torch.from_numpy(rows) @ directions.float()).numpy()
     return turned
+
+
+def all_as_compared(embeddings: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return every representation `as_compared`, several at a time."""
+    nodes = max((len(rows) for rows in embeddings.values()), default=0)
+    found = each_apart(as_compared, embeddings.values(), _at_once(nodes))
+    return dict(zip(embeddings, found, strict=True))
 
 
 def _spaced(nodes: int, most: int) -> npt.NDArray[np.int64]:
@@ -298,7 +305,7 @@ def _compared(nodes: int) -> str:
         return ""
     return (
         f" For its size this graph was scored in its first {FEW_SPLITS} splits at most, with {TRAINED_ON:,} "
-        f"training nodes at most, by one start of k-means on {CLUSTERED:,} evenly spaced nodes, and "
-        f"representations with more than {DIRECTIONS} columns in so many principal directions; "
+        f"training and validation nodes each at most, by one start of k-means on {CLUSTERED:,} evenly spaced "
+        f"nodes, and representations with more than {DIRECTIONS} columns in so many principal directions; "
         "`h3gnn evaluate` leaves nothing out."
     )
