@@ -166,6 +166,21 @@ def scale_cuda() -> str:
     return f"{grid(told, [told.values()])}\n\n{where}"
 
 
+def scale_commands() -> str:
+    """Return what the commands take for a graph in Parquet, from tables to embeddings."""
+    found = stored("scale_commands")
+    rows = [
+        [f"`{name}`", _time(one["seconds"]), _gigabytes(one["own_mb"]), _gigabytes(one["peak_mb"])]
+        for name, one in ((name, found[name]) for name in ("prepare", "fit", "embed"))
+    ]
+    where = (
+        f"{found['nodes']:,} nodes, {found['edges']:,} edges, {found['epochs']} epoch; "
+        f"{found['machine']['cores']} cores, {found['machine']['memory_gb']} GB, "
+        f"torch {found['machine']['torch']}."
+    )
+    return f"{grid(['', 'time', 'own memory', 'with mapped pages'], rows)}\n\n{where}"
+
+
 def scale_accuracy() -> str:
     """Return how accurate mini-batches are beside the full graph."""
     found, rows = stored("scale_accuracy"), []
@@ -221,6 +236,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "waiting": lambda: waiting.table(stored("waiting")),
     "scale": scale,
     "scale_cuda": scale_cuda,
+    "scale_commands": scale_commands,
     "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),

@@ -117,8 +117,8 @@ def time_large(device: str) -> list[dict[str, Any]]:
 def time_fits(device: str, wanted: Wanted) -> list[dict[str, Any]]:
     """Return the seconds of whole fits with the defaults, and whether each graph is the real one."""
     rows = []
-    if device == "cuda":  # libraries are loaded and kernels compiled once, those of sparse features too
-        for small in (mixed_graph(500), random_graph(Shape(500, 2_000, 600, 0.02))):
+    if device == "cuda":  # libraries are loaded and kernels compiled once, those of long rows too
+        for small in (mixed_graph(500), random_graph(Shape(4_000, 320_000, 600, 0.05))):
             H3GNN(device=device, epochs=12, verbose=False).fit(small)
     for name, targets in FITTED.items():
         if not wanted(f"fit of {name}"):
@@ -194,10 +194,14 @@ def _called(part: str, row: dict[str, Any]) -> str:
 
 def _beside_words(row: dict[str, Any]) -> str:
     timed = {name: one["seconds"] for name, one in row.items() if isinstance(one, dict)}
-    first = f"{timed.pop('ours'):.2g} s"
+    first = _seconds(timed.pop("ours"))
     if row["columns"] == PROBED and "splits" in row:
         first += f" ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
-    return "; ".join([first, *(f"{name} {seconds:.2g} s" for name, seconds in timed.items())])
+    return "; ".join([first, *(f"{name} {_seconds(seconds)}" for name, seconds in timed.items())])
+
+
+def _seconds(taken: float) -> str:
+    return f"{taken:.0f} s" if taken >= 10 else f"{taken:.2g} s"
 
 
 def _words(row: dict[str, Any]) -> str:
