@@ -64,7 +64,7 @@ class Splits(NamedTuple):
         if graph.num_nodes <= MANY:
             return cls(graph.labels, *masks)
         train, val, test = (mask[:, :FEW_SPLITS] for mask in masks)
-        return cls(graph.labels, *(_some_of(mask, TRAINED_ON) for mask in (train, val)), test)
+        return cls(graph.labels, _some_of(train, TRAINED_ON), _some_of(val, TRAINED_ON), test)
 
     @property
     def tested(self) -> npt.NDArray[np.bool_]:
