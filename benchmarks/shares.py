@@ -15,7 +15,7 @@ from h3gnn.memory import keeping_freed
 RESULTS = Path(__file__).parent / "results" / "profile.json"
 KINDS = {
     "products": ("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"),
-    "sparse products": ("sparse_sampled_addmm",),
+    "sparse products": ("sparse_sampled_addmm", "_embedding_bag", "_embedding_bag_forward_only"),
     "attention": ("_softmax", "_softmax_backward_data"),
     "GELU": ("gelu", "gelu_backward"),
     "norms": ("native_layer_norm", "native_layer_norm_backward", "addcmul"),
