@@ -206,9 +206,9 @@ def _seconds(taken: float) -> str:
 
 def _words(row: dict[str, Any]) -> str:
     told = f"{row['seconds']:.0f} s" if row["seconds"] >= 10 else f"{row['seconds']:.2f} s"
-    if "target" not in row:
-        return told
-    return f"{told} ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
+    if "target" in row:
+        told += f" ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
+    return f"{told}; {row['where']}" if "where" in row else told  # of another machine than the column's
 
 
 def main() -> None:
