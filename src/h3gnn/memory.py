@@ -68,8 +68,8 @@ def hold_buffers() -> None:
         list(pool.map(multiply, range(cores)))
 
 
-NEVER = -1
-"""What malloc takes for a size that is not reached."""
+NEVER, AS_MANY_AS_IT_LIKES = -1, 0
+"""What malloc takes for a size that is not reached, and for a number of heaps that nobody bounds."""
 
 _turn = Lock()
 _keepers: list[None] = []
@@ -92,14 +92,14 @@ def keeping_freed() -> Iterator[None]:
     with _turn:
         _keepers.append(None)
         if len(_keepers) == 1:
-            _set_malloc(libc, mapped_from=2**30, trimmed_from=NEVER)
+            _set_malloc(libc, mapped_from=2**30, trimmed_from=NEVER, heaps=1)
     try:
         yield
     finally:
         with _turn:
             _keepers.pop()
             if not _keepers:
-                _set_malloc(libc, mapped_from=2**25, trimmed_from=2**26)
+                _set_malloc(libc, mapped_from=2**25, trimmed_from=2**26, heaps=AS_MANY_AS_IT_LIKES)
                 libc.malloc_trim(0)
 
 
@@ -112,13 +112,13 @@ def _glibc() -> ctypes.CDLL | None:
     return libc if hasattr(libc, "gnu_get_libc_version") else None
 
 
-def _set_malloc(libc: ctypes.CDLL, *, mapped_from: int, trimmed_from: int) -> None:
+def _set_malloc(libc: ctypes.CDLL, *, mapped_from: int, trimmed_from: int, heaps: int) -> None:
     """Say from which size a block is mapped by itself, and how much free memory at the top is given back.
 
-    Threads that come later share one heap: one of their own would map large blocks after all.
+    And how many heaps threads that begin have at the most: one of their own maps large blocks in any case.
     """
-    trim_threshold, map_threshold, heaps = -1, -3, -8  # as malloc.h numbers them
-    libc.mallopt(heaps, 1)
+    trim_threshold, map_threshold, most_heaps = -1, -3, -8  # as malloc.h numbers them
+    libc.mallopt(most_heaps, heaps)
     libc.mallopt(map_threshold, mapped_from)
     libc.mallopt(trim_threshold, trimmed_from)
 
