@@ -207,10 +207,10 @@ def test_collapse_is_named(small_mixed: Graph) -> None:
     ("setting", "message"),
     [
         ({"channels": 10, "heads": 4}, "channels \\(10\\) must be a multiple of heads"),
-        ({"mask_ratio": 1.0}, "mask_ratio must lie in \\[0, 1\\)"),
-        ({"momentum": -0.1}, "momentum must lie in"),
+        ({"mask_ratio": 1.0}, "mask_ratio must be in \\[0, 1\\)"),
+        ({"momentum": -0.1}, "momentum must be in"),
         ({"mask": "hard"}, "mask must be one of 'random', 'difficulty', 'probability'"),
-        ({"hops": 0}, "hops must be a whole number of at least 1"),
+        ({"hops": 0}, "hops must be an integer of at least 1"),
         ({"epochs": 2.5}, "epochs must be a whole number"),
         ({"edge_start": "constant"}, "edge_start must be 'normalized' or a number"),
         ({"device": "abacus"}, "not known to torch"),

@@ -28,7 +28,7 @@ from h3gnn.settings import STORED
 ODD: dict[str, tuple[Kind, Any, str]] = {
     "type": (Record({"a": Whole()}), {"a": "1"}, "f.json is damaged: a must be a whole number"),
     "truth is no number": (Record({"a": Whole()}), {"a": True}, "a must be a whole number"),
-    "sign": (Record({"a": Whole(1)}), {"a": -1}, "a must be a whole number of at least 1, not -1"),
+    "sign": (Record({"a": Whole(1)}), {"a": -1}, "a must be an integer of at least 1, not -1"),
     "size": (
         Record({"a": Whole(0, 9)}),
         {"a": 10**400},
@@ -43,7 +43,7 @@ ODD: dict[str, tuple[Kind, Any, str]] = {
     "ragged": (Record({"a": Grid(Whole())}), {"a": [[1, 2], [3]]}, r"a\[1\] must have 2 value\(s\), not 1"),
     "half a character": (Named(Text()), {"a": "\ud800"}, "a must be a text of whole characters"),
     "depth": (Record({"a": Plain()}), {"a": json.loads("[" * 60 + "]" * 60)}, "is nested too deeply"),
-    "setting": (STORED, {"channels": -1}, "channels must be a whole number of at least 1, not -1"),
+    "setting": (STORED, {"channels": -1}, "channels must be an integer of at least 1, not -1"),
     "unknown setting": (STORED, {"no_such": 1}, "no_such is not a field"),
     "long": (Record({"a": Whole()}), {"a": "x" * 10**6}, "a must be a whole number .*…"),
     "not null": (Record({"a": Maybe(Whole())}), {"a": []}, "a must be a whole number"),

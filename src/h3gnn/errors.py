@@ -1,4 +1,4 @@
-"""The errors that speak to the person (what was wrong, where, what to do), and checks of a single value."""
+"""Exceptions with messages and codes for the user, and checks of single argument values."""
 
 from __future__ import annotations
 
@@ -16,23 +16,45 @@ STOPPING = tuple(
 
 
 class InputError(ValueError):
-    """Something that the user gave cannot be used; the message is one sentence that names the place."""
+    """Invalid user input. The message says what is wrong, where, and what to do.
+
+    Attributes:
+        code: stable identifier of the problem, such as "edge-weight-not-positive", for programs and tests.
+    """
+
+    default_code = "input"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the code when the error travels between processes."""
+        return type(self), self.args, {"code": self.code}
 
 
 class GraphError(InputError):
-    """The nodes, edges, features or labels do not make a graph."""
+    """Nodes, edges, features or labels do not form a valid graph."""
+
+    default_code = "graph"
 
 
 class ModelFolderError(InputError):
     """A saved model is missing, damaged, or was not written by h3gnn."""
 
+    default_code = "model-folder"
+
 
 class LossError(InputError):
-    """The loss is no longer a finite number, so that going on would train nothing."""
+    """The loss is no longer finite."""
+
+    default_code = "loss-not-finite"
 
 
 class CheckpointError(InputError):
     """A checkpoint is missing, damaged, or was not written by this version of h3gnn."""
+
+    default_code = "checkpoint"
 
 
 class RankLostError(RuntimeError):
@@ -50,9 +72,9 @@ class TrainingStopped(KeyboardInterrupt):
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return a whole number that is at least `least`, and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise InputError(f"{name} must be an integer of at least {least}, not {value!r}", code="value-invalid")
     if most is not None and int(value) > most:
-        raise InputError(f"{name} must be at most {most:,}, not {value:,}")
+        raise InputError(f"{name} must be at most {most:,}, not {value:,}", code="value-invalid")
     return int(value)
 
 
@@ -60,14 +82,18 @@ def check_number(name: str, value: Any, least: float, below: float, *, closed: b
     """Return a number in [least, below), or [least, below] when `closed`."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not least <= number <= below or (number == below and not closed):
-        raise InputError(f"{name} must lie in [{least:g}, {below:g}{']' if closed else ')'}, not {value!r}")
+        bound = "]" if closed else ")"
+        raise InputError(
+            f"{name} must be in [{least:g}, {below:g}{bound}, not {value!r}", code="value-invalid"
+        )
     return number
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
     """Return one of the choices."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        names = ", ".join(map(repr, choices))
+        raise InputError(f"{name} must be one of {names}, not {value!r}", code="value-invalid")
     return value
 
 

@@ -148,8 +148,8 @@ def test_rare_and_tiny_classes_are_spoken_of() -> None:
         (Rule("heavy"), 2, "class_weight must be one of"),
         (Rule(threshold=0.5), 3, "parts two classes, and here are 3"),
         (Rule("balanced", 0.5), 2, "give one of them"),
-        (Rule(threshold=1.5), 2, "threshold must lie in"),
-        (Rule(cannot_tell_below=-1), 2, "cannot_tell_below must lie in"),
+        (Rule(threshold=1.5), 2, "threshold must be in"),
+        (Rule(cannot_tell_below=-1), 2, "cannot_tell_below must be in"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(rule: Rule, classes: int, words: str) -> None:

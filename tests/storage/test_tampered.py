@@ -35,9 +35,9 @@ FIELDS: dict[str, tuple[str, Any, str]] = {
     "channels": (
         "params",
         {"channels": -1},
-        r"params\.channels must be a whole number of at least 1, not -1",
+        r"params\.channels must be an integer of at least 1, not -1",
     ),
-    "heads": ("params", {"heads": 0}, r"params\.heads must be a whole number of at least 1, not 0"),
+    "heads": ("params", {"heads": 0}, r"params\.heads must be an integer of at least 1, not 0"),
     "hops": ("params", {"hops": 99}, r"params\.hops is 99, but the weights are of fewer"),
     "many hops": ("params", {"hops": 10**12}, r"params\.hops must be at most 100, not 1,000,000,000,000"),
     "models": ("params", {"n_models": 9999}, r"params\.n_models is 9999, but the weights are of 2"),

@@ -325,7 +325,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ("options", "words"),
     [
         ({"every": 0}, "every must be a whole number"),
-        ({"minutes": -1.0}, "minutes must lie in"),
+        ({"minutes": -1.0}, "minutes must be in"),
         ({"keep": 0}, "keep must be"),
     ],
 )
