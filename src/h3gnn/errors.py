@@ -72,7 +72,9 @@ class TrainingStopped(KeyboardInterrupt):
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return a whole number that is at least `least`, and at most `most`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, not {value!r}", code="value-invalid")
+        raise InputError(
+            f"{name} must be an integer of at least {least}, not {value!r}", code="value-invalid"
+        )
     if most is not None and int(value) > most:
         raise InputError(f"{name} must be at most {most:,}, not {value:,}", code="value-invalid")
     return int(value)
