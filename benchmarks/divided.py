@@ -69,7 +69,7 @@ def take_steps(folder: Path, kind: str, steps: int) -> dict[str, Any]:
     import torch
 
     from h3gnn.estimator import H3GNN
-    from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.ondisk.mapped import open_mapped
     from h3gnn.training.distributed import ProcessGroup, together
     from h3gnn.training.edges import SparseEdges
     from h3gnn.training.models import Training, stack_step

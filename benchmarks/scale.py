@@ -44,9 +44,9 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
     """Write a random graph as `h3gnn prepare` would, a block at a time."""
     import torch
 
-    from h3gnn.graphs.buckets import EdgeBuckets
-    from h3gnn.graphs.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
     from h3gnn.graphs.scaling import MomentSums
+    from h3gnn.ondisk.csr import EdgeBuckets
+    from h3gnn.ondisk.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
 
     random, sums = np.random.default_rng(seed), MomentSums(FEATURES)
     folder.mkdir()
@@ -96,8 +96,8 @@ def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
     import torch
 
     from h3gnn.cli.output import write_result
-    from h3gnn.graphs.mapped import open_mapped
     from h3gnn.memory import keeping_freed
+    from h3gnn.ondisk.mapped import open_mapped
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     graph: Any = open_mapped(folder)
@@ -128,7 +128,7 @@ def run_device(folder: Path, device: str, batch_size: int) -> dict[str, Any]:
     import torch
 
     from h3gnn.cli.output import write_result
-    from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.ondisk.mapped import open_mapped
     from h3gnn.training.distributed import Ranks
     from h3gnn.training.resources import peak_megabytes
 
@@ -191,7 +191,7 @@ def run_plain(folder: Path) -> dict[str, float]:
 
     from benchmarks.reference import ReferenceEncoder, ReferenceTrainer, random_mask
     from h3gnn.encoder import build_support
-    from h3gnn.graphs.mapped import open_mapped
+    from h3gnn.ondisk.mapped import open_mapped
 
     graph = open_mapped(folder)
     targets = np.repeat(np.arange(graph.num_nodes), np.diff(graph.rows.crow))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from h3gnn.graphs.buckets import whole_folder
 from h3gnn.leftovers import make_part, remove_left
+from h3gnn.ondisk.csr import whole_folder
 from h3gnn.storage.files import write_atomically
 from tests.program import run
 
@@ -78,7 +78,7 @@ def test_the_next_writer_of_the_same_name_cleans_up(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from h3gnn.graphs import prepare
+from h3gnn.ondisk import prepare
 def dying(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 prepare._write_edges = dying

@@ -130,12 +130,12 @@ def test_what_is_freed_meanwhile_is_used_again_and_goes_back_afterwards() -> Non
 STARVED = """
 import resource, sys
 from pathlib import Path
-import h3gnn.graphs.prepare, pandas, pyarrow.csv, pyarrow.parquet
+import h3gnn.ondisk.prepare, pandas, pyarrow.csv, pyarrow.parquet
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 2**20,) * 2)
 from h3gnn.errors import InputError
 try:
-    h3gnn.graphs.prepare.prepare_graph(*sys.argv[2:])
+    h3gnn.ondisk.prepare.prepare_graph(*sys.argv[2:])
 except InputError as error:
     print(error)
     sys.exit(2)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from h3gnn.graphs.files import read_graph
     from h3gnn.graphs.formats import read_graph_file
     from h3gnn.graphs.graph import Graph, with_splits
-    from h3gnn.graphs.mapped import MappedGraph, open_mapped
     from h3gnn.graphs.plan import TablePlan
-    from h3gnn.graphs.prepare import prepare_graph
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.graphs.profile import profile as profile_graph
     from h3gnn.graphs.synthetic import mixed_graph
+    from h3gnn.ondisk.mapped import MappedGraph, open_mapped
+    from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import preset, preset_names
     from h3gnn.storage.checkpoints import Checkpoints
     from h3gnn.training.checkpoints import CheckpointWarning

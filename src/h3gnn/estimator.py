@@ -39,7 +39,6 @@ from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
-from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.plan import check_as_is, check_same_plan
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
@@ -56,6 +55,7 @@ from h3gnn.inputs import (
 )
 from h3gnn.intake import Intake, match_anywhere, rows_of, steps_of
 from h3gnn.memory import check_room, keeping_freed
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear

@@ -26,10 +26,10 @@ from h3gnn.graphs.frames import (
     node_names,
 )
 from h3gnn.graphs.graph import Graph, with_columns
-from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.mistaken import check_dates, check_table
 from h3gnn.graphs.plan import TablePlan
 from h3gnn.graphs.scaling import scaler_of
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.strangers import check_ids
 
 NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)

@@ -16,9 +16,9 @@ from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.graphs.graph import Graph, match_nodes
-from h3gnn.graphs.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
 from h3gnn.graphs.names import find_ids
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
+from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.models import FromSettings
 

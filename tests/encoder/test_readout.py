@@ -15,7 +15,7 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.prepare import prepare_graph
+from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.training.loop import Snapshots
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 3, "random_state": 1}

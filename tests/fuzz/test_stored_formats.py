@@ -22,9 +22,9 @@ from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.document import document
 from h3gnn.graphs.encoding import encode_table
-from h3gnn.graphs.mapped import open_mapped, support_rows
-from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.ondisk.mapped import open_mapped, support_rows
+from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.storage.checkpoints import CheckpointFolder
 from h3gnn.storage.files import ResultStore, read_tensors, write_tensor_file
 from h3gnn.storage.runs import Run, begin_run, read_run

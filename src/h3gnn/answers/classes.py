@@ -15,7 +15,7 @@ from h3gnn.answers.heldout import Scores, score_held_out
 from h3gnn.answers.prediction import Decision, NodePredictor, Rule, check_labels
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.strangers import check_ids
 
 Ids = npt.NDArray[Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
 
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.graphs.mapped import MappedGraph
+    from h3gnn.ondisk.mapped import MappedGraph
 
 EmbeddingsArgument = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def read_embedded(
 def _of_run(folder: Path, graph: Graph | MappedGraph | None, device: str, to_score: bool) -> Embedded:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import with_splits
-    from h3gnn.graphs.mapped import MappedGraph
+    from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.settings import kept_for
     from h3gnn.training.resources import pick_device
 
@@ -93,8 +93,8 @@ def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.flo
     """Return the embeddings of a graph's labelled nodes, and these nodes."""
     import numpy as np
 
-    from h3gnn.graphs.mapped import labelled_nodes
     from h3gnn.memory import check_room
+    from h3gnn.ondisk.mapped import labelled_nodes
 
     nodes, labelled = labelled_nodes(graph)
     size = 4 * len(nodes) * len(model.get_feature_names_out())
@@ -115,8 +115,8 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
     import numpy as np
 
     from h3gnn.graphs.featurefile import read_vectors
-    from h3gnn.graphs.mapped import MappedGraph, labelled_nodes
     from h3gnn.graphs.names import find_ids, quoted
+    from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes
 
     read = read_vectors(path, None, None, {})
     values = np.asarray(read.values, dtype=np.float32)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
 
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.graphs.mapped import MappedGraph
+    from h3gnn.ondisk.mapped import MappedGraph
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
@@ -140,7 +140,7 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
 
 def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
     """Tell a graph in files from one in memory."""
-    from h3gnn.graphs.mapped import MappedGraph
+    from h3gnn.ondisk.mapped import MappedGraph
 
     return isinstance(graph, MappedGraph)
 

@@ -50,10 +50,10 @@ def prepare(
         raise InputError("prepare reads one table of edges; put the tables below one another in one file")
     if source.labels is None and (source.label_column or source.label_id_column or source.split_columns):
         raise InputError("prepare reads labels from a table of their own: give it with --labels FILE")
-    from h3gnn.graphs.prepare import prepare_graph
+    from h3gnn.ondisk.prepare import prepare_graph
 
     how = {"node_column" if name == "id_column" else name: value for name, value in source.reading().items()}
-    from h3gnn.graphs.unfinished import NOTE, hidden_beside
+    from h3gnn.ondisk.prepare import NOTE, hidden_beside
 
     begun, wrote = hidden_beside(out) / NOTE, "replaced" if out.exists() else "wrote"
     with saying_how(begun.is_file, "the same command goes on"), progress() as add_bar:

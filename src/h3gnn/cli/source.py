@@ -16,8 +16,8 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
-    from h3gnn.graphs.mapped import MappedGraph
     from h3gnn.graphs.plan import TablePlan
+    from h3gnn.ondisk.mapped import MappedGraph
 
 DataDirOption = Annotated[
     Path | None,
@@ -157,7 +157,7 @@ class Source:
         return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
 
     def _in_files(self, folder: str, wanted: bool) -> MappedGraph:
-        from h3gnn.graphs.mapped import open_mapped
+        from h3gnn.ondisk.mapped import open_mapped
 
         if not wanted:
             raise InputError(

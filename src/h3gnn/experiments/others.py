@@ -7,8 +7,8 @@ import numpy as np
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
 from h3gnn.graphs.names import find_ids
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import Floats, OtherRun
 from h3gnn.settings import kept_for
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
-from h3gnn.graphs.mapped import MappedGraph, open_mapped
 from h3gnn.graphs.plan import STARTED, TablePlan
+from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.schema import SHA256, FieldError, Listed, Record, Text
 from h3gnn.storage.plans import PLAN, check_plan
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of

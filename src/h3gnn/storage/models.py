@@ -20,7 +20,7 @@ from torch import Tensor
 
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.schema import (
     FieldError,
     Grid,

@@ -9,7 +9,7 @@ from typing import Any
 
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedGraph
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.schema import Flag, Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
 from h3gnn.settings import STORED, kept_for
 from h3gnn.storage.checkpoints import (

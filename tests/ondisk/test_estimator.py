@@ -16,8 +16,8 @@ from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.mapped import MappedFeatures, MappedGraph, open_mapped
-from h3gnn.graphs.prepare import prepare_graph
+from h3gnn.ondisk.mapped import MappedFeatures, MappedGraph, open_mapped
+from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.storage.checkpoints import Checkpoints
 from h3gnn.training.step import MaskStrategy, Step
 
@@ -261,7 +261,7 @@ def test_training_in_batches_learns(small_mixed: Graph) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "batch_size": ({"batch_size": 0}, "batch_size must be a whole number"),
+    "batch_size": ({"batch_size": 0}, "batch_size must be an integer"),
     "fan_out": ({"fan_out": 0}, "fan_out must be"),
     "depth": ({"fan_out": [3]}, "hops is 2"),
     "batches": ({"batches": "stars"}, "batches must be one of"),

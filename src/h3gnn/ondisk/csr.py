@@ -11,13 +11,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.graphs.unfinished import Unfinished
 from h3gnn.leftovers import make_part
+
+if TYPE_CHECKING:
+    from h3gnn.ondisk.prepare import Unfinished
 
 BUCKET_NODES = 1 << 16
 MOST_BUCKETS = 256

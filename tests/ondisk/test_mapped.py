@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
 from h3gnn.errors import GraphError
-from h3gnn.graphs import buckets, opening, tables
+from h3gnn.graphs import opening, tables
 from h3gnn.graphs.featuretable import open_features
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
-from h3gnn.graphs.prepare import prepare_graph
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
+from h3gnn.ondisk import csr as buckets
+from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
+from h3gnn.ondisk.prepare import prepare_graph
 
 
 def write(folder: Path, ids: list[Any], edges: list[tuple[int, int]], weights: list[float] | None) -> None:

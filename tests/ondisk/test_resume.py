@@ -16,11 +16,12 @@ import torch
 
 from h3gnn.cli.app import app
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs import buckets, opening, tables, unfinished
-from h3gnn.graphs.mapped import MappedGraph
-from h3gnn.graphs.prepare import prepare_graph
+from h3gnn.graphs import opening, tables
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.unfinished import Unfinished, hidden_beside
+from h3gnn.ondisk import csr as buckets
+from h3gnn.ondisk import prepare as unfinished
+from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.ondisk.prepare import Unfinished, hidden_beside, prepare_graph
 
 NODES = 60
 

@@ -1,0 +1,1 @@
+"""Graphs in memory-mapped files, for graphs that do not fit in memory."""
