@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.candidates import inner_products, known_classes, tempered_loss, turned
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import STRENGTHS
-from h3gnn.evaluation.protocols import best_within_error
-from h3gnn.experiments.preferences import inner_draws
+from h3gnn.evaluation.probe import STRENGTHS, inner_products, turned
+from h3gnn.evaluation.protocols import best_within_error, known_classes, tempered_loss
+from h3gnn.experiments.selection import inner_draws
 from h3gnn.graphs.catalogue import benchmarks, load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.origin import made_with

@@ -27,11 +27,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import standardise, turned
 from h3gnn.evaluation.clustering import kmeans_clusters, lloyd_clusters, silhouettes
 from h3gnn.evaluation.logistic import Regressions, fit_logistic
-from h3gnn.evaluation.places import place
-from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
+from h3gnn.evaluation.probe import STRENGTHS, probe_candidates, standardise, turned
+from h3gnn.evaluation.projection import place
 
 SEEDS = range(3)
 CLUSTERED = [(183, 12288, 5), (2708, 512, 7), (2708, 6144, 7), (7600, 512, 5), (19717, 512, 3)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from h3gnn.experiments.listed import preset_of
+from h3gnn.experiments.search import preset_of
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Scope, lines_of
 from h3gnn.experiments.tables.specifications import TABLES, TUNED

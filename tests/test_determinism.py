@@ -17,8 +17,7 @@ from h3gnn.cli.app import app
 from h3gnn.experiments.compare import compare
 from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tune import open_study, tune
-from h3gnn.experiments.tuning import Budget
+from h3gnn.experiments.tune import Budget, open_study, tune
 from h3gnn.graphs.graph import Graph
 
 SMALL: dict[str, Any] = {"epochs": 4, "channels": 8, "heads": 2, "n_models": 4, "device": "cpu"}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from h3gnn import H3GNN, Graph
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
-from h3gnn.experiments.collect import collect_findings
+from h3gnn.experiments.report_data import collect_findings
 from h3gnn.experiments.scoring import find_clusters
 
 

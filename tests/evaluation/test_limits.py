@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
-from h3gnn.evaluation.limits import LabelWarning, limits_of, usable_splits
+from h3gnn.evaluation.metrics import LabelWarning, limits_of, usable_splits
 from h3gnn.evaluation.results import RepeatedScore
 from h3gnn.report.tables import percent
 
@@ -65,7 +65,7 @@ GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--labels", "y.csv")
 TUNE = ("--trials", "1", "--epochs", "1", "--space", "paper", "--choices", "channels=8", "--models", "1")
 
 
-@pytest.mark.filterwarnings("always::h3gnn.evaluation.limits.LabelWarning")
+@pytest.mark.filterwarnings("always::h3gnn.evaluation.metrics.LabelWarning")
 @pytest.mark.parametrize("labels", ["n0,a\n", "n0,a\nn1,b\n"])
 def test_one_or_two_labelled_nodes(files: Path, labels: str) -> None:
     Path("y.csv").write_text("id,label\n" + labels)

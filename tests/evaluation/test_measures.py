@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3gnn.evaluation.measures import (
+from h3gnn.evaluation.metrics import (
     accuracy,
     average_precision,
     balanced_accuracy,

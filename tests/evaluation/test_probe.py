@@ -5,24 +5,20 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from h3gnn.evaluation.candidates import (
-    SHARPNESS,
-    SharedRows,
-    inner_products,
-    principal_rows,
-    standardise,
-    tempered_loss,
-    turned,
-)
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import (
     TOGETHER,
+    SharedRows,
     gradient_candidates,
+    inner_products,
     linear_probe,
+    principal_rows,
     probe_candidates,
     scaled_candidates,
+    standardise,
+    turned,
 )
-from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.evaluation.protocols import SHARPNESS, VALIDATION, tempered_loss
 
 
 def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -169,7 +165,7 @@ def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
         found.append(rows)
         return principal_rows(rows)
 
-    monkeypatch.setattr("h3gnn.evaluation.candidates.principal_rows", counted)
+    monkeypatch.setattr("h3gnn.evaluation.probe.principal_rows", counted)
     rows, labels = blobs()
     masks = thirds(3)
     together, shared = probe_candidates(rows, labels, *masks), SharedRows(rows)

@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.candidates import Candidates, candidates_from_scores
-from h3gnn.evaluation.judge import Judge, Judgement, agreement
-from h3gnn.evaluation.protocols import PUBLISHED, VALIDATION, SplitScores, find_protocol, score
+from h3gnn.evaluation.evaluator import Judge, Judgement, agreement
+from h3gnn.evaluation.protocols import (
+    PUBLISHED,
+    VALIDATION,
+    Candidates,
+    SplitScores,
+    candidates_from_scores,
+    find_protocol,
+    score,
+)
 
 NODES, EPOCHS = 120, (0, 10, 20)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from h3gnn.evaluation import criteria
-from h3gnn.evaluation.candidates import standardise
 from h3gnn.evaluation.criteria import RIDGES, RidgeValidation
+from h3gnn.evaluation.probe import standardise
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -11,11 +11,9 @@ import torch
 from torch.nn.functional import one_hot
 
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
-from h3gnn.evaluation.judge import Judge
-from h3gnn.experiments.allowances import Allowance
-from h3gnn.experiments.clustered import CHOICES, run_clustered
+from h3gnn.evaluation.evaluator import Judge
 from h3gnn.experiments.methods import METHODS, Method, Task
-from h3gnn.experiments.nested import run_nested
+from h3gnn.experiments.search import CHOICES, Allowance, run_clustered, run_nested
 from h3gnn.graphs.graph import Graph
 
 OWN = torch.randperm(100, generator=torch.Generator().manual_seed(0)) % 5

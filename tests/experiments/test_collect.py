@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments.collect import collect_findings, run_log
+from h3gnn.experiments.report_data import collect_findings, run_log
 from h3gnn.report.findings import TRAINED
 from h3gnn.training.history import History
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.allowances import Allowance
-from h3gnn.experiments.listed import preset_of, tune_from_list
+from h3gnn.experiments.search import Allowance, preset_of, tune_from_list
 from h3gnn.experiments.spaces import Space
 from h3gnn.graphs.graph import Graph
 from h3gnn.schema import check_values

@@ -8,8 +8,13 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments.collect import collect_findings, run_log
-from h3gnn.experiments.members import carried_by, class_carriers, member_columns
+from h3gnn.experiments.report_data import (
+    carried_by,
+    class_carriers,
+    collect_findings,
+    member_columns,
+    run_log,
+)
 from h3gnn.experiments.scoring import Splits, probe_predictions
 from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Carrier, Findings, Scoreboard, Standing
 from h3gnn.training.history import History

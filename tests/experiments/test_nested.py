@@ -13,14 +13,20 @@ from torch.nn.functional import one_hot
 
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.judge import Judge
+from h3gnn.evaluation.evaluator import Judge
 from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
-from h3gnn.experiments.allowances import Allowance, Changes, Training, draw_settings, ranges_of
-from h3gnn.experiments.listed import tune_from_list
 from h3gnn.experiments.methods import METHODS, Task
-from h3gnn.experiments.nested import run_nested
-from h3gnn.experiments.preferences import OwnNodes, inner_draws
+from h3gnn.experiments.search import (
+    Allowance,
+    Changes,
+    Training,
+    draw_settings,
+    ranges_of,
+    run_nested,
+    tune_from_list,
+)
+from h3gnn.experiments.selection import OwnNodes, inner_draws
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.tables.cells import Cell
 from h3gnn.experiments.tables.markdown import Row

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments import outlook
-from h3gnn.experiments.outlook import Outlook, batched_epoch, duration
+from h3gnn.experiments import run as outlook
+from h3gnn.experiments.run import Outlook, batched_epoch, duration
 from h3gnn.training.history import Recorder
 
 

@@ -19,7 +19,7 @@ from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import MEASURES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import workers
-from h3gnn.experiments.clustered import CHOICES
+from h3gnn.experiments.search import CHOICES
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables import cells as cells_module
 from h3gnn.experiments.tables import running

@@ -16,12 +16,19 @@ import pytest
 import torch
 
 from h3gnn.errors import InputError
-from h3gnn.experiments import studies
+from h3gnn.experiments import tune as studies
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.studies import Stack, connect, propose, storage_faults
-from h3gnn.experiments.trials import check_trials
-from h3gnn.experiments.tune import Tuned, open_study, tune
-from h3gnn.experiments.tuning import Budget
+from h3gnn.experiments.tune import (
+    Budget,
+    Stack,
+    Tuned,
+    check_trials,
+    connect,
+    open_study,
+    propose,
+    storage_faults,
+    tune,
+)
 from h3gnn.graphs.graph import Graph
 from tests.program import Program
 
@@ -116,7 +123,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_one_sentence(
 OPENING = """
 import sys, time
 from pathlib import Path
-from h3gnn.experiments.studies import connect
+from h3gnn.experiments.tune import connect
 Path(sys.argv[3]).touch()
 while not Path("go").exists():
     time.sleep(0.001)

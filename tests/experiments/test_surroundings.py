@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from h3gnn.experiments.surroundings import edge_changes, heard_by, nearest_nodes
+from h3gnn.experiments.report_data import edge_changes, heard_by, nearest_nodes
 
 # 1 hears 0 and 2; 2 hears 0; 3 hears 0, 1 and 2.
 RECEIVERS, SOURCES = np.array([1, 1, 2, 3, 3, 3]), np.array([0, 2, 0, 0, 1, 2])

@@ -11,9 +11,7 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives
-from h3gnn.experiments.studies import finished
-from h3gnn.experiments.tune import Tuned, open_study, start_of, tune
-from h3gnn.experiments.tuning import Budget, Searcher, Tried
+from h3gnn.experiments.tune import Budget, Searcher, Tried, Tuned, finished, open_study, start_of, tune
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.origin import origin
 

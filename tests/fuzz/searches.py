@@ -18,11 +18,9 @@ import torch
 from hypothesis import strategies as st
 
 from h3gnn import Graph
-from h3gnn.experiments import tuning
+from h3gnn.experiments import tune as tuning
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.studies import Stack
-from h3gnn.experiments.tune import open_study, tune
-from h3gnn.experiments.tuning import Budget, Searcher, Tried
+from h3gnn.experiments.tune import Budget, Searcher, Stack, Tried, open_study, tune
 from tests.fuzz.mutations import ODD, byte_changes, json_changes
 
 SPACE = Space({"channels": (8, 16), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8)})

@@ -302,10 +302,6 @@ def load_libraries() -> None:
     import optuna  # noqa: F401
     import torch
 
-    import h3gnn.cli.app
-    import h3gnn.experiments.collect
-    import h3gnn.experiments.compare  # noqa: F401
-
     mpl.use("Agg")
     torch.set_num_threads(1)
 

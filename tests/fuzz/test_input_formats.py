@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h3gnn import Graph
-from h3gnn.experiments.columns import read_columns
+from h3gnn.experiments.report_data import read_columns
 from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.room import check_parquet
 from tests.fuzz.hunting import Tally, examples

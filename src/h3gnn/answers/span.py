@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import CONSTANT, span_of
+from h3gnn.evaluation.probe import CONSTANT, span_of
 from h3gnn.graphs.scaling import MomentSums
 
 Whole = npt.NDArray[np.int64]

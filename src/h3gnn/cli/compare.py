@@ -245,7 +245,7 @@ def _print_table(result: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from h3gnn.evaluation.measures import TITLES
+    from h3gnn.evaluation.metrics import TITLES
     from h3gnn.experiments.methods import METHODS
     from h3gnn.report.tables import beside, percent, rare_words
 

@@ -36,7 +36,7 @@ def demo(
     are unlike. A linear probe and k-means score each representation; the probe's strength is chosen on
     validation nodes. The report page, as `h3gnn report` writes it for any run, lets you explore the result.
     """
-    from h3gnn.experiments.collect import collect_findings
+    from h3gnn.experiments.report_data import collect_findings
     from h3gnn.graphs.synthetic import mixed_graph
     from h3gnn.report.figures import ENDINGS
 

@@ -130,7 +130,7 @@ def evaluate(
 
 def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     """Refuse names that do not exist before any work is done; else return how to evaluate."""
-    from h3gnn.evaluation.judge import find_probe
+    from h3gnn.evaluation.evaluator import find_probe
     from h3gnn.evaluation.protocols import NESTED, find_protocol
 
     if how["protocol"] == NESTED.name and not trains:
@@ -156,11 +156,9 @@ def _of_preset(
     model: Any, preset: str, name: str | None, graph: Graph, seeds: int, trials: int, how: dict[str, Any]
 ) -> Result:
     from h3gnn.evaluation.protocols import NESTED, POOLED, VALIDATION
-    from h3gnn.experiments.allowances import Allowance, holding
     from h3gnn.experiments.methods import METHODS
-    from h3gnn.experiments.nested import run_nested
-    from h3gnn.experiments.outlook import duration
-    from h3gnn.experiments.run import run_method
+    from h3gnn.experiments.run import duration, run_method
+    from h3gnn.experiments.search import Allowance, holding, run_nested
 
     began = time.perf_counter()
 

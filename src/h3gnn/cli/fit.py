@@ -21,7 +21,7 @@ from h3gnn.errors import InputError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
-    from h3gnn.experiments.outlook import Outlook
+    from h3gnn.experiments.run import Outlook
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.storage.checkpoints import Checkpoints
@@ -187,7 +187,7 @@ def _train_and_write(
     *,
     safe: bool,
 ) -> float:
-    from h3gnn.experiments.outlook import Outlook
+    from h3gnn.experiments.run import Outlook
 
     started = time.perf_counter()
     if not is_first():  # of several processes, the first one writes and speaks

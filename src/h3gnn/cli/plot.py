@@ -55,11 +55,11 @@ def plot(
 
 def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
     from h3gnn.encoder.tokens import token_names
-    from h3gnn.experiments import collect
+    from h3gnn.experiments import report_data as collect
     from h3gnn.report import figures, graphics
 
     if kind == "map":
-        from h3gnn.evaluation.places import place
+        from h3gnn.evaluation.projection import place
 
         chosen = _colour(model, colour)
         shown = {"raw features": collect.raw_features(model.graph_), "H3GNN": model.embedding_}
@@ -85,7 +85,7 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
 
 
 def _colour(model: H3GNN, key: str | None) -> Category | Measure:
-    from h3gnn.experiments.collect import node_classes, node_clusters, node_measures, token_attention
+    from h3gnn.experiments.report_data import node_classes, node_clusters, node_measures, token_attention
 
     classes = node_classes(model.graph_)
     if classes is not None and key in ("class", None):

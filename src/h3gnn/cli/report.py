@@ -88,8 +88,7 @@ def report(
 
     `--table nodes.parquet` writes the same for other embedding viewers (see docs/report.md).
     """
-    from h3gnn.experiments.collect import collect_findings
-    from h3gnn.experiments.columns import read_columns
+    from h3gnn.experiments.report_data import collect_findings, read_columns
     from h3gnn.report.page import page_maps, write_page
 
     if id_column is not None and columns is None:
@@ -158,8 +157,8 @@ def _name_of(run: Path) -> str:
 def load_run(run: Path, device: str, map_: str) -> H3GNN:
     """Read a fitted run, to be computed with on a device; what cannot be drawn is refused first."""
     from h3gnn.estimator import H3GNN
-    from h3gnn.evaluation.places import check_map
-    from h3gnn.experiments.collect import refuse_files
+    from h3gnn.evaluation.projection import check_map
+    from h3gnn.experiments.report_data import refuse_files
     from h3gnn.training.resources import pick_device
 
     check_map(map_, "--map")

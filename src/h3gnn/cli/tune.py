@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import optuna
 
-    from h3gnn.experiments.allowances import Allowance
+    from h3gnn.experiments.search import Allowance
     from h3gnn.experiments.spaces import Space
     from h3gnn.experiments.tune import Tuned
     from h3gnn.graphs.graph import Graph
@@ -119,10 +119,9 @@ def tune(
     `--protocol nested` tries settings that are drawn beforehand, and says what such tuning is worth on nodes
     that had no part in it: there each split chooses by its own training and validation nodes alone.
     """
-    from h3gnn.experiments.allowances import Allowance
-    from h3gnn.experiments.tune import open_study
+    from h3gnn.experiments.search import Allowance
+    from h3gnn.experiments.tune import Budget, open_study
     from h3gnn.experiments.tune import tune as run
-    from h3gnn.experiments.tuning import Budget
     from h3gnn.training.resources import pick_device
 
     if protocol not in ("pooled", "nested"):
@@ -187,7 +186,7 @@ def _from_list(
     device: str,
 ) -> Tuned:
     """Try settings that are drawn beforehand, and let each split choose."""
-    from h3gnn.experiments.listed import tune_from_list
+    from h3gnn.experiments.search import tune_from_list
 
     choosing = min(splits or graph.num_splits, graph.num_splits)
     say(f"up to {allowance.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
@@ -269,7 +268,7 @@ def _text(path: Path, content: dict[str, Any]) -> bytes:
 
 def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:
     """Return what shows the trials done and the best score."""
-    from h3gnn.experiments.studies import finished, scores_of
+    from h3gnn.experiments.tune import finished, scores_of
 
     def told(study: optuna.Study) -> None:
         scores = scores_of(study)

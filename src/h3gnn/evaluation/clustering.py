@@ -12,8 +12,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from h3gnn.evaluation import MOST_CLUSTERS
-from h3gnn.evaluation.candidates import as_rows
-from h3gnn.evaluation.measures import macro_f1
+from h3gnn.evaluation.metrics import macro_f1
+from h3gnn.evaluation.probe import as_rows
 
 MEASURES = ("acc", "nmi", "ari", "macro_f1")
 """How clusters are compared with classes."""

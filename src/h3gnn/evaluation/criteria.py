@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import standardise
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.probe import probe_candidates
+from h3gnn.evaluation.probe import probe_candidates, standardise
 from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -1,7 +1,4 @@
-"""The linear probe: frozen embeddings, a linear classifier, and a strength that validation nodes choose.
-
-The default is solved to the end; beside it stands the paper's, a linear layer trained by Adam.
-"""
+"""Embeddings as rows, and what a classifier of them could be: a candidate for each split and setting."""
 
 from __future__ import annotations
 
@@ -15,24 +12,139 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation.candidates import (
+from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
+from h3gnn.evaluation.protocols import (
+    VALIDATION,
     Candidates,
     KeptSplit,
     Setting,
-    SharedRows,
-    as_rows,
+    answers_of,
     beside,
-    inner_products,
     join_splits,
     keep_split,
     known_classes,
     known_rarest,
-    standardise,
-    turned,
+    score,
 )
-from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.protocols import VALIDATION, answers_of, score
 from h3gnn.threads import each_apart, one_thread
+
+COLUMNS = 1024
+"""So many columns are standardised at a time when all that is needed are the rows' inner products."""
+CONSTANT = 1e-8
+"""A column whose standard deviation is no larger is constant."""
+NOTHING = 1e-10
+"""A direction that holds no larger a share of the largest one's squared length says nothing."""
+TURNED = 4096
+"""So many columns are turned into their principal directions; the time of it grows with their cube."""
+
+
+def as_rows(embedding: npt.ArrayLike | Tensor | SharedRows) -> Tensor:
+    """Return an embedding `[nodes, D]` as a tensor, where it is if it is one already."""
+    if isinstance(embedding, SharedRows):
+        return embedding.rows
+    if isinstance(embedding, Tensor):
+        return embedding.detach()
+    return torch.as_tensor(np.asarray(embedding))
+
+
+def standardise(embeddings: Tensor, spread: Tensor | None = None) -> Tensor:
+    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0.
+
+    With a spread that is given, such as `common_spread`, every column is divided by that.
+    """
+    centred = embeddings - embeddings.mean(dim=-2, keepdim=True)
+    if spread is None:
+        spread = centred.std(dim=-2, correction=0, keepdim=True)
+    return torch.where(spread > CONSTANT, centred / spread.clamp_min(CONSTANT), 0.0)
+
+
+def common_spread(embedding: Tensor) -> Tensor:
+    """Return one standard deviation for all columns of an embedding.
+
+    For features: standardised one by one, a word that stands in two pages would weigh more than one that
+    stands in half of them.
+    """
+    return torch.var(embedding.float(), dim=0, correction=0).mean().sqrt()
+
+
+def inner_products(embedding: Tensor, chosen: Tensor, spread: Tensor | None = None) -> Tensor:
+    """Return the inner products of all standardised rows with the chosen ones, `[nodes, chosen]`.
+
+    In float64, some columns at a time: an embedding of many joined models is never copied whole.
+
+    Args:
+        embedding: `[nodes, D]`.
+        chosen: positions of nodes.
+        spread: what to divide the columns by; by default each by its own standard deviation.
+    """
+    total = torch.zeros(len(embedding), len(chosen), dtype=torch.float64, device=embedding.device)
+    for columns in torch.split(embedding, COLUMNS, dim=1):
+        scaled = standardise(columns.double(), spread)
+        total.addmm_(scaled, scaled[chosen].mT)
+    return total
+
+
+def span_of(within: Tensor) -> Tensor:
+    r"""Return what turns inner products with some rows into the principal directions of those rows.
+
+    With :math:`K = U \Lambda U^\top` of the rows' own products this is :math:`U \Lambda^{-1/2}`;
+    directions in which the rows do not differ are left out.
+    """
+    values, vectors = torch.linalg.eigh(within)
+    there = values > NOTHING * values[-1:].clamp_min(CONSTANT)
+    found: Tensor = vectors[:, there] / values[there].sqrt()
+    return found
+
+
+def turned(products: Tensor, chosen: Tensor) -> Tensor:
+    """Return all rows in the principal directions of the chosen ones, `[nodes, directions]`.
+
+    A rotation: lengths and angles among the chosen rows stay, and of the others what lies in the span.
+
+    Args:
+        products: of all rows with the chosen ones, `[nodes, chosen]`.
+        chosen: positions of nodes.
+    """
+    return products @ span_of(products[chosen])
+
+
+def principal_rows(rows: Tensor) -> Tensor:
+    """Return rows `[nodes, D]` in their own principal directions, a rotation that parts the columns."""
+    _, vectors = torch.linalg.eigh(rows.mT @ rows)
+    found: Tensor = rows @ vectors
+    return found
+
+
+class SharedRows:
+    """An embedding whose principal directions are found once, for probes of several splits fitted apart.
+
+    No label has a part in them.
+    """
+
+    def __init__(self, embedding: npt.ArrayLike | Tensor) -> None:
+        self.rows = as_rows(embedding)
+        self._turned: dict[bool, Tensor] = {}
+
+    @classmethod
+    def of(cls, embedding: npt.ArrayLike | Tensor | SharedRows) -> SharedRows:
+        """Return what is shared already, or begin to share."""
+        return embedding if isinstance(embedding, SharedRows) else cls(embedding)
+
+    def turned(self, by_column: bool) -> Tensor:
+        """Return the standardised rows in their principal directions, if they are not too many, in float32.
+
+        Args:
+            by_column: whether each column is divided by its own standard deviation, or all by one number.
+        """
+        if by_column not in self._turned:
+            rows = standardise(self.rows.float(), self.spread(by_column))
+            self._turned[by_column] = principal_rows(rows) if rows.shape[1] <= TURNED else rows
+        return self._turned[by_column]
+
+    def spread(self, by_column: bool) -> Tensor | None:
+        """Return what `standardise` divides the columns by."""
+        return None if by_column else common_spread(self.rows)
+
 
 STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.

@@ -4,23 +4,176 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation import measures
-from h3gnn.evaluation.candidates import Candidates, Setting
+from h3gnn.evaluation import metrics as measures
+from h3gnn.evaluation.metrics import rarest_class
 
 EPOCH_RULES = ("last", "validation", "label-free")
 """How the training epoch is chosen: not at all; on each split's validation nodes; or without labels."""
 TEST_EPOCH = "best test epoch"
 """The rule of `published`, whatever else was asked for."""
 
+SHARPNESS = tuple(2 ** (step / 2) for step in range(-8, 25))
+"""Inverse temperatures to choose from, 1/16 to 4096: strong penalties leave small differences."""
+
+Setting = Mapping[str, float | str]
+
 Answers = Sequence[npt.NDArray[np.int64]]
 """The labels of each split's test nodes."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Classifiers of one embedding, for each split one per setting.
+
+    Whoever chooses among them sees how they do on validation nodes. What they say about test nodes is kept
+    so that the one chosen can be scored later; the test nodes' labels are not here.
+
+    Attributes:
+        settings: what the candidates of a split differ in, such as `{"strength": 0.1}`.
+        val_accuracy: on each split's validation nodes, `[splits, settings]`.
+        val_loss: mean cross-entropy there, each at the temperature that suits it best (`tempered_loss`),
+            `[splits, settings]`.
+        val_nodes: how many labelled validation nodes each split has, `[splits]`.
+        predicted: of each split, the class that each setting gives each test node, `[settings, nodes]`.
+        odds: of each split, log p / (1 − p) of the rare class at the test nodes, `[settings, nodes]`. One
+            number for each node: all classes' would be as many times as large, and no measure asks for them.
+        classes: how many there are.
+        rare: the class that the odds are for, the one with the fewest training and validation nodes.
+    """
+
+    settings: tuple[Setting, ...]
+    val_accuracy: npt.NDArray[np.float64]
+    val_loss: npt.NDArray[np.float64]
+    val_nodes: npt.NDArray[np.int64]
+    predicted: tuple[npt.NDArray[np.int16], ...]
+    odds: tuple[npt.NDArray[np.float32], ...]
+    classes: int
+    rare: int = 1
+
+    @property
+    def splits(self) -> int:
+        """How many splits there are."""
+        return len(self.predicted)
+
+
+class KeptSplit(NamedTuple):
+    """Of one split: validation accuracy and loss `[settings]`, number of nodes, test predictions, odds."""
+
+    accuracy: Tensor
+    loss: Tensor
+    nodes: int
+    predicted: Tensor
+    odds: Tensor
+
+
+def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: int = 1) -> KeptSplit:
+    """Return what is kept of one split.
+
+    Args:
+        log_p: class log-probabilities `[settings, nodes, classes]`.
+        labels: int64 `[nodes]`, negative where unknown.
+        val, test: bool `[nodes]`; of the validation nodes, only labelled ones count.
+        rare: the class whose odds are kept.
+    """
+    seen = torch.nonzero(val & (labels >= 0)).flatten()
+    answers = labels[seen]
+    at_val = log_p[:, seen]
+    right = (at_val.argmax(dim=-1) == answers).double()
+    at_test = log_p[:, torch.nonzero(test).flatten()]
+    predicted = at_test.argmax(dim=-1).to(torch.int16)
+    accuracy, loss = right.sum(dim=1) / max(1, len(seen)), tempered_loss(at_val, answers)
+    return KeptSplit(accuracy, loss, len(seen), predicted, log_odds(at_test, rare))
+
+
+def tempered_loss(log_p: Tensor, answers: Tensor) -> Tensor:
+    r"""Return the mean cross-entropy of each setting at the temperature that suits it best, `[settings]`.
+
+    .. math:: \min_\beta -\frac1n \sum_v \log \mathrm{Softmax}(\beta \log p(v))_{y_v}
+
+    A strong penalty leaves every probability near its class's share, and the plain cross-entropy large,
+    however well the classes are told apart: here a classifier is not judged by how sure it dares to be.
+
+    Args:
+        log_p: class log-probabilities `[settings, nodes, classes]`.
+        answers: the nodes' classes.
+    """
+    given, nodes = log_p.double(), max(1, len(answers))
+    own = given.gather(-1, answers.expand(len(given), -1)[..., None]).squeeze(-1)
+    losses = [((beta * given).logsumexp(dim=-1) - beta * own).sum(dim=1) / nodes for beta in SHARPNESS]
+    return torch.stack(losses).amin(dim=0)
+
+
+def log_odds(log_p: Tensor, chosen: int) -> Tensor:
+    """Return log p / (1 − p) of one class from log-probabilities `[..., classes]`, as float32."""
+    others = [one for one in range(log_p.shape[-1]) if one != chosen]
+    return (log_p[..., chosen] - log_p[..., others].logsumexp(dim=-1)).float()
+
+
+def join_splits(
+    kept: Sequence[KeptSplit], settings: Sequence[Setting], classes: int, rare: int = 1
+) -> Candidates:
+    """Join what was kept of each split."""
+    return Candidates(
+        tuple(settings),
+        torch.stack([one.accuracy for one in kept]).cpu().numpy(),
+        torch.stack([one.loss for one in kept]).cpu().numpy(),
+        np.array([one.nodes for one in kept]),
+        tuple(one.predicted.cpu().numpy() for one in kept),
+        tuple(one.odds.cpu().numpy() for one in kept),
+        classes,
+        rare,
+    )
+
+
+def beside(several: Mapping[str, Candidates], name: str) -> Candidates:
+    """Return candidates of several kinds as one; `name` says in the settings of which kind each is."""
+    every = list(several.values())
+    splits = range(every[0].splits)
+    return Candidates(
+        tuple({**setting, name: kind} for kind, one in several.items() for setting in one.settings),
+        np.concatenate([one.val_accuracy for one in every], axis=1),
+        np.concatenate([one.val_loss for one in every], axis=1),
+        every[0].val_nodes,
+        tuple(np.concatenate([one.predicted[split] for one in every]) for split in splits),
+        tuple(np.concatenate([one.odds[split] for one in every]) for split in splits),
+        every[0].classes,
+        every[0].rare,
+    )
+
+
+def candidates_from_scores(
+    log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor, rare: int = 1
+) -> Candidates:
+    """Return the candidates of classifiers that were fitted elsewhere, one for each split.
+
+    Args:
+        log_p: class log-probabilities `[splits, nodes, classes]`, a supervised network's for instance.
+        labels: int64 `[nodes]`, negative where unknown.
+        val_mask, test_mask: bool `[nodes, splits]`.
+        rare: the class whose odds are kept.
+    """
+    labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
+    kept = [keep_split(one[None], labels, val[:, i], test[:, i], rare) for i, one in enumerate(log_p)]
+    return join_splits(kept, [{}], log_p.shape[-1], rare)
+
+
+def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
+    """Return how many classes the training and validation nodes show; test labels are not looked at."""
+    seen = labels[(train | val).any(dim=1)]
+    return max(2, int(seen.max()) + 1 if len(seen) else 0)
+
+
+def known_rarest(labels: Tensor, train: Tensor, val: Tensor) -> int:
+    """Return the class that the fewest training and validation nodes have; test labels are not looked at."""
+    return rarest_class(labels[(train | val).any(dim=1)].cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,12 @@ from h3gnn.baselines import Progress
 from h3gnn.baselines.systems import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.limits import LabelWarning, usable_splits
-from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits
 from h3gnn.evaluation.protocols import NESTED
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
-from h3gnn.experiments.allowances import Allowance, holding, ranges_of
 from h3gnn.experiments.methods import METHODS, Method, variant
-from h3gnn.experiments.nested import run_nested
 from h3gnn.experiments.run import build_judge, method_params, run_method
+from h3gnn.experiments.search import Allowance, holding, ranges_of, run_nested
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph

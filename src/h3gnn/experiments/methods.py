@@ -25,7 +25,7 @@ from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
 from h3gnn.baselines.systems import GROUPS, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.judge import Judge
+from h3gnn.evaluation.evaluator import Judge
 from h3gnn.experiments.spaces import COMMITTEE, PAPER
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import preset

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.evaluation import measures
-from h3gnn.evaluation.candidates import span_of
+from h3gnn.evaluation import metrics as measures
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouettes
-from h3gnn.evaluation.probe import probe_candidates
+from h3gnn.evaluation.probe import probe_candidates, span_of
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.protocols import EVERY
 from h3gnn.schema import (
     ORIGIN,

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.evaluation.candidates import standardise
-from h3gnn.evaluation.measures import TITLES
-from h3gnn.evaluation.places import LANDMARKS, MAPS, place
+from h3gnn.evaluation.metrics import TITLES
+from h3gnn.evaluation.probe import standardise
+from h3gnn.evaluation.projection import LANDMARKS, MAPS, place
 from h3gnn.report.findings import (
     MEMBER_WORDS,
     RAW,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.evaluation.measures import TITLES
+from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.report.findings import TRAINED, Findings, Floats
 from h3gnn.storage.files import write_atomically

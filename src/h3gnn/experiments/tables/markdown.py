@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from h3gnn.evaluation.results import RepeatedScore, paired_test
-from h3gnn.experiments.clustered import CHOICES
+from h3gnn.experiments.search import CHOICES
 from h3gnn.experiments.tables import claims as theory
 from h3gnn.experiments.tables import readings
 from h3gnn.experiments.tables.specifications import TABLES, Entry, MeanStd, Table, paper_tables, printed

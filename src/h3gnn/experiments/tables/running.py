@@ -15,15 +15,13 @@ import torch
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.places import place
+from h3gnn.evaluation.projection import place
 from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
-from h3gnn.experiments.allowances import Allowance
-from h3gnn.experiments.clustered import run_clustered
-from h3gnn.experiments.nested import Part, run_nested
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.scoring import Splits
+from h3gnn.experiments.search import Allowance, Part, run_clustered, run_nested
 from h3gnn.experiments.tables.cells import Cell, method_of
 from h3gnn.experiments.tables.measures import run_efficiency, run_statistics
 from h3gnn.experiments.tables.theory import run_convergence

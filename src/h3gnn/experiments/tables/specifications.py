@@ -10,9 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from h3gnn.experiments.allowances import Allowance
 from h3gnn.experiments.methods import METHODS
-from h3gnn.experiments.nested import Part
+from h3gnn.experiments.search import Allowance, Part
 from h3gnn.graphs.catalogue import benchmarks
 
 

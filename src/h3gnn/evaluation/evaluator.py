@@ -14,10 +14,17 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.candidates import Candidates, as_rows, known_classes
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
-from h3gnn.evaluation.probe import gradient_candidates, probe_candidates, scaled_candidates
-from h3gnn.evaluation.protocols import VALIDATION, Protocol, SplitScores, answers_of, score
+from h3gnn.evaluation.probe import as_rows, gradient_candidates, probe_candidates, scaled_candidates
+from h3gnn.evaluation.protocols import (
+    VALIDATION,
+    Candidates,
+    Protocol,
+    SplitScores,
+    answers_of,
+    known_classes,
+    score,
+)
 from h3gnn.threads import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {

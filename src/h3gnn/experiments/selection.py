@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.criteria import RidgeValidation
-from h3gnn.experiments.allowances import Changes
 from h3gnn.graphs.graph import Graph
+
+Changes = dict[str, Any]
+"""The settings that a trial changes in a method."""
 
 MOST_DRAWS, DEALT = 10, 5000
 """A split's nodes are dealt anew up to so often to score a setting, until so many were trained on."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.places import place
+from h3gnn.evaluation.projection import place
 
 
 def blobs(each: int) -> np.ndarray:

@@ -1,0 +1,706 @@
+"""The user's own columns on a page: what nodes can be coloured and filtered by, and what can be searched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from scipy.stats import rankdata
+
+from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
+from h3gnn.encoder.tokens import token_names
+from h3gnn.errors import InputError
+from h3gnn.estimator import H3GNN
+from h3gnn.experiments.scoring import (
+    Splits,
+    all_as_compared,
+    find_clusters,
+    score_with_labels,
+    score_without_labels,
+)
+from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.homophily import local_homophily, simple_edges
+from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.graphs.names import find_ids
+from h3gnn.graphs.opening import check_file, reading
+from h3gnn.graphs.room import check_parquet, check_table_block
+from h3gnn.report.findings import (
+    RAW,
+    TRAINED,
+    UNTRAINED,
+    Carrier,
+    Category,
+    EdgeChange,
+    Findings,
+    Floats,
+    Heard,
+    Measure,
+    Member,
+    OtherRun,
+    RunLog,
+    Scoreboard,
+    Whole,
+    member_representation,
+)
+from h3gnn.settings import kept_for
+from h3gnn.storage.files import versions
+from h3gnn.storage.origin import commit
+from h3gnn.strangers import check_ids
+from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
+
+MARKS = "\t,;|"
+"""What may stand between cells: the first that the first line holds, never a letter, as by guessing."""
+MOST_COLUMNS = 10_000
+MOST_VALUES = 16
+"""A page has so many colours; of more values the most frequent are shown, and the rest are "other"."""
+SAMPLE = 2_000
+"""So many nodes decide which column of a table holds their ids."""
+DAY = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
+PERIODS = ("D", "M", "Y")
+"""Dates become days, months or years: the finest of which there are few enough."""
+
+
+@dataclass(frozen=True)
+class OwnColumns:
+    """A table about the nodes, one row for each, in their order.
+
+    Attributes:
+        categories, measures: columns with few values, and with numbers.
+        texts: the other columns as they are, "" where there is nothing.
+        notes: what a person has to know about how they were read.
+    """
+
+    categories: tuple[Category, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None) -> OwnColumns:
+    """Read a table about nodes: CSV, TSV or Parquet, rows in any order, matched by id.
+
+    Args:
+        path: the file, with the names of its columns.
+        ids: of the nodes.
+        id_column: which column holds the ids; by default the one that knows the most nodes.
+    """
+    check_ids(ids)
+    table = _read(path)
+    known = np.array([str(one) for one in ids.tolist()], dtype=object)
+    name = _find_ids(path, table, known, id_column)
+    own = table.drop_duplicates(name).set_index(table.drop_duplicates(name)[name].map(_plain_id))
+    notes = []
+    if len(own) < len(table):
+        notes.append(f"{path}: {len(table) - len(own):,} rows have an id that came before; the first counts")
+    missing = int((~pd.Index(known).isin(own.index)).sum())
+    if missing:
+        notes.append(f"{path} has no row for {missing:,} of {len(known):,} nodes; they are grey")
+    return arrange_columns(own.drop(columns=[name]).reindex(known), notes)
+
+
+def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
+    """Make of each column of a table, one row per node, what a page can show.
+
+    Numbers are measures. Truth values, categories, dates and repeated words are categories. Words that hardly
+    repeat are texts.
+    """
+    categories: list[Category] = []
+    measures: list[Measure] = []
+    texts: list[tuple[str, tuple[str, ...]]] = []
+    for name in map(str, table.columns):
+        column, key = table[name], f"own_{name}"
+        values = column.dropna()
+        if not len(values):
+            continue
+        dates = _as_dates(values)
+        if dates is not None:
+            categories.append(_category(key, name, dates.reindex(column.index), ordered=True))
+        elif pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+            numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            measures.append(Measure(key, name, np.where(np.isfinite(numbers), numbers, np.nan)))
+        elif values.astype(str).nunique() <= max(MOST_VALUES, len(values) // 10):
+            categories.append(_category(key, name, column.map(str, na_action="ignore")))
+        else:
+            texts.append((name, tuple("" if pd.isna(one) else str(one) for one in column)))
+    return OwnColumns(tuple(categories), tuple(measures), tuple(texts), tuple(notes or ()))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    with reading(check_file(path, role="table"), "a table of CSV, TSV or Parquet with names"):
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                _check_width(path, len(file.schema_arrow.names))
+                check_parquet(path, file, range(len(file.schema_arrow.names)))
+                columns = file.read()
+            columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
+            table: pd.DataFrame = columns.to_pandas().reset_index()
+            return table.drop(columns=[name for name in ("index",) if name in table])
+        check_table_block(path, path.stat().st_size)
+        with path.open("rb") as text:
+            names = text.readline().decode(errors="replace")
+        mark = "\t" if path.suffix.lower() == ".tsv" else next((one for one in MARKS if one in names), ",")
+        _check_width(path, names.count(mark) + 1)
+        return pd.read_csv(path, sep=mark, engine="python")
+
+
+def _check_width(path: Path, columns: int) -> None:
+    """Refuse a table that is no table of things to know about nodes: each column is looked at for ids."""
+    if columns > MOST_COLUMNS:
+        raise InputError(f"{path} has {columns:,} columns, and a page shows at most {MOST_COLUMNS:,} of them")
+
+
+def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:
+    """Return the column that holds the nodes' ids."""
+    if asked is not None and asked not in table:
+        raise InputError(f"{path} has no column {asked!r}; it has {', '.join(map(repr, table.columns))}")
+    nodes = set(known[:SAMPLE])
+    hits = {name: len(nodes & set(table[name].map(_plain_id))) for name in ([asked] if asked else table)}
+    best = max(hits, key=lambda name: hits[name], default=None)
+    if best is None or not hits[best]:
+        where = f"column {asked!r}" if asked else "any column"
+        raise InputError(
+            f"{path}: no node of the run, such as {known[0]!r}, is in {where}; name the column of ids with "
+            "--id-column"
+        )
+    return str(best)
+
+
+def _plain_id(value: Any) -> str:
+    """Return an id as text; a whole number that the table holds as 3.0, for lack of others, is 3."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _as_dates(values: pd.Series) -> pd.Series | None:
+    """Return dates as the names of their periods, None where the values are no dates."""
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        words = values.astype(str)
+        if pd.api.types.is_numeric_dtype(values) or not words.map(DAY.fullmatch).notna().all():
+            return None
+        values = pd.to_datetime(words, errors="coerce", format="ISO8601", utc=True)
+        if values.isna().any():
+            return None
+    moments = values.dt.tz_localize(None) if values.dt.tz is not None else values
+    periods = [moments.dt.to_period(one).astype(str) for one in PERIODS]
+    found: pd.Series = next((one for one in periods if one.nunique() <= MOST_VALUES), periods[-1])
+    return found
+
+
+def _category(key: str, title: str, column: pd.Series, *, ordered: bool = False) -> Category:
+    """Return a column of words as a category, the most frequent first, or in their own order."""
+    counts = column.value_counts()
+    names = list(counts.index[: MOST_VALUES if len(counts) <= MOST_VALUES else MOST_VALUES - 1])
+    if ordered:
+        names.sort()
+    place = {name: at for at, name in enumerate(names)}
+    other = len(names)
+    values = column.map(lambda one: place.get(one, other), na_action="ignore").fillna(-1)
+    if len(counts) > len(names):
+        names.append(f"other ({len(counts) - len(names)})")
+    return Category(key, title, tuple(map(str, names)), values.to_numpy(dtype=np.int64))
+
+
+def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
+    """Return what differs in another run, and its embedding of this run's nodes, `[nodes, dimensions]`.
+
+    Args:
+        model: the run that the page is about.
+        graph: its graph.
+        other: a run whose graph holds the same nodes, and perhaps more.
+        name: of the other run.
+    """
+    if isinstance(other.graph_, MappedGraph):
+        raise InputError(f"{name} is a run on a graph in files, which a page does not show")
+    mine, theirs = (kept_for("run", one.get_params()) for one in (model, other))
+    different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
+    notes = []
+    if other.graph_.provenance.sha256 != model.graph_.provenance.sha256:
+        notes.append(f"the graph: {other.graph_.num_nodes:,} nodes, {other.graph_.num_edges:,} edges there")
+    return OtherRun(f"other run: {name}", different, tuple(notes)), other.embedding_[
+        _places(graph, other, name)
+    ]
+
+
+def _places(graph: Graph, other: H3GNN, name: str) -> np.ndarray:
+    """Return where each node is in the other run's graph; by id, or by position where nobody named nodes."""
+    if not (graph.has_ids or other.graph_.has_ids):
+        if graph.num_nodes != other.graph_.num_nodes:
+            raise InputError(
+                f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
+                "has an id: which are the same cannot be told"
+            )
+        return np.arange(graph.num_nodes)
+    place = find_ids(graph.node_ids, other.graph_.node_ids)
+    missing = np.flatnonzero(place < 0)
+    if missing.size:
+        raise InputError(
+            f"{name} has no node {graph.node_ids[missing[0]]} ({missing.size:,} of {graph.num_nodes:,} nodes "
+            "are missing there); if this run has the newer, larger graph, give the other one first"
+        )
+    return np.asarray(place)
+
+
+NEAREST, FEWER_NEAREST = 10, 6
+"""How many nearest nodes are looked up, and how many where there are many nodes."""
+
+MOST_HEARD = 300_000
+"""Beyond so many entries, each node keeps those that training changed most."""
+
+
+def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
+    """Return each node's nearest other nodes and their cosine similarity, as `nearest_to_all` does."""
+    count = count or (NEAREST if len(embedding) <= MANY_NODES else FEWER_NEAREST)
+    return nearest_to_all(embedding, count)
+
+
+def model_edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard | None, tuple[EdgeChange, ...]]:
+    """Return whom each node hears, and what training did to the edges where it learned their weights."""
+    edges = model.encoder_.edges
+    if edges.kind == "computed":  # their weights are made anew in each pass, and not kept
+        return None, ()
+    pattern, start = model.support_.pattern, model.support_.start.cpu().numpy()
+    receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
+    if edges.kind == "fixed":
+        return heard_by(receivers, sources, start, start, kept), ()
+    learned = edges.strength(edges.logit.detach().cpu()).mean(dim=0).numpy()
+    labels = None if graph.labels is None else graph.labels.numpy()
+    heard = heard_by(receivers, sources, learned, start, kept)
+    return heard, edge_changes(receivers, sources, learned, start, labels)
+
+
+def heard_by(
+    receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_HEARD
+) -> Heard:
+    """Return whom each kept node hears, the most strongly changed first where not all fit.
+
+    Args:
+        receivers, sources: node numbers of each entry, sorted by receiver.
+        weight, start: learned weight of each entry and its start.
+        kept: which nodes are shown, ascending; both ends of an entry have to be.
+        most: how many entries to keep over all nodes.
+    """
+    nodes = int(kept.max()) + 1 if len(kept) else 0
+    place = np.full(max(nodes, int(receivers.max(initial=-1)) + 1, int(sources.max(initial=-1)) + 1), -1)
+    place[kept] = np.arange(len(kept))
+    total = np.bincount(receivers, minlength=len(place))[kept]
+    inside = (place[receivers] >= 0) & (place[sources] >= 0)
+    to, who, now, before = place[receivers[inside]], place[sources[inside]], weight[inside], start[inside]
+    if len(to) > most:
+        ratio = np.maximum(now / before, np.finfo(np.float32).tiny)  # a weight without bounds may change sign
+        changed = pd.Series(np.abs(np.log(ratio))).groupby(to).rank(method="first", ascending=False)
+        fits = changed.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
+        to, who, now, before = to[fits], who[fits], now[fits], before[fits]
+    crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])
+    return Heard(crow, who, now, before, total)
+
+
+def edge_changes(
+    receivers: Whole, sources: Whole, weight: Floats, start: Floats, labels: Whole | None
+) -> tuple[EdgeChange, ...]:
+    """Return how training changed the weights of all edges, and of those within and between classes."""
+    other = receivers != sources
+    change = weight / start - 1
+    kinds: dict[str, npt.NDArray[np.bool_]] = {"all edges": other}
+    if labels is not None:
+        known = other & (labels[receivers] >= 0) & (labels[sources] >= 0)
+        same = labels[receivers] == labels[sources]
+        kinds |= {"within a class": known & same, "between classes": known & ~same}
+    return tuple(
+        EdgeChange(kind, int(chosen.sum()), float(change[chosen].mean()), float((change[chosen] < 0).mean()))
+        for kind, chosen in kinds.items()
+        if chosen.any()
+    )
+
+
+def _largest_share(counts: Whole, most: int) -> int:
+    """Return how many entries each node may keep so that no more than `most` are kept in all."""
+    low, high = 1, int(counts.max(initial=1))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if int(np.minimum(counts, middle).sum()) <= most else (low, middle - 1)
+    return low
+
+
+WORDS = f" {member_representation('…')} is the columns of that member alone."
+
+
+def models_of_members(model: H3GNN) -> dict[str, list[int]]:
+    """Return which models each member of a committee has; empty where all models have one objective."""
+    names = list(dict.fromkeys(model.members_))
+    if len(names) < 2:
+        return {}
+    return {name: [at for at, one in enumerate(model.members_) if one == name] for name in names}
+
+
+def member_columns(model: H3GNN) -> dict[str, Floats]:
+    """Return each member's own columns of the joined embedding, `[nodes, its models · D]`."""
+    by_model = model.embedding_.reshape(len(model.embedding_), model.n_models, -1)
+    return {
+        name: by_model[:, models].reshape(len(by_model), -1)
+        for name, models in models_of_members(model).items()
+    }
+
+
+def describe_members(model: H3GNN) -> tuple[Member, ...]:
+    """Return each member's last loss, the rank of its columns, and its share of the joined embedding."""
+    columns, history = member_columns(model), model.history_
+    some = sample_rows(len(model.embedding_))
+    ranks = {name: float(effective_rank(torch.from_numpy(columns[name])[some][None])) for name in columns}
+    total = sum(ranks.values())
+    return tuple(
+        Member(
+            name=name,
+            models=tuple(models),
+            loss=float(history["loss"][-1, models].mean()) if len(history) else float("nan"),
+            rank=ranks[name],
+            share=ranks[name] / total,
+        )
+        for name, models in models_of_members(model).items()
+    )
+
+
+def member_difficulty(model: H3GNN) -> tuple[Measure, ...]:
+    """Return how hard each node is for each member: the percentage of nodes that are no harder for it.
+
+    A percentile, since members count their losses in units of their own. First the mean over the members.
+    """
+    difficulty = model.history_.difficulty
+    assert difficulty is not None
+    of = {
+        name: 100 * rankdata(difficulty[models].float().mean(dim=0).numpy(), "max") / difficulty.shape[1]
+        for name, models in models_of_members(model).items()
+    }
+    whole = Measure("difficulty", "difficulty, mean percentile", np.mean(list(of.values()), axis=0))
+    each = (Measure(f"difficulty_{name}", f"difficulty for {name}, percentile", of[name]) for name in of)
+    return (whole, *each)
+
+
+def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -> Category:
+    """Return which members classify each node right; -1 for a node that is never tested.
+
+    A member does when its probe is right in more than half of the splits that test the node.
+
+    Args:
+        predicted: by each member's probes, `[splits, nodes]`.
+        splits: which nodes are tested in each.
+    """
+    tested, labels = splits.tested, splits.labels.numpy()
+    times = tested.sum(axis=0)
+    right = np.stack([2 * ((one == labels) & tested).sum(axis=0) > times for one in predicted.values()])
+    # with two before them, members have the colours on a map that they have in the charts
+    names = ("all members", "several members", *(f"{name} alone" for name in predicted), "no member")
+    count = right.sum(axis=0)
+    cases = [count == len(right), count == 1, count == 0]
+    values = np.select(cases, [0, 2 + right.argmax(axis=0), len(names) - 1], default=1)
+    return Category("carried", "carried by", names, np.where(times > 0, values, -1))
+
+
+def class_carriers(scores: Scoreboard, members: Sequence[str]) -> tuple[Carrier, ...]:
+    """Return the best member for each class that is tested, and how far it is ahead of the next one."""
+    by_class = {row.representation: row.by_class for row in scores.rows}
+    accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
+    whole, tested, carriers = _known(by_class[TRAINED]), _known(scores.class_counts), []
+    for place in np.flatnonzero(tested):
+        mine = accuracy[:, place]
+        next_best, best = np.sort(mine)[-2:].tolist()
+        carriers.append(
+            Carrier(
+                class_name=scores.class_names[place],
+                tested=int(tested[place]),
+                members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
+                accuracy=best,
+                ahead=best - next_best,
+                whole=float(whole[place]),
+            )
+        )
+    return tuple(carriers)
+
+
+def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    assert values is not None
+    return values
+
+
+MOST_NODES = 50_000
+"""A page shows at most so many nodes; of a larger graph, so many evenly spaced ones."""
+
+MOST_RAW_VALUES = 200_000_000
+"""Larger feature matrices are compared in their first 128 principal directions."""
+
+NAMED_FEATURES = 12
+"""Up to so many features that have names can be looked at one by one."""
+
+SAY_NOTHING = ("edges", "features", "labels", "nodes", "links", "data", "graph", "x", "y")
+"""File names that do not say what a graph is."""
+
+Told = Callable[[str, float], None]
+"""Told what is done next, and the share of the work that is done."""
+
+SPLIT_NAMES = ("train", "validation", "test")
+
+OWN = 2
+"""The first so many tokens see a node's own features, the others its neighbours."""
+
+
+def collect_findings(
+    model: H3GNN,
+    *,
+    most_nodes: int = MOST_NODES,
+    title: str | None = None,
+    columns: OwnColumns | None = None,
+    other: tuple[str, H3GNN] | None = None,
+    told: Told = lambda words, share: None,
+) -> Findings:
+    """Return what is known about a fitted model.
+
+    Args:
+        model: fitted in memory.
+        most_nodes: how many nodes to show; scores are always those of all nodes.
+        title: of the page; by default what the graph is.
+        columns: a table about the nodes, in the order of the graph's.
+        other: another run, by its name, to stand beside this one.
+        told: called with what is done next, and the share of all that is done.
+    """
+    refuse_files(model)
+    graph = with_splits(model.graph_)
+    told("an untrained encoder", 0.0)
+    untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False})
+    embeddings = {
+        RAW: raw_features(graph),
+        UNTRAINED: untrained.fit_transform(graph),
+        TRAINED: model.embedding_,
+    }
+    compared = None
+    if other is not None:
+        compared, embeddings[f"other run: {other[0]}"] = beside(model, graph, other[1], other[0])
+    own = columns or OwnColumns()
+    kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
+    attention = token_attention(model)
+    measures = node_measures(model, graph, attention)
+    told("principal directions", 0.0)
+    compared_rows, members = all_as_compared(embeddings), all_as_compared(member_columns(model))
+    scores, categories = _judge(compared_rows, members, graph, measures, told)
+    categories, measures = (
+        (*categories, *own.categories),
+        (*measures, *own.measures, *_features(model, graph)),
+    )
+    told("neighbours", 1.0)
+    nearest, similarity = nearest_nodes(compared_rows[TRAINED][kept])
+    heard, changes = model_edges(model, graph, kept)
+    left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
+    return Findings(
+        title=title or graph_title(graph),
+        figures=_figures(graph, embeddings[TRAINED].shape[1]),
+        ids=tuple(str(one) for one in graph.node_ids[kept]),
+        embeddings={name: values[kept] for name, values in embeddings.items()},
+        categories=tuple(Category(c.key, c.title, c.names, c.values[kept]) for c in categories),
+        measures=tuple(Measure(m.key, m.title, m.values[kept]) for m in measures),
+        tokens=token_names(model.hops),
+        attention=None if attention is None else attention[kept],
+        nearest=nearest,
+        similarity=similarity,
+        heard=heard,
+        edge_changes=changes,
+        scores=scores,
+        run=run_log(model),
+        shown="" if len(kept) == graph.num_nodes else left_out,
+        texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
+        other=compared,
+    )
+
+
+def graph_title(graph: Graph) -> str:
+    """Return what a graph is, in few words: its name, its nodes and what their classes are."""
+    files = [Path(name) for name in graph.provenance.source.split(", ")]
+    named = [one.stem for one in files] if all(one.suffix for one in files) else []
+    telling = [name for name in named or [_call(graph.provenance.source)] if name.lower() not in SAY_NOTHING]
+    about = f"{telling[0]}: " if telling else ""
+    known = 0 if graph.labels is None else int((graph.labels >= 0).sum())
+    classes = f" in {graph.num_classes} classes" if graph.num_classes > 3 else ""
+    if 1 < graph.num_classes <= 3 and max(map(len, graph.class_names)) <= 20:
+        *first, last = (f"class {one}" if one.isdecimal() else one for one in graph.class_names)
+        classes = f", {', '.join(first)} or {last}"
+    few = f" ({known:,} labelled)" if classes and known < graph.num_nodes else ""
+    return f"{about}{graph.num_nodes:,} nodes{classes}{few}"
+
+
+def _call(source: str) -> str:
+    """Return the name of what made a graph, without what it was called with."""
+    return source.split("(", maxsplit=1)[0].replace("_", " ").strip()
+
+
+def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
+    """Return the features as measures, where they are few and have names."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or len(names) != graph.num_features or graph.num_features > NAMED_FEATURES:
+        return ()
+    rows = graph.dense_features().double().numpy()
+    return tuple(Measure(f"own_{name}", str(name), rows[:, at]) for at, name in enumerate(names))
+
+
+def refuse_files(model: H3GNN) -> None:
+    """Say why a graph in files has no page."""
+    if isinstance(model.graph_, MappedGraph):
+        raise InputError(
+            "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
+            "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
+        )
+
+
+def token_attention(model: H3GNN) -> Floats | None:
+    """Return the share of attention that each token of a node gets, `[nodes, tokens]`; rows sum to 1.
+
+    The mean over models, heads and listening tokens. None for an encoder without attention.
+    """
+    if model.fusion == "mlp":
+        return None
+    shares: npt.NDArray[np.float32] = model.attention().mean(axis=(0, 2))
+    return shares
+
+
+def raw_features(graph: Graph) -> Floats:
+    """Return the features as the data has them, dense; a very large matrix in 128 principal directions."""
+    if graph.num_nodes * graph.num_features <= MOST_RAW_VALUES:
+        dense: npt.NDArray[np.float32] = graph.dense_features().numpy()
+        return dense
+    import scipy.sparse as sp
+    from sklearn.decomposition import TruncatedSVD
+
+    rows: Any = graph.features
+    if rows.layout == torch.sparse_csr:
+        parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
+        rows = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))
+    reduced: npt.NDArray[np.float32] = TruncatedSVD(128, random_state=0).fit_transform(rows)
+    return reduced.astype(np.float32)
+
+
+def run_log(model: H3GNN) -> RunLog:
+    """Return what happened in training and what it came from."""
+    history = model.history_
+    sentences = []
+    for which, epoch in collapse_epochs(history).items():
+        at, ranks = history.measured("effective_rank")
+        now = ranks[list(at).index(epoch), which]
+        of = f" ({model.members_[which]})" if models_of_members(model) else ""
+        who = f"Model {which}{of}: the" if model.n_models > 1 else "The"
+        sentences.append(
+            f"{who} representation collapsed: at epoch {epoch} its effective rank fell to {now:.1f} from "
+            f"{ranks[0, which]:.1f}. Try fewer epochs, a smaller learning rate or a larger momentum."
+        )
+    made = {**versions(), "commit": commit()}
+    return RunLog(
+        columns=dict(history.columns),
+        collapsed=" ".join(sentences),
+        facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **made},
+        settings=kept_for("run", model.get_params()),
+        provenance=model.graph_.provenance.as_dict(),
+        members=describe_members(model),
+    )
+
+
+def _judge(
+    embeddings: Mapping[str, Floats],
+    members: Mapping[str, Floats],
+    graph: Graph,
+    measures: tuple[Measure, ...],
+    told: Told,
+) -> tuple[Scoreboard, tuple[Category, ...]]:
+    """Return the scores, and what they say about each node."""
+    clusters = find_clusters(embeddings[TRAINED], graph.labels)
+    classes = node_classes(graph)
+    scored = {**embeddings, **{member_representation(name): rows for name, rows in members.items()}}
+
+    begun: list[str] = []
+
+    def scoring(name: str) -> None:
+        told(f"scoring {name}", len(begun) / len(scored))
+        begun.append(name)
+
+    if classes is None:
+        scores = score_without_labels(scored, clusters, scoring)
+        return _with_words(scores, members), (as_category(clusters),)
+    splits = Splits.of(graph)
+    homophily = next(one.values for one in measures if one.key == "homophily")
+    scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily, scoring)
+    predicted = predicted_by[TRAINED][0]
+    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
+    first = np.stack([mask[:, 0].numpy() for mask in masks if mask is not None])
+    right = np.where(classes.values >= 0, predicted != classes.values, -1)
+    categories = [
+        classes,
+        Category("predicted", "predicted class", classes.names, predicted),
+        Category("wrong", "right or wrong", ("right", "wrong"), right),
+        as_category(clusters),
+        Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
+    ]
+    if members:
+        of_members = {name: predicted_by[member_representation(name)] for name in members}
+        categories.append(carried_by(of_members, splits))
+        scores = replace(scores, carriers=class_carriers(scores, list(members)))
+    return _with_words(scores, members), tuple(categories)
+
+
+def _with_words(scores: Scoreboard, members: Mapping[str, Floats]) -> Scoreboard:
+    """Say what the rows of members are, where there are some."""
+    return replace(scores, protocol=scores.protocol + WORDS) if members and scores.rows else scores
+
+
+def node_classes(graph: Graph) -> Category | None:
+    """Return the class of each node, None without labels; a class that is only called 3 is "class 3"."""
+    if graph.labels is None or not bool((graph.labels >= 0).any()):
+        return None
+    names = (f"class {name}" if name.isdecimal() else name for name in graph.class_names)
+    return Category("class", "class", tuple(names), graph.labels.numpy())
+
+
+def node_clusters(model: H3GNN) -> Category:
+    """Return the cluster of each node, found by k-means."""
+    return as_category(find_clusters(model.embedding_, model.graph_.labels))
+
+
+def as_category(clusters: Whole) -> Category:
+    """Return clusters named by size, the largest first."""
+    sizes = np.bincount(clusters)
+    place = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), place[clusters])
+
+
+def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
+    """Return what is measured at each node: homophily, degree, difficulty, attention of its tokens."""
+    neighbours = simple_edges(graph.edge_index, graph.num_nodes)[0].numpy()
+    degree = np.bincount(neighbours, minlength=graph.num_nodes).astype(np.float64)
+    measures = [Measure("degree", "degree", degree)]
+    if graph.labels is not None and node_classes(graph) is not None:
+        homophily = local_homophily(graph.edge_index, graph.labels).numpy()
+        measures.insert(0, Measure("homophily", "local homophily", homophily))
+    if model.history_.difficulty is not None and models_of_members(model):
+        measures += member_difficulty(model)
+    elif model.history_.difficulty is not None:
+        difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
+        measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
+    if attention is not None:
+        names = token_names(model.hops)
+        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
+        measures.append(Measure("attention", "attention to neighbours", attention[:, OWN:].sum(axis=1)))
+        measures += [
+            Measure(f"attention_{key}", f"attention: {name}", attention[:, token])
+            for token, (key, name) in enumerate(zip(keys, names, strict=True))
+        ]
+    return tuple(measures)
+
+
+def _figures(graph: Graph, dimensions: int) -> dict[str, int]:
+    figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
+    if graph.num_classes:
+        figures["classes"] = graph.num_classes
+    return figures | {"dimensions": dimensions}
