@@ -27,10 +27,10 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.graphs.names import find_ids
 from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_parquet, check_table_block
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
