@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.shares import write_profile
 from benchmarks.workload import SHAPES, Shape, engine_epoch, graph_of, random_graph, reference_epoch
-from h3gnn.memory import keeping_freed
+from h3gnn.resources import retain_heap
 from h3gnn.training.resources import use_bfloat16
 
 RESULTS = Path(__file__).parent / "results" / "cpu.json"
@@ -60,9 +60,9 @@ def measure_memory(name: str, channels: int, kind: str) -> float:
         epoch = reference_epoch(graph, channels)
     else:
         epoch = engine_epoch(graph, channels, bfloat16=kind == "bfloat16")
-    with keeping_freed():
-        for _ in range(2):
-            epoch()
+    retain_heap()
+    for _ in range(2):
+        epoch()
     return (memory_kilobytes("VmHWM") - before) / 1024
 
 
@@ -207,8 +207,8 @@ def main() -> None:
     if asked.profile:
         write_profile()
         return
-    with keeping_freed():  # as in every training
-        measure(asked)
+    retain_heap()  # as in every command
+    measure(asked)
 
 
 def measure(asked: argparse.Namespace) -> None:

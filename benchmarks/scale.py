@@ -96,8 +96,8 @@ def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
     import torch
 
     from h3gnn.cli.output import write_result
-    from h3gnn.memory import keeping_freed
     from h3gnn.ondisk.mapped import open_mapped
+    from h3gnn.resources import retain_heap
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     graph: Any = open_mapped(folder)
@@ -110,8 +110,8 @@ def run_batches(folder: Path, epochs: int, batch_size: int) -> dict[str, float]:
     model.fit(graph)
     trained, trained_busy = time.perf_counter() - start, time.process_time() - busy
     start, busy = time.perf_counter(), time.process_time()
-    with keeping_freed():  # as every command
-        write_result(folder / "embeddings.parquet", model, graph)
+    retain_heap()  # as every command
+    write_result(folder / "embeddings.parquet", model, graph)
     written, written_busy = time.perf_counter() - start, time.process_time() - busy
     return {
         "support_s": prepared,

@@ -10,7 +10,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.workload import committee_epoch, engine_epoch, graph_of
-from h3gnn.memory import keeping_freed
+from h3gnn.resources import retain_heap
 
 RESULTS = Path(__file__).parent / "results" / "profile.json"
 KINDS = {
@@ -61,11 +61,11 @@ def kind_of(event: Any, sparse_features: bool) -> str:
 
 def shares_of(epoch: Callable[[], object], epochs: int, *, sparse_features: bool) -> dict[str, float]:
     """Return the share of each kind in the time of some epochs."""
-    with keeping_freed():
-        epoch()
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
-            for _ in range(epochs):
-                epoch()
+    retain_heap()
+    epoch()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+        for _ in range(epochs):
+            epoch()
     spent = dict.fromkeys([*KINDS, "rest"], 0.0)
     for event in recorded.events() or []:
         spent[kind_of(event, sparse_features)] += event.self_cpu_time_total

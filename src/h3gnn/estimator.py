@@ -23,7 +23,6 @@ from h3gnn.answers.extending import Extension, add_nodes, rows_below
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
-from h3gnn.encoder.attached import NewEdges, attach_nodes, cut_around, smooth_attached
 from h3gnn.encoder.encode import (
     Allocate,
     GraphRows,
@@ -43,19 +42,31 @@ from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.plan import check_as_is, check_same_plan
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
 from h3gnn.graphs.structural import is_structural
-from h3gnn.inputs import (
+from h3gnn.inference import (
+    CHUNK,
+    NewEdges,
+    PiecewiseEmbedding,
+    attach_nodes,
+    cut_around,
+    own_scale,
+    smooth_attached,
+)
+from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.preprocessing import (
     NO_EDGE,
+    Intake,
     by_name,
     check_own_rows,
+    match_anywhere,
     named_rows,
     order_of,
     read_input,
     read_rows,
+    rows_of,
+    steps_of,
     take_columns,
 )
-from h3gnn.intake import Intake, match_anywhere, rows_of, steps_of
-from h3gnn.memory import check_room, keeping_freed
-from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.resources import check_memory
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoints import Checkpoints, clear
@@ -79,7 +90,6 @@ from h3gnn.training.models import (
     train_models,
 )
 from h3gnn.training.objectives import OBJECTIVES, deal
-from h3gnn.training.piecewise import CHUNK, PiecewiseEmbedding, own_scale
 from h3gnn.training.resources import (
     Size,
     check_fits,
@@ -401,7 +411,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         """Learn what does not need training: the graph itself, its scaling, its support, the seeds."""
         for learned in ("embedding_", "columns_"):  # of an earlier fit
             self.__dict__.pop(learned, None)
-        Shape.of(self.get_params()).check_room(graph.num_features, 1)
+        Shape.of(self.get_params()).check_memory(graph.num_features, 1)
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         self.scaler_, self.support_ = self._intake.scaler(graph), self._intake.support(graph)
         take_columns(self, graph)
@@ -613,7 +623,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 raise InputError('fusion="mlp" has no attention to show')
             return weights.mean(dim=4).cpu()
 
-        with torch.no_grad(), keeping_freed():
+        with torch.no_grad():
             each = [over_heads(piece) for tokens in parts for piece in fused_together(tokens)]
             listened: npt.NDArray[np.float32] = torch.cat(each, dim=1).numpy()
         return listened
@@ -796,8 +806,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
         """Return the students' embeddings as they leave the encoder, `[models, nodes, D]`."""
         encoder = self.encoder_.to(pick_device(self.device))
-        with keeping_freed():
-            return embed_models(encoder, graph, edge_weights, with_tokens=self.tokens)
+        return embed_models(encoder, graph, edge_weights, with_tokens=self.tokens)
 
     def _is_committee(self) -> bool:
         """Whether models with different objectives stand side by side: then their columns have one scale."""
@@ -855,7 +864,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         rows = rows_of(graph, self.scaler_, support, order_of(self.graph_, graph))
         if not self.encoder_.edges.learns:
             return rows, None
-        check_room(8 * (self.n_models + 4) * support.entries, f"learned weights of {support.entries:,} edges")
+        check_memory(
+            8 * (self.n_models + 4) * support.entries, f"learned weights of {support.entries:,} edges"
+        )
         same = match_anywhere(self.graph_, graph)
         return rows, carry_weights(self.encoder_, self.support_, support, same)
 

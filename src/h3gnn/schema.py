@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from h3gnn.errors import InputError
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 DEEPEST = 32
 """Values nested deeper than this are refused, whatever they are."""
@@ -275,7 +275,7 @@ def parse_json(content: bytes | str, path: Path | str, fault: type[InputError], 
         fault: what to raise.
         words: what to say of the file; "is damaged" by default.
     """
-    check_room(PARSED * len(content), f"reading {path}", fault)
+    check_memory(PARSED * len(content), f"reading {path}", fault)
     try:
         return json.loads(content)
     except RecursionError:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Graph, GraphError, InputError, as_graph
-from h3gnn.encoder.attached import NewEdges, smooth_attached
 from h3gnn.graphs.checks import check_graph
+from h3gnn.inference import NewEdges, smooth_attached
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 1, "device": "cpu"}
 NAMES = np.array([f"p{i}" for i in range(40)], dtype=object)

@@ -122,7 +122,7 @@ def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
 def test_what_names_no_memory_is_a_lack_of_it_where_little_is_free(
     monkeypatch: pytest.MonkeyPatch, error: Exception, free: int, code: int
 ) -> None:
-    monkeypatch.setattr(ending, "free_memory", lambda: free)
+    monkeypatch.setattr(ending, "available_memory", lambda: free)
     sentence, found = ending.ending_of(error)
     assert found == code
     assert ("not enough memory" in sentence) == (code == 2)

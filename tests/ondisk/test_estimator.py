@@ -60,7 +60,7 @@ def test_the_default_committee_is_read_out_alike_from_files(
     hears = torch.eye(100).index_put_(tuple(small_mixed.edge_index), torch.ones(1), accumulate=True)
     alike = hears @ hears @ torch.randn(100, 12, generator=torch.Generator().manual_seed(0))
     small_mixed = replace(small_mixed, features=alike)
-    monkeypatch.setattr("h3gnn.training.piecewise.CHUNK", 7)
+    monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
     settings = {**QUICK, "n_models": 4, "smoothing": "auto", "tokens": True}
     inside = H3GNN(**settings).fit(small_mixed)
     outside = H3GNN(**settings).fit(prepared(small_mixed, tmp_path))

@@ -22,7 +22,7 @@ from torch import Tensor
 from h3gnn.answers.span import ROWS, Span
 from h3gnn.errors import InputError, check_choice, check_number
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.threads import one_thread
+from h3gnn.resources import one_thread
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

@@ -17,7 +17,7 @@ from h3gnn.baselines.classifiers import Classifier, ClassifierSettings
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.threads import each_apart
+from h3gnn.resources import map_in_threads
 
 GRIDS: dict[str, tuple[GridPoint, ...]] = {
     "small": tuple(GridPoint(*one) for one in product((64,), (0.2, 0.6), (0.01,), (5e-4, 5e-3))),
@@ -163,7 +163,7 @@ class _Trainer:
         stacks = self._groups(members)
         told = Together(watch, [len(stack) for stack in stacks])
         work = list(zip(stacks, told.parts, strict=True))
-        found = each_apart(lambda one: self._train_stack(*one), work, len(self.labels), self.device.type)
+        found = map_in_threads(lambda one: self._train_stack(*one), work, len(self.labels), self.device.type)
         return [model for models in found for model in models]
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.memory import words_of
+from h3gnn.resources import format_bytes
 
 GROUPS = ("self-supervised", "supervised", "clustering")
 """What a system was made for; `--methods` takes a group's name for all of its systems."""
@@ -112,8 +112,8 @@ class System:
             fits = self.kind.bytes_for(sizes.shrunk(middle), settings) <= free
             low, high = (middle, high) if fits else (low, middle)
         raise TooLargeError(
-            f"{self.title} would take {words_of(needed)} on {sizes.nodes:,} nodes ({self.cost}), and "
-            f"{words_of(free)} are free: about {_rounded(low):,} nodes with as many edges each would fit"
+            f"{self.title} would take {format_bytes(needed)} on {sizes.nodes:,} nodes ({self.cost}), and "
+            f"{format_bytes(free)} are free: about {_rounded(low):,} nodes with as many edges each would fit"
         )
 
 

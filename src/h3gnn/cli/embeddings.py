@@ -93,12 +93,12 @@ def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.flo
     """Return the embeddings of a graph's labelled nodes, and these nodes."""
     import numpy as np
 
-    from h3gnn.memory import check_room
     from h3gnn.ondisk.mapped import labelled_nodes
+    from h3gnn.resources import check_memory
 
     nodes, labelled = labelled_nodes(graph)
     size = 4 * len(nodes) * len(model.get_feature_names_out())
-    check_room(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
+    check_memory(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
     if len(nodes) < graph.num_nodes:
         say(f"note: of a graph in files, its {len(nodes):,} labelled nodes are probed and clustered alone")
     kept, first, wanted = [], 0, nodes.numpy()

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
-from h3gnn.memory import free_memory, hold_buffers, keeping_freed
+from h3gnn.resources import available_memory, preload_blas, retain_heap
 
 ENDED = tuple(128 + number for number in STOPPING)
 """The exit codes of commands that a signal ended."""
@@ -106,17 +106,17 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
 
 
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that begins with room for its libraries, and tells typer which signal ended it.
+    """Return a command that prepares memory for its libraries and reports to typer which signal ended it.
 
-    For typer, every `KeyboardInterrupt` is Ctrl-C. A command has the process to itself and keeps its memory.
+    For typer, every `KeyboardInterrupt` is Ctrl-C. A command owns the process, so it may retain its heap.
     """
 
     @wraps(function)
     def command(*given: Any, **named: Any) -> None:
-        hold_buffers()
+        preload_blas()
+        retain_heap()
         try:
-            with keeping_freed():
-                function(*given, **named)
+            function(*given, **named)
         except TrainingStopped as stop:
             raise SystemExit(code_of_signal(stop)) from stop
 
@@ -153,7 +153,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError | ImportError | OSError | SystemError):
         return False
-    unsaid = UNSAID.search(str(error)) and free_memory() < LITTLE
+    unsaid = UNSAID.search(str(error)) and available_memory() < LITTLE
     return bool(NO_MEMORY.search(str(error)) or unsaid)
 
 

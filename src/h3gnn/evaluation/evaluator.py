@@ -25,7 +25,7 @@ from h3gnn.evaluation.protocols import (
     known_classes,
     score,
 )
-from h3gnn.threads import one_thread
+from h3gnn.resources import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {
     "logistic": probe_candidates,

@@ -26,7 +26,7 @@ from h3gnn.evaluation.protocols import (
     known_rarest,
     score,
 )
-from h3gnn.threads import each_apart, one_thread
+from h3gnn.resources import map_in_threads, one_thread
 
 COLUMNS = 1024
 """So many columns are standardised at a time when all that is needed are the rows' inner products."""
@@ -256,7 +256,7 @@ def probe_candidates(
             for split, said in zip(splits, log_p, strict=True)
         ]
 
-    groups = each_apart(keep, basis.groups, len(labels), labels.device.type)
+    groups = map_in_threads(keep, basis.groups, len(labels), labels.device.type)
     kept = [one for group in groups for one in group]
     return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
 

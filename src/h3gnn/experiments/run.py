@@ -26,7 +26,7 @@ from h3gnn.evaluation.protocols import (
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
 from h3gnn.graphs.graph import Graph
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 from h3gnn.settings import kept_for
 from h3gnn.storage.origin import made_with
 from h3gnn.training.distributed import Ranks
@@ -87,7 +87,7 @@ def run_method(
     rule = build_judge(graph, **options).epoch_rule  # says at once if there are no labels
     if chooses and rule != "last":
         params["snapshots"] = snapshots
-    check_room(
+    check_memory(
         METHOD_COLUMN * graph.num_features, f"{method.title} on {graph.num_features:,} feature columns"
     )
     judgements: list[Judgement] = []

@@ -16,7 +16,7 @@ from h3gnn.evaluation.probe import probe_candidates, span_of
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
-from h3gnn.threads import each_apart, one_thread, torch_alone
+from h3gnn.resources import map_in_threads, one_thread, one_torch_thread
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
 """Borders of the bins, from nodes whose neighbours are all of other classes to those all of their own."""
@@ -87,7 +87,7 @@ def as_compared(rows: Floats) -> Floats:
         return rows
     some = torch.from_numpy(rows[_spaced(len(rows), DIRECTED_BY)])
     some = (some - some.mean(dim=0)).double()
-    with torch_alone():
+    with one_torch_thread():
         directions = some.mT @ span_of(some @ some.mT)[:, -DIRECTIONS:]
     turned: npt.NDArray[np.float32] = (torch.from_numpy(rows) @ directions.float()).numpy()
     return turned
@@ -96,7 +96,7 @@ def as_compared(rows: Floats) -> Floats:
 def all_as_compared(embeddings: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return every representation `as_compared`, several at a time."""
     nodes = max((len(rows) for rows in embeddings.values()), default=0)
-    found = each_apart(as_compared, embeddings.values(), _at_once(nodes))
+    found = map_in_threads(as_compared, embeddings.values(), _at_once(nodes))
     return dict(zip(embeddings, found, strict=True))
 
 
@@ -164,7 +164,7 @@ def score_with_labels(
         )
         return standing, probed
 
-    found = dict(zip(embeddings, each_apart(stand, embeddings, _at_once(len(labels))), strict=True))
+    found = dict(zip(embeddings, map_in_threads(stand, embeddings, _at_once(len(labels))), strict=True))
     chosen = found[TRAINED if TRAINED in found else next(iter(found))][1]
     confusion = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(confusion, (asked, chosen.predicted[tested]), 1)
@@ -251,7 +251,7 @@ def score_without_labels(
         found = [kmeans_clusters(rows, count, starts=starts, seed=seed) for seed in SEEDS]
         return Standing(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
-    rows = each_apart(stand, embeddings, _at_once(len(clusters)))
+    rows = map_in_threads(stand, embeddings, _at_once(len(clusters)))
     protocol = (
         f"No labels: {count} clusters, the number with the best silhouette in the H3GNN embedding. "
         f"Mean ± standard deviation over {len(SEEDS)} seeds of k-means.{_compared(len(clusters))}"

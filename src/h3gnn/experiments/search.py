@@ -54,10 +54,10 @@ from h3gnn.experiments.selection import Changes, OnTestNodes, OwnNodes, Preferen
 from h3gnn.experiments.spaces import FREE, Space, with_objectives
 from h3gnn.experiments.tune import FIXED, Tuned, start_of
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.intake import Intake, steps_of
+from h3gnn.preprocessing import Intake, steps_of
+from h3gnn.resources import one_thread
 from h3gnn.settings import kept_for
 from h3gnn.storage.origin import made_with
-from h3gnn.threads import one_thread
 from h3gnn.training.resources import pick_device
 
 

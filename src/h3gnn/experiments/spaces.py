@@ -13,7 +13,7 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.intake import Intake
+from h3gnn.preprocessing import Intake
 from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import runner

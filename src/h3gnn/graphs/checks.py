@@ -15,7 +15,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, Provenance, content_hash, csr_features
 from h3gnn.graphs.room import check_matrix
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]
 """Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
@@ -107,7 +107,7 @@ def check_features(features: Any, where: Locate) -> Tensor:
             crow, cols, stored = (torch.from_numpy(part) for part in parts)
             return csr_features(crow, cols, stored, (int(matrix.shape[0]), int(matrix.shape[1])))
         rows, columns = matrix.shape
-        check_room(12 * rows * columns, f"dense features of {rows:,} x {columns:,}", GraphError)
+        check_memory(12 * rows * columns, f"dense features of {rows:,} x {columns:,}", GraphError)
         features = matrix.toarray()
     array = as_numpy(features, "the features")
     _check_table(array.shape)

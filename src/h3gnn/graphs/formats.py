@@ -20,7 +20,7 @@ from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_archive
 from h3gnn.graphs.structural import build_graph
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 
@@ -142,7 +142,7 @@ def _tensors_of(stored: Any) -> dict[str, Any]:
     nodes = get("num_nodes")
     tensors = {name: one for name, one in found.items() if isinstance(one, torch.Tensor)}
     dense = [one for one in tensors.values() if one.layout == torch.strided]
-    check_room(24 * sum(one.numel() for one in dense), "its tensors", GraphError)  # some share a few values
+    check_memory(24 * sum(one.numel() for one in dense), "its tensors", GraphError)  # some share a few values
     return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
 
 

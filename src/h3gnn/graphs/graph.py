@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
     from h3gnn.graphs.plan import TablePlan
@@ -142,7 +142,7 @@ class Graph:
         if self.features.layout == torch.strided:
             return self.features
         size = 4 * self.num_nodes * self.num_features
-        check_room(size, f"dense features of {self.num_nodes:,} x {self.num_features:,}", GraphError)
+        check_memory(size, f"dense features of {self.num_nodes:,} x {self.num_features:,}", GraphError)
         return self.features.to_dense()
 
     def with_notes(self, *notes: str) -> Graph:

@@ -11,7 +11,7 @@ import numpy as np
 from h3gnn.errors import GraphError
 from h3gnn.graphs.names import is_missing
 from h3gnn.graphs.values import Rows, Values, cell_text, cells_of
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 
 def is_list(one: Any) -> bool:
@@ -80,7 +80,7 @@ def read_vectors(column: Any) -> tuple[Values, Rows]:
     """Return `[rows, values]` of lists that are as long as the first; a missing one is all NaN."""
     cells = cells_of(column)
     width = next((len(one) for one in cells if one is not None), 0)
-    check_room(2 * 8 * width * len(cells), f"lists of {width:,} numbers in {len(cells):,} rows", GraphError)
+    check_memory(2 * 8 * width * len(cells), f"lists of {width:,} numbers in {len(cells):,} rows", GraphError)
     odd = [row for row, one in enumerate(cells) if one is not None and len(one) != width]
     fits = [
         np.full(width, np.nan) if one is None or len(one) != width else np.asarray(one, float)

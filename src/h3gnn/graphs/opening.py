@@ -56,7 +56,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except InputError as error:
         if str(path) in str(error):
             raise
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}", code=error.code) from None
     except MemoryError:
         raise GraphError(f"{path} cannot be read as {kind}: there is not enough memory for it") from None
     except Exception as error:

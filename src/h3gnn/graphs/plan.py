@@ -21,7 +21,7 @@ from h3gnn.graphs import encoders, texts
 from h3gnn.graphs.encoders import Learned
 from h3gnn.graphs.kinds import read_values
 from h3gnn.graphs.problems import Problems
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 Place = Callable[[int, str], str]
 """Names a row and a column for a person."""
@@ -145,7 +145,7 @@ class TablePlan:
                 + f"; there are {', '.join(map(str, list(frame.columns)[:12]))}"
             )
         width = len(self.names)
-        check_room(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
+        check_memory(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
         problems, parts, notes = Problems("the features"), [], list[str]()
         for column in self.used:
             values, lost = read_values(frame[column.name], column.kind, column.form)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from h3gnn.errors import GraphError
-from h3gnn.memory import check_room, free_memory, words_of
+from h3gnn.resources import available_memory, check_memory, format_bytes
 
 TABLE_ROOM = 100 * 10**6
 """What pyarrow takes for its threads; with less its threads die or wait for ever."""
@@ -27,7 +27,7 @@ ROWS = 1 << 16
 
 def check_table_block(path: Path, size: int) -> None:
     """Refuse to read so many bytes of a table where there is no room for what they become."""
-    check_room(TABLE_ROOM + TABLE_COPIES * size, f"reading {path}", GraphError)
+    check_memory(TABLE_ROOM + TABLE_COPIES * size, f"reading {path}", GraphError)
 
 
 def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
@@ -46,10 +46,10 @@ def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
     groups = (told.row_group(number) for number in range(told.num_row_groups))
     largest = max((0, *(group.total_byte_size for group in groups)))
     check_table_block(path, largest)
-    if largest * told.num_rows > free_memory():
+    if largest * told.num_rows > available_memory():
         for at in columns:
             size = _texts_size(path, file.schema_arrow.field(at))
-            check_room(2 * size, f"reading {path}, whose column {at + 1} holds long texts,", GraphError)
+            check_memory(2 * size, f"reading {path}, whose column {at + 1} holds long texts,", GraphError)
 
 
 def _texts_size(path: Path, field: Any) -> int:
@@ -92,15 +92,17 @@ def check_npy(stream: BinaryIO, size: int, path: Path, name: str = "") -> None:
     declared = math.prod(shape) * dtype.itemsize
     what = f"the array {name}" if name else "the array"
     if declared > size:
-        raise GraphError(f"{path}: {what} says that it holds {words_of(declared)}, but has {size:,} bytes")
-    check_room(3 * declared, f"reading {what} of {path}", GraphError)
+        raise GraphError(
+            f"{path}: {what} says that it holds {format_bytes(declared)}, but has {size:,} bytes"
+        )
+    check_memory(3 * declared, f"reading {what} of {path}", GraphError)
 
 
 def check_npz(path: Path) -> None:
     """Refuse an archive that unpacks to more than there is memory for, or whose arrays say so."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        check_room(3 * sum(one.file_size for one in members), f"unpacking {path}", GraphError)
+        check_memory(3 * sum(one.file_size for one in members), f"unpacking {path}", GraphError)
         for one in members:
             if one.filename.endswith(".npy"):
                 with archive.open(one) as stream:
@@ -112,11 +114,11 @@ def check_archive(path: Path) -> None:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             size = sum(one.file_size for one in archive.infolist())
-            check_room(3 * size, f"unpacking {path}", GraphError)
+            check_memory(3 * size, f"unpacking {path}", GraphError)
 
 
 def check_matrix(rows: int, columns: int, stored: int, what: str) -> None:
     """Refuse a sparse matrix whose rows, of which each costs a number, are more than there is memory for."""
     if columns >= 2**62 or rows >= 2**62:
         raise GraphError(f"{what} of {rows:,} x {columns:,} are more than can be numbered")
-    check_room(24 * (rows + stored), f"{what} of {rows:,} rows", GraphError)
+    check_memory(24 * (rows + stored), f"{what} of {rows:,} rows", GraphError)

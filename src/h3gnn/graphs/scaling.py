@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.graphs.graph import Graph, csr_features
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 BLOCK_ROWS = 1 << 16
 """Rows that are looked at in double precision at a time."""
@@ -142,7 +142,7 @@ def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     if kind == "none":
         return FeatureScaler(kind)
     columns = features.shape[1]
-    check_room(COLUMN * columns, f"the scaling of {columns:,} feature columns")
+    check_memory(COLUMN * columns, f"the scaling of {columns:,} feature columns")
     sums = MomentSums(columns)
     sparse = features.layout == torch.sparse_csr
     for block in (features,) if sparse else torch.split(features, BLOCK_ROWS):

@@ -14,7 +14,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, Told
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 
 NO_FEATURES = "no features in the data: structural features were built from the edges"
 
@@ -41,7 +41,7 @@ def build_graph(
 ) -> Graph:
     """Check the parts of a graph; where there are no features, build structural ones and say so."""
     if features is None:
-        check_room(STRUCTURAL * nodes, f"structural features of {nodes:,} nodes", GraphError)
+        check_memory(STRUCTURAL * nodes, f"structural features of {nodes:,} nodes", GraphError)
         placeholder = np.zeros((nodes, 1), dtype=np.float32)
         edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
         features = structural_features(edges, nodes)

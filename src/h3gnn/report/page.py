@@ -38,8 +38,8 @@ from h3gnn.report.findings import (
     Scoreboard,
     member_representation,
 )
+from h3gnn.resources import map_in_threads
 from h3gnn.storage.files import write_atomically
-from h3gnn.threads import each_apart
 
 _PARTS = "data colours points map node charts find scores main"
 SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())
@@ -89,7 +89,7 @@ def page_maps(
         begun.append(title)
         return place(shown[title], method=method, seed=seed)
 
-    places = each_apart(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE places no more of them
+    places = map_in_threads(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE places no more of them
     return {f"{title}, {kind}": one for title, one in zip(shown, places, strict=True)}
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.leftovers import make_part
-from h3gnn.memory import check_room
+from h3gnn.resources import check_memory
 from h3gnn.schema import parse_json
 from h3gnn.signals import signals_wait
 
@@ -98,7 +98,7 @@ def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor]
             intact = named and hashlib.file_digest(file, "sha256").hexdigest()[:16] == named["sha256"]
         if not intact:
             raise fault(f"{path} is damaged: its content does not match the hash in its name")
-        check_room(2 * path.stat().st_size, f"reading {path}", fault)
+        check_memory(2 * path.stat().st_size, f"reading {path}", fault)
         # it calls back into Python, and an exception of a signal's handler there ends the process
         with signals_wait(), safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import TrainingStopped
+from h3gnn.resources import one_torch_thread
 from h3gnn.schema import FieldError
-from h3gnn.threads import torch_alone
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,7 +265,7 @@ def effective_rank(embedding: Tensor) -> Tensor:
     finite = rows.isfinite().all(dim=2).all(dim=1)
     rows = torch.where(finite[:, None, None], rows, 0.0)
     gram = rows @ rows.mT if rows.shape[1] <= rows.shape[2] else rows.mT @ rows
-    with torch_alone():
+    with one_torch_thread():
         squares = torch.linalg.eigvalsh(gram).clamp_min(0)
     singular = torch.where(squares > 1e-12 * squares.amax(dim=1, keepdim=True), squares, 0).sqrt()
     share = singular / singular.sum(dim=1, keepdim=True).clamp_min(torch.finfo(torch.double).tiny)

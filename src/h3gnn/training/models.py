@@ -20,7 +20,7 @@ from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
 from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.memory import check_room, keeping_freed
+from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import checkpointing
@@ -90,14 +90,14 @@ class Shape(FromSettings):
     mask_token: str
     precision: str
 
-    def check_room(self, features: int, models: int) -> None:
+    def check_memory(self, features: int, models: int) -> None:
         """Refuse weights for which there is no memory: of the first maps, and of the hops.
 
         In training each is kept six times: itself, its gradient, two moments, the teacher, one in passing.
         """
         mlp, hop = self.hidden_channels or 4 * self.channels, self.hidden_channels or self.channels
         weights = features * (self.channels + mlp + self.hops * hop) + self.hops * self.hops // 2 * hop * hop
-        check_room(
+        check_memory(
             6 * 4 * models * weights,
             f"the weights of {models} model(s) with {features:,} feature columns, {self.hops:,} hop(s) and "
             f"{self.channels:,} channels",
@@ -112,7 +112,7 @@ class Shape(FromSettings):
             models: how many models.
             device: where they will be trained, which decides how the weights lie in memory.
         """
-        self.check_room(features, 1)
+        self.check_memory(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         rough = use_bfloat16(options.pop("precision"), device)
         return EncoderStack(
@@ -253,15 +253,14 @@ def train_models(
                 snapshots.begin(step, models)
                 taken = snapshots.after_epoch(step, models)
             more = after_epoch_of(start) if after_epoch_of is not None and first else None
-            with keeping_freed():
-                history = train(
-                    step,
-                    epochs=training.epochs,
-                    mask_of=mine.mask_of(len(group)),
-                    learning_rate_of=training.learning_rate_of(),
-                    after_epoch=each(bar, more, write, taken),
-                    recorder=agree(step, recorder),
-                )
+            history = train(
+                step,
+                epochs=training.epochs,
+                mask_of=mine.mask_of(len(group)),
+                learning_rate_of=training.learning_rate_of(),
+                after_epoch=each(bar, more, write, taken),
+                recorder=agree(step, recorder),
+            )
         trained.append((_finished(step, everywhere=everywhere), history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from h3gnn.errors import InputError
-from h3gnn.memory import free_memory, words_of
+from h3gnn.resources import available_memory, format_bytes
 
 SHARE = 0.6
 """Share of the free memory that training may plan with; the rest is for what an estimate forgets."""
@@ -91,7 +91,7 @@ def free_bytes(device: torch.device) -> int:
     """Return the memory that is free on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return free_memory()
+    return available_memory()
 
 
 def peak_megabytes(device: torch.device) -> float | None:
@@ -188,8 +188,8 @@ def check_fits(size: Size, device: torch.device) -> None:
     needed, free = alone.outside_chunk() + SMALLEST_CHUNK * alone.per_chunk_node(), free_bytes(device)
     if needed > free:
         raise InputError(
-            f"training on the full graph of {size.nodes:,} nodes would take about {words_of(needed)} of "
-            f"memory, and {words_of(free)} are free; train in mini-batches (batch_size=1024, "
+            f"training on the full graph of {size.nodes:,} nodes would take about {format_bytes(needed)} of "
+            f"memory, and {format_bytes(free)} are free; train in mini-batches (batch_size=1024, "
             "--batch-size 1024)"
         )
 

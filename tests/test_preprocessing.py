@@ -19,7 +19,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from h3gnn import H3GNN, GraphError, InputError, as_graph
-from h3gnn.inputs import column_order
+from h3gnn.preprocessing import column_order
 
 SMALL: dict[str, Any] = {"n_models": 1, "epochs": 2, "channels": 8, "heads": 2, "device": "cpu"}
 CHANCE = np.random.default_rng(0)

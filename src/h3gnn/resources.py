@@ -1,0 +1,203 @@
+"""Memory and threads of this process: what is available, and how libraries use it.
+
+A file can declare a size that it does not have: a sparse matrix of 10¹² columns fits into a kilobyte. Code
+that allocates by such a number calls `check_memory` first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from h3gnn.errors import InputError
+
+UNKNOWN = 4 * 2**30
+"""Memory assumed to be available where the system does not report it."""
+BLAS_BUFFER = 40 * 10**6
+"""Bytes that OpenBLAS allocates once for each thread that multiplies matrices."""
+CGROUP = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+SMALL_GRAPH = 5_000
+"""Up to this number of nodes, work runs in several single-threaded pieces at a time.
+
+Scoring a thousand nodes is many small products, whose threads wait for one another longer than they compute.
+"""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_memory() -> int:
+    """Return the bytes this process can still allocate, by machine, container and process limits."""
+    bounds = [_machine(), *_container(), *_process_limit()]
+    return max(0, min(bounds))
+
+
+def check_memory(needed: int, what: str, error: type[InputError] = InputError) -> None:
+    """Raise an error if `what` needs more memory than is available."""
+    if needed < 1 << 20:  # too small to matter
+        return
+    available = available_memory()
+    if needed > available:
+        raise error(
+            f"not enough memory for {what}: {format_bytes(needed)} needed, "
+            f"{format_bytes(available)} available",
+            code="not-enough-memory",
+        )
+
+
+def format_bytes(size: int) -> str:
+    """Return a number of bytes as text, such as "2.5 KB"."""
+    amount = float(min(size, 10**24))
+    for unit in ("bytes", "KB", "MB", "GB", "TB", "PB"):
+        if amount < 1000 or unit == "PB":
+            return f"{amount:,.3g} {unit}" if unit != "bytes" else f"{size:,} bytes"
+        amount /= 1000
+    return ""
+
+
+def preload_blas() -> None:
+    """Let NumPy's and SciPy's OpenBLAS allocate their buffers now if `ulimit -v` limits the process.
+
+    OpenBLAS retries forever when a later allocation fails. Each core needs one buffer in each library.
+    """
+    if not _process_limit():
+        return
+    import threading
+
+    import numpy as np
+    from scipy.linalg.blas import sgemm
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    check_memory(2 * cores * BLAS_BUFFER, "the buffers of NumPy's and SciPy's linear algebra")
+    barrier, ones = threading.Barrier(cores), np.ones((128, 128), dtype=np.float32, order="F")
+
+    def multiply(_: int) -> None:
+        with suppress(threading.BrokenBarrierError):  # then they multiply one after another
+            barrier.wait(timeout=1)
+        sgemm(1.0, ones @ ones, ones)
+
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(multiply, range(cores)))
+
+
+def retain_heap() -> None:
+    """Let glibc's malloc keep freed memory for the rest of this process; for programs, not for libraries.
+
+    Otherwise every large tensor is mapped anew, and zeroing its pages takes longer than most operations on
+    it. Blocks over 1 GB are still returned. Nothing changes if the user has set malloc's own variables.
+    """
+    by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if by_user or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "gnu_get_libc_version"):
+        trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # as malloc.h numbers them
+        libc.mallopt(arena_max, 1)
+        libc.mallopt(mmap_threshold, 2**30)
+        libc.mallopt(trim_threshold, -1)
+
+
+@contextmanager
+def one_thread(nodes: int) -> Iterator[None]:
+    """Limit every library to one thread in the block if the graph is small."""
+    if nodes > SMALL_GRAPH:
+        yield
+        return
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with one_torch_thread(), threadpool_limits(1):
+        yield
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Limit torch to one thread in the block, as is best for eigenvalues of some hundred rows.
+
+    They take thousands of short steps, after each of which threads wait for one another. On busy cores such a
+    wait costs a scheduler slice: seconds instead of milliseconds.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def map_in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], nodes: int, device: str = "cpu"
+) -> list[Result]:
+    """Return `function(item)` for each item, in order; on a small graph several run at a time.
+
+    As many as torch has threads, which is one inside such a call and inside `one_thread`. Items of a large
+    graph run one after another, since each fills the cores and the memory. So do items on a GPU.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    workers = torch.get_num_threads()
+    if nodes > SMALL_GRAPH or workers == 1 or device != "cpu":
+        return [function(item) for item in items]
+
+    def alone(item: Item) -> Result:
+        with threadpool_limits(1):  # OpenMP counts its threads per calling thread
+            return function(item)
+
+    pool = ThreadPoolExecutor(max_workers=workers)
+    with one_thread(nodes), pool:
+        try:
+            return list(pool.map(alone, items))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
+        return sizes["MemAvailable"]
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    if "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return UNKNOWN
+
+
+def _container() -> list[int]:
+    for maximum, used in CGROUP:
+        try:
+            limit = Path(maximum).read_text(encoding="ascii").strip()
+            if limit.isdecimal():
+                return [int(limit) - int(Path(used).read_text(encoding="ascii"))]
+        except (OSError, ValueError):
+            continue
+    return []
+
+
+def _process_limit() -> list[int]:
+    """Return the part of the address space that `ulimit -v` leaves, or nothing without a limit."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return []
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return [limit]
+    return [limit - pages * os.sysconf("SC_PAGE_SIZE")]
