@@ -22,9 +22,9 @@ import torch
 from h3gnn import H3GNN, Checkpoints
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.checkpoints import checkpoints_in
-from h3gnn.storage.files import read_tensor_file, write_tensor_file
+from h3gnn.storage.checkpoint_file import checkpoints_in
 from h3gnn.storage.origin import made_with
+from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 EPOCHS = 5
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.experiments.methods import METHODS
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import write_atomically
 
 SIGNIFICANT = 0.05
 

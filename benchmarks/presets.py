@@ -14,7 +14,7 @@ from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.cells import Scope, lines_of
 from h3gnn.experiments.tables.specifications import TABLES, TUNED
 from h3gnn.graphs.catalogue import benchmarks
-from h3gnn.storage.files import ResultStore, write_atomically
+from h3gnn.storage.atomic import ResultStore, write_atomically
 
 ROOT = Path(__file__).parent.parent
 PRESETS, RESULTS = ROOT / "src" / "h3gnn" / "tuned", ROOT / "results"

@@ -16,8 +16,8 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import ProbabilityMask, RandomMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.masking import ProbabilityMask, RandomMask
 from h3gnn.training.models import Shape as EncoderShape
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.step import Step

@@ -18,7 +18,7 @@ from benchmarks.checks.measuring import HERE, checks_of, key_of, run
 from h3gnn.baselines.registry import systems
 from h3gnn.experiments.tables.markdown import made_at
 from h3gnn.experiments.workers import in_processes
-from h3gnn.storage.files import write_atomically, write_json
+from h3gnn.storage.atomic import write_atomically, write_json
 
 KEPT = HERE.parent / "results" / "checks.json"
 DOCUMENT = HERE.parent.parent / "docs" / "baselines.md"

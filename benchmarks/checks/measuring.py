@@ -24,7 +24,7 @@ from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, random_splits
-from h3gnn.storage.files import fingerprint
+from h3gnn.storage.atomic import fingerprint
 from h3gnn.storage.origin import made_with
 
 HERE = Path(__file__).parent

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from h3gnn.ondisk.mapped import MappedGraph, open_mapped
     from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import preset, preset_names
-    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.storage.checkpoint_file import Checkpoints
     from h3gnn.training.checkpoints import CheckpointWarning
     from h3gnn.training.history import CollapseWarning, History
     from h3gnn.training.loop import Snapshots
@@ -77,7 +77,7 @@ _HOMES = {
     "graphs.profile": ("GraphProfile", "profile_graph"),
     "graphs.synthetic": ("mixed_graph",),
     "settings": ("preset", "preset_names"),
-    "storage.checkpoints": ("Checkpoints",),
+    "storage.checkpoint_file": ("Checkpoints",),
     "training.checkpoints": ("CheckpointWarning",),
     "training.history": ("CollapseWarning", "History"),
     "training.loop": ("Snapshots",),

@@ -19,7 +19,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import is_missing
-from h3gnn.storage.files import fingerprint
+from h3gnn.storage.atomic import fingerprint
 
 KEPT = 8
 """So many embeddings are kept in this process, the newest: a search over settings fits each of them once."""

@@ -69,7 +69,7 @@ from h3gnn.preprocessing import (
 from h3gnn.resources import check_memory
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
-from h3gnn.storage.checkpoints import Checkpoints, clear
+from h3gnn.storage.checkpoint_file import Checkpoints, clear
 from h3gnn.training.batches import (
     SampledBatches,
     WholeGraph,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError, check_choice, check_number, check_whole
-from h3gnn.schema import (
+from h3gnn.storage.schema import (
     ORIGIN,
     Checked,
     Listed,

@@ -11,8 +11,8 @@ from h3gnn.estimator import H3GNN
 from h3gnn.experiments.search import Allowance, preset_of, tune_from_list
 from h3gnn.experiments.spaces import Space
 from h3gnn.graphs.graph import Graph
-from h3gnn.schema import check_values
 from h3gnn.settings import PRESET, kept_for
+from h3gnn.storage.schema import check_values
 
 ABOUT = {
     "by": "h3gnn reproduce",

@@ -31,7 +31,7 @@ from h3gnn.experiments.tables.reproduce import Outcome, find_tables, percent_row
 from h3gnn.experiments.tables.specifications import TABLES, printed
 from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.files import ResultStore, read_json, write_json
+from h3gnn.storage.atomic import ResultStore, read_json, write_json
 from h3gnn.storage.origin import code, made_with, origin
 
 ROOT = Path(__file__).parent.parent.parent

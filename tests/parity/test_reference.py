@@ -13,8 +13,8 @@ from benchmarks.reference import ReferenceEncoder, ReferenceTrainer
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import RandomMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.optimizer import warmup_cosine
 from h3gnn.training.step import Step

@@ -146,13 +146,13 @@ def test_git_is_asked_once(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nobody_stores_versions_without_the_origin() -> None:
     """Whoever asks for the versions alone compares them; what is stored or printed takes both from here."""
-    compared = {"storage/origin.py", "storage/checkpoints.py", "training/checkpoints.py"}
+    compared = {"storage/origin.py", "storage/checkpoint_file.py", "training/checkpoints.py"}
     compared |= {"experiments/compare.py", "experiments/collect.py"}
     for path in [*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         imported = {
             alias.name
             for node in ast.walk(ast.parse(path.read_bytes()))
-            if isinstance(node, ast.ImportFrom) and node.module == "h3gnn.storage.files"
+            if isinstance(node, ast.ImportFrom) and node.module == "h3gnn.storage.atomic"
             for alias in node.names
         }
         allowed = path.is_relative_to(PACKAGE) and path.relative_to(PACKAGE).as_posix() in compared

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, Graph, InputError, ModelFolderError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.storage.files import read_tensor_file, write_tensor_file
 from h3gnn.storage.models import check_folder
 from h3gnn.storage.runs import Run, begin_run, finish_run, read_run
+from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 4, "heads": 2, "device": "cpu", "edge_start": 0.3}
 

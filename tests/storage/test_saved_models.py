@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from h3gnn import H3GNN, Graph, ModelFolderError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.settings import BEFORE
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import write_atomically
 from tests.program import run
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, Graph, ModelFolderError
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.storage.files import read_tensor_file, read_tensors, write_tensor_file
+from h3gnn.storage.tensors import read_tensor_file, read_tensors, write_tensor_file
 
 TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 2, "device": "cpu"}
 Change = Callable[[dict[str, Tensor]], object]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from h3gnn import CheckpointError, InputError
-from h3gnn.storage.files import TYPES, read_tensor_file, read_tensors, remove_parts, write_tensor_file
+from h3gnn.storage.atomic import remove_parts
+from h3gnn.storage.tensors import TYPES, read_tensor_file, read_tensors, write_tensor_file
 
 TENSORS = {
     "matrix": torch.arange(6.0).view(2, 3),

@@ -21,17 +21,17 @@ from h3gnn.encoder.encode import GraphRows
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.masking import RandomMask
-from h3gnn.storage.checkpoints import Checkpoints
+from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.training import distributed
 from h3gnn.training.batches import rows_in_memory, sampled_batches
+from h3gnn.training.checkpoints import agree, put_back, take
 from h3gnn.training.distributed import ProcessGroup, Ranks, together
 from h3gnn.training.divided import divided_rows
 from h3gnn.training.edges import SparseEdges
 from h3gnn.training.exchange import Asked
 from h3gnn.training.history import Recorder
+from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import Training, stack_step
-from h3gnn.training.state import agree, put_back, take
 from h3gnn.training.step import Step
 from tests.program import Program
 

@@ -14,7 +14,6 @@ from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.batches import (
     Batch,
     SampledBatches,
@@ -27,6 +26,7 @@ from h3gnn.training.batches import (
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import SparseEdges
 from h3gnn.training.loop import train
+from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.sampling import ALL, Whole
 from h3gnn.training.step import MaskStrategy, Step, backward_by_chunks

@@ -15,7 +15,7 @@ from h3gnn.encoder import FeatureMatrix, build_support
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.storage.checkpoints import Checkpoints
+from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.loop import EAGER_STEPS, CapturedStep
 from h3gnn.training.models import Shape, Training, stack_step

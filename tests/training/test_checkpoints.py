@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, CheckpointWarning, Graph, InputError
 from h3gnn.errors import TrainingStopped
-from h3gnn.signals import StopRequest, signals_wait
-from h3gnn.storage.checkpoints import checkpoints_in, epoch_of, newest_in, one_process_only
-from h3gnn.storage.files import read_tensor_file, versions, write_tensor_file
+from h3gnn.storage.atomic import StopRequest, signals_wait, versions
+from h3gnn.storage.checkpoint_file import checkpoints_in, epoch_of, newest_in, one_process_only
+from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 from h3gnn.training.checkpoints import CheckpointWriter
 from h3gnn.training.history import Recorder
 from h3gnn.training.models import Training

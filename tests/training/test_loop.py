@@ -12,7 +12,7 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.checkpoints import Checkpoints
+from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.training.loop import Snapshots
 
 ARGUMENTS: dict[str, Any] = {

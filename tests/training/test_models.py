@@ -15,8 +15,8 @@ from h3gnn.encoder.sparse import DENSE_NODES
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import DifficultyMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.masking import DifficultyMask
 from h3gnn.training.models import Training, stack_step, train_models
 from h3gnn.training.step import MaskStrategy, Step
 

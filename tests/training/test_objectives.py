@@ -19,10 +19,10 @@ from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.encoder.noise import DrawnNoise
 from h3gnn.encoder.sparse import take_rows
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import DifficultyMask, RandomMask
 from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import SparseEdges
+from h3gnn.training.masking import DifficultyMask, RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.objectives import (
     OBJECTIVES,

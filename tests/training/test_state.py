@@ -5,11 +5,11 @@ import torch
 
 from h3gnn import H3GNN, CheckpointError, Graph
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
-from h3gnn.masking import ProbabilityMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.checkpoints import State, put_back, take
 from h3gnn.training.history import Recorder
+from h3gnn.training.masking import ProbabilityMask
 from h3gnn.training.models import Training, stack_step
-from h3gnn.training.state import State, put_back, take
 from h3gnn.training.step import Step
 
 OWN = {"momentum": [0.9, 0.99], "learning_rate": [0.01, 0.002], "weight_decay": [0.0, 0.1]}

@@ -16,9 +16,9 @@ from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise
 from h3gnn.encoder.tokens import Part, Projected
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.masking import RandomMask
 from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
 from h3gnn.training.distributed import Ranks
+from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.sampling import ALL
 from h3gnn.training.step import Step

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.ondisk.csr import whole_folder
-from h3gnn.storage.files import whole_file, write_atomically
+from h3gnn.storage.atomic import whole_file, whole_folder, write_atomically
 from h3gnn.strangers import guarded
 
 Floats = npt.NDArray[np.float32]

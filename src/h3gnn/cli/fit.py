@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.run import Outlook
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
-    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.storage.checkpoint_file import Checkpoints
     from h3gnn.training.history import Recorder
     from h3gnn.training.loop import AfterEpoch, AfterEpochOf
 

@@ -83,7 +83,7 @@ def _run(
     from h3gnn.experiments.tables.cells import Scope
     from h3gnn.experiments.tables.reproduce import find_tables
     from h3gnn.experiments.tables.reproduce import reproduce as run
-    from h3gnn.storage.files import read_json
+    from h3gnn.storage.atomic import read_json
     from h3gnn.training.resources import pick_device
 
     tables = find_tables(name)
@@ -103,7 +103,7 @@ def _run(
 def _write_document(folder: Path) -> None:
     from h3gnn.experiments.tables.document import document
     from h3gnn.experiments.tables.reproduce import write_texts
-    from h3gnn.storage.files import write_atomically
+    from h3gnn.storage.atomic import write_atomically
 
     if not DOCUMENT.parent.is_dir():
         raise InputError(

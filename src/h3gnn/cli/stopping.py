@@ -14,7 +14,7 @@ from h3gnn.cli.output import is_alone, is_first, say
 from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
-    from h3gnn.storage.checkpoints import Checkpoints
+    from h3gnn.storage.checkpoint_file import Checkpoints
     from h3gnn.storage.runs import Run
 
 BESIDE_RESUME = ("resume", "as_json", "tensorboard")
@@ -44,7 +44,7 @@ def policy(
     out: Path | None, every: int | None, minutes: float | None, keep: int | None
 ) -> Checkpoints | None:
     """Return what the options ask for; without any, a checkpoint for the case that the run is stopped."""
-    from h3gnn.storage.checkpoints import CHECKPOINTS, Checkpoints
+    from h3gnn.storage.checkpoint_file import CHECKPOINTS, Checkpoints
 
     if every is None and minutes is None:
         if keep is not None:
@@ -66,7 +66,7 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
         if given is not None and given.name == "COMMANDLINE" and parameter.name not in BESIDE_RESUME:
             name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
             raise InputError(f"--resume goes on with the settings of the run: leave out {name}")
-    from h3gnn.storage.checkpoints import newest_in
+    from h3gnn.storage.checkpoint_file import newest_in
     from h3gnn.storage.runs import read_run
 
     run = read_run(folder)

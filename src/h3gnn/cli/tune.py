@@ -14,8 +14,8 @@ from h3gnn.cli.output import progress, say
 from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.experiments import LARGEST_STACK
-from h3gnn.schema import check_values
 from h3gnn.settings import PRESET, check_arguments, parse_value
+from h3gnn.storage.schema import check_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,7 +222,7 @@ def _tell_list(found: Tuned, graph: Graph, out: Path, record: Path | None, as_js
 
 def _write(found: Tuned, out: Path, record: Path | None) -> None:
     """Write the preset, and the record of the search where one is asked for."""
-    from h3gnn.storage.files import write_atomically
+    from h3gnn.storage.atomic import write_atomically
 
     preset = found.preset(None if record is None else record.name)
     write_atomically(out, _text(out, preset))

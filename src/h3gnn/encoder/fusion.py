@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.layers import FeedForward, Generators, LayerNorm, Linear
 from h3gnn.encoder.noise import keep_scale
+from h3gnn.encoder.triton import kernels_for
 
 
 def attention_weights(qkv: Tensor) -> Tensor:

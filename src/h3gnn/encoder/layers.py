@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.kernels import kernels_for
+from h3gnn.encoder.triton import kernels_for
 
 Generators = Sequence[torch.Generator]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.kernels import kernels_for
+from h3gnn.encoder.triton import kernels_for
 
 DENSE_NODES = {"cpu": 0, "cuda": 256}
 """Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
@@ -184,7 +184,7 @@ class Pattern:
 
 def _pieces_of(crow: Tensor) -> Any:
     """Return the pieces in which the kernels sum long rows; asked for where these have been found."""
-    from h3gnn.encoder.cuda.sparse import cut_long_rows
+    from h3gnn.encoder.triton.sparse import cut_long_rows
 
     return cut_long_rows(crow)
 

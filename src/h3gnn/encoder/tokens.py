@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.features import FeatureMatrix, project
-from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stacked
 from h3gnn.encoder.support import Support
+from h3gnn.encoder.triton import kernels_for
 
 LAYER_PLACE = 2
 """Where the noise between a weighted GCN's layers is drawn; attention and tokens have 0 and 1."""

@@ -24,8 +24,8 @@ from h3gnn.experiments.search import Allowance, holding, ranges_of, run_nested
 from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph
-from h3gnn.schema import check_values, parse_json
-from h3gnn.storage.files import versions, write_atomically
+from h3gnn.storage.atomic import versions, write_atomically
+from h3gnn.storage.schema import check_values, parse_json
 
 
 @dataclass(frozen=True)

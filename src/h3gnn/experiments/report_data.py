@@ -50,7 +50,7 @@ from h3gnn.report.findings import (
     member_representation,
 )
 from h3gnn.settings import kept_for
-from h3gnn.storage.files import versions
+from h3gnn.storage.atomic import versions
 from h3gnn.storage.origin import commit
 from h3gnn.strangers import check_ids
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows

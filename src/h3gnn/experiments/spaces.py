@@ -15,10 +15,10 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import Intake
 from h3gnn.training.batches import WholeGraph, compared_nodes
+from h3gnn.training.checkpoints import put_back, select_models, take
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import runner
 from h3gnn.training.models import Shape, Training, stack_step
-from h3gnn.training.state import put_back, select_models, take
 
 OWN = ("mask_ratio", "exploit_ratio", "momentum", "token_dropout", "attention_dropout")
 """Arguments that each model of a stack may have for itself at no cost; the others all models share."""

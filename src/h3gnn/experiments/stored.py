@@ -8,7 +8,8 @@ from typing import Any
 from h3gnn.errors import InputError
 from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.protocols import EVERY
-from h3gnn.schema import (
+from h3gnn.storage.atomic import read_json
+from h3gnn.storage.schema import (
     ORIGIN,
     SHA256,
     VERSIONS,
@@ -28,7 +29,6 @@ from h3gnn.schema import (
     check_values,
     naming,
 )
-from h3gnn.storage.files import read_json
 
 COMPARISON_FORMAT = "h3gnn comparison"
 MEASURED = Number(any_float=True)

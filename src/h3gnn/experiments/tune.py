@@ -38,9 +38,9 @@ from h3gnn.experiments import LARGEST_STACK
 from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features, with_objectives
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import steps_of
-from h3gnn.schema import FieldError, Flag, Kind, Listed, Number, Plain, Record, Text, Whole, naming
 from h3gnn.settings import kept_for
 from h3gnn.storage.origin import made_with
+from h3gnn.storage.schema import FieldError, Flag, Kind, Listed, Number, Plain, Record, Text, Whole, naming
 
 if TYPE_CHECKING:
     import optuna

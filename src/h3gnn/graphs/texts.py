@@ -13,7 +13,7 @@ import numpy as np
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.encoders import Array, Floats, Learned
-from h3gnn.schema import Listed, Plain, Record, Text, check_values, parse_json
+from h3gnn.storage.schema import Listed, Plain, Record, Text, check_values, parse_json
 
 BUCKETS = 1 << 15
 """Words are hashed into so many places before they are reduced."""

@@ -6,17 +6,13 @@ is then read, sorted, freed of duplicates and appended to the compressed sparse 
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
-
-from h3gnn.leftovers import make_part
 
 if TYPE_CHECKING:
     from h3gnn.ondisk.prepare import Unfinished
@@ -129,20 +125,3 @@ class EdgeBuckets:
 def index_type(nodes: int) -> npt.DTypeLike:
     """Return the smallest type that numbers all nodes."""
     return np.int32 if nodes <= np.iinfo(np.int32).max else np.int64
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder of another name, which takes the name of `folder` when the block has ended well.
-
-    What a kill left of an earlier one is removed first.
-    """
-    made, handle = make_part(folder.parent, folder.name, is_folder=True)
-    try:
-        yield made
-        made.chmod(0o755)
-        made.replace(folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-        if handle >= 0:
-            os.close(handle)

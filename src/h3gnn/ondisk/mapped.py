@@ -25,8 +25,9 @@ from h3gnn.graphs.graph import DRAWN, SEED, Graph, Provenance, csr_features, ran
 from h3gnn.graphs.labelfile import LabelFile
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import FeatureScaler, Moments
-from h3gnn.ondisk.csr import EdgeBuckets, index_type, whole_folder
-from h3gnn.schema import (
+from h3gnn.ondisk.csr import EdgeBuckets, index_type
+from h3gnn.storage.atomic import whole_folder
+from h3gnn.storage.schema import (
     SHA256,
     Flag,
     Listed,

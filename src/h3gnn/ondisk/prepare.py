@@ -36,7 +36,6 @@ from h3gnn.graphs.names import INDEX_NAMES, NodeIndex, is_id_name, one_kind
 from h3gnn.graphs.plan import plain_plan
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.tables import Progress, Reached, TableBlock, check_once
-from h3gnn.leftovers import is_held, remove_left
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
@@ -54,7 +53,8 @@ from h3gnn.ondisk.mapped import (
     read_ids,
     write_labels,
 )
-from h3gnn.schema import check_values
+from h3gnn.storage.atomic import is_held, remove_left
+from h3gnn.storage.schema import check_values
 
 MADE_BY = 1
 """Counts the ways in which folders were begun: what another way left is begun again."""

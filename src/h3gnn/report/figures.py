@@ -11,7 +11,7 @@ import numpy as np
 
 from h3gnn.errors import InputError
 from h3gnn.report.findings import Category, Floats, Measure
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import write_atomically
 
 ENDINGS = (".png", ".pdf", ".svg")
 

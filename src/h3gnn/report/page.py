@@ -39,7 +39,7 @@ from h3gnn.report.findings import (
     member_representation,
 )
 from h3gnn.resources import map_in_threads
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import write_atomically
 
 _PARTS = "data colours points map node charts find scores main"
 SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())

@@ -12,7 +12,7 @@ import numpy as np
 from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.report.findings import TRAINED, Findings, Floats
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import write_atomically
 
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 

@@ -21,7 +21,11 @@ from torch import Tensor
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
-from h3gnn.schema import (
+from h3gnn.settings import STORED
+from h3gnn.storage.atomic import check_heading, heading, write_atomically
+from h3gnn.storage.checkpoint_file import CHECKPOINTS
+from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
+from h3gnn.storage.schema import (
     FieldError,
     Grid,
     Listed,
@@ -38,11 +42,7 @@ from h3gnn.schema import (
     naming,
     parse_json,
 )
-from h3gnn.settings import STORED
-from h3gnn.storage.checkpoints import CHECKPOINTS
-from h3gnn.storage.files import check_heading, heading, read_tensors, write_atomically, write_tensor_file
-from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
-from h3gnn.storage.tensors import Spec, check_tensor, check_tensors
+from h3gnn.storage.tensors import Spec, check_tensor, check_tensors, read_tensors, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-model", 1
 DESCRIPTION = "model.json"

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from h3gnn.storage.files import versions
+from h3gnn.storage.atomic import versions
 
 Origin = dict[str, Any]
 """`{"commit": …, "code": {part: fingerprint}}`."""
@@ -33,10 +33,9 @@ EXPERIMENTS = (
 PARTS: dict[str, tuple[str, ...]] = {
     "training": (
         "encoder/*.py",
-        "encoder/cuda/*.py",
+        "encoder/triton/*.py",
         "training/*.py",
         "graphs/scaling.py",
-        "masking.py",
         "intake.py",
         "estimator.py",
         "settings.py",

@@ -10,9 +10,9 @@ from typing import Any
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
-from h3gnn.schema import Flag, Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
 from h3gnn.settings import STORED, kept_for
-from h3gnn.storage.checkpoints import (
+from h3gnn.storage.atomic import heading, remove_parts
+from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
     Checkpoints,
     check_format,
@@ -21,9 +21,10 @@ from h3gnn.storage.checkpoints import (
     group_folders,
     make_folder,
 )
-from h3gnn.storage.files import heading, read_tensor_file, remove_parts, write_tensor_file
 from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
 from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL
+from h3gnn.storage.schema import Flag, Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
+from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"

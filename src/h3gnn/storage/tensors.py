@@ -6,9 +6,12 @@ them takes its sizes from their shapes, never from a number beside them.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.schema import FieldError, Whole
+from h3gnn.errors import CheckpointError, InputError
+from h3gnn.resources import check_memory
+from h3gnn.storage.atomic import signals_wait, whole_file
+from h3gnn.storage.schema import FieldError, Whole, parse_json
+
+NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
+KEY = "h3gnn"
+"""Under which name of the file's metadata the description lies."""
+TYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 @dataclass(frozen=True)
@@ -105,3 +127,74 @@ def ids_of(name: str, encoded: Tensor, count: int) -> npt.NDArray[Any]:
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def write_tensor_file(
+    folder: Path, stem: str, tensors: dict[str, Tensor], description: Any | None = None
+) -> Path:
+    """Write `STEM-HASH.safetensors`, whole or not at all, with a description inside if there is one."""
+    digest = hashlib.sha256()
+
+    def name() -> str:
+        return f"{stem}-{digest.hexdigest()[:16]}.safetensors"
+
+    with whole_file(folder, stem, name) as file:
+        for piece in _pieces(tensors, description):
+            digest.update(piece)
+            file.write(piece)
+    return folder / name()
+
+
+def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor], str | None]:
+    """Return the tensors of a file that is whole, and its description as text; else raise a `fault`."""
+    from safetensors import SafetensorError, safe_open
+
+    named = NAME.fullmatch(path.name)
+    try:
+        with path.open("rb") as file:
+            intact = named and hashlib.file_digest(file, "sha256").hexdigest()[:16] == named["sha256"]
+        if not intact:
+            raise fault(f"{path} is damaged: its content does not match the hash in its name")
+        check_memory(2 * path.stat().st_size, f"reading {path}", fault)
+        # it calls back into Python, and an exception of a signal's handler there ends the process
+        with signals_wait(), safe_open(path, framework="pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return tensors, (opened.metadata() or {}).get(KEY)
+    except OSError as error:
+        raise fault(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise fault(f"{path} is not a safetensors file of h3gnn: {error}") from None
+
+
+def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the description of a file that is whole and ours, or say what it is instead."""
+    tensors, text = read_tensors(path, CheckpointError)
+    words = "is not a safetensors file of h3gnn"
+    description = None if text is None else parse_json(text, path, CheckpointError, words)
+    if not isinstance(description, dict):
+        raise CheckpointError(f"{path} was not written by h3gnn")
+    return tensors, description
+
+
+def _pieces(tensors: dict[str, Tensor], description: Any | None) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a safetensors file: length of the header, header, tensors without gaps."""
+    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {}
+    if description is not None:
+        header["__metadata__"] = {KEY: json.dumps(description, sort_keys=True)}
+    end = 0
+    for name in ordered:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that every tensor is aligned
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in ordered:
+        plain = tensors[name].detach().cpu().contiguous().flatten()
+        yield plain.view(torch.uint8).numpy().data

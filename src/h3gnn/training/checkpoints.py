@@ -1,33 +1,272 @@
-"""Checkpoints: a run that is killed goes on where it was, bit for bit on CPU. See docs/checkpoints.md.
-
-On Ctrl-C, SIGTERM and SIGHUP the epoch ends first, so that the state is whole.
-"""
+"""Everything that the next epoch depends on, as named tensors: taken from a step, and put back into one."""
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from h3gnn.encoder.tokens import Projected
 from h3gnn.errors import CheckpointError, TrainingStopped
-from h3gnn.signals import StopRequest, signals_wait
-from h3gnn.storage.checkpoints import (
+from h3gnn.storage.atomic import StopRequest, remove_parts, signals_wait, versions
+from h3gnn.storage.checkpoint_file import (
     CheckpointFolder,
     Checkpoints,
     epoch_of,
     make_folder,
     one_process_only,
 )
-from h3gnn.storage.files import remove_parts, versions
-from h3gnn.training.history import Recorder
+from h3gnn.storage.schema import FieldError
+from h3gnn.storage.tensors import Spec, check_tensor
+from h3gnn.training.history import Recorder, check_history
 from h3gnn.training.loop import AfterEpoch
-from h3gnn.training.state import State, put_back, take
 from h3gnn.training.step import Step
+
+State = dict[str, dict[str, Tensor]]
+"""By the part of a step that it belongs to, and by name."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What Adam remembers of each parameter, beside the number of its steps."""
+BY_MODEL = ("student", "teacher", "committee", "products", "step", "moments")
+"""The parts whose tensors have a first axis of models."""
+PER_EDGE = {
+    ("student", "edges.logit"),
+    ("teacher", "edges.logit"),
+    *(("edges", name) for name in ("first", "second", "touched", "followed")),
+}
+"""Tensors whose last axis is the entries of the support: of several processes, each holds a range of them."""
+
+
+def take(step: Step, recorder: Recorder) -> State:
+    """Return the state between two epochs; the tensors are the step's own, not copies.
+
+    Student and teacher with their buffers, the teacher's averaged products, the objectives' parameters,
+    Adam's moments and counts, each generator, the difficulty, and the history so far. The schedule needs
+    nothing of its own: it is a function of the epoch. Of several processes all have to ask at the same time,
+    and the first one gets the state of all.
+    """
+    state = _in_place(step)
+    for part, name in sorted(_divided(step, state)):
+        state[part][name] = step.edges.whole(f"{part}-{name}", state[part][name])
+    state["products"], state["strides"] = {}, {}
+    if step.teacher is not None and step.teacher.products is not None:
+        state["products"] = step.teacher.products._asdict()
+        state["strides"] = {
+            name: torch.tensor(product.stride()) for name, product in state["products"].items()
+        }
+    adam = step.optimizer.state
+    state["adam"] = {
+        "stepped": torch.tensor(sorted(adam), dtype=torch.int64),  # a parameter may have no gradient
+        **{f"{index}.step": adam[index]["step"] for index in adam},
+    }
+    state["moments"] = {f"{index}.{name}": adam[index][name] for index in adam for name in MOMENTS}
+    state["generators"] = {str(place): one.get_state() for place, one in enumerate(_generators(step))}
+    state["history"] = recorder.state()
+    return state
+
+
+def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | None = None) -> Recorder:
+    """Put a state into a step that was built with the same settings, and return the history so far.
+
+    Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
+    as it was. Each tensor is copied into memory of torch's own, with the strides that it had: kernels round
+    otherwise where the layout or the alignment is another. What is divided among processes waits in the step
+    until `agree` hands it out.
+
+    Args:
+        step: as it was before its first epoch.
+        state: from `take`.
+        columns: the names of the history, in their order.
+        epochs: how many there were; None takes the history's word.
+    """
+    places = _in_place(step)
+    try:
+        _check_fit(step, places, state)
+        _check_products(step, state)
+        check_history(state["history"], columns, len(step.generators), epochs)
+    except FieldError as error:
+        raise CheckpointError(f"{error.field} {error}") from None
+    products = _put_back_products(state, step.source.device)
+    rows = {name: values.to(step.source.device) for name, values in state["history"].items()}
+    recorder = Recorder.from_state(rows, columns)
+    _put_back_adam(step, state)
+    divided = _divided(step, places)
+    step.to_hand_out = {key: state[key[0]][key[1]] for key in divided}
+    for part, tensors in places.items():
+        for name, place in tensors.items():
+            if (part, name) not in divided:
+                place.copy_(state[part][name])
+    for number, generator in enumerate(_generators(step)):
+        generator.set_state(state["generators"][str(number)].cpu().clone())
+    if step.teacher is not None:
+        step.teacher.products = products
+    return recorder
+
+
+def agree(step: Step, recorder: Recorder) -> Recorder:
+    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
+    ranks = step.ranks
+    done = ranks.first_says(len(recorder))
+    if ranks.size == 1 or done == 0:
+        return recorder
+    places = _in_place(step)
+    divided = _divided(step, places)
+    for part, tensors in places.items():
+        ranks.copy_first([place for name, place in tensors.items() if (part, name) not in divided])
+    for part, name in sorted(divided):
+        assert step.edges.entries is not None
+        whole = step.to_hand_out.pop((part, name), None)
+        ranks.hand_out(whole, places[part][name], step.edges.entries)
+    drawn = [generator.get_state() for generator in _generators(step)]
+    ranks.copy_first(drawn)
+    for generator, state in zip(_generators(step), drawn, strict=True):
+        generator.set_state(state)
+    for moments in step.optimizer.begun():
+        ranks.copy_first([moments["step"], *(moments[name] for name in MOMENTS)])
+    while len(recorder) < done:
+        recorder.add()
+    return recorder
+
+
+def select_models(state: State, models: Sequence[int]) -> State:
+    """Cut the state of a stack, whose models all have the same objective, to some of its models.
+
+    Adam counts its steps for all of them together.
+    """
+    places = list(models)
+    cut: State = {part: dict(tensors) for part, tensors in state.items()}
+    for part in BY_MODEL:
+        cut[part] = {name: value[places] for name, value in state[part].items()}
+    cut["strides"] = {name: torch.tensor(value.stride()) for name, value in cut["products"].items()}
+    *own, order = state["generators"].values()
+    kept = [*(own[place] for place in places), order]
+    cut["generators"] = {str(place): value for place, value in enumerate(kept)}
+    cut["history"] = {}
+    return cut
+
+
+def _generators(step: Step) -> list[torch.Generator]:
+    return [*step.generators, step.order]
+
+
+def _in_place(step: Step) -> State:
+    """Return the tensors that exist before the first epoch and keep their place in memory."""
+    return {
+        "student": step.student.state_dict(),
+        "teacher": {} if step.teacher is None else step.teacher.encoder.state_dict(),
+        "committee": step.committee.state_dict(),
+        "edges": step.edges.state(),
+        "step": {"difficulty": step.difficulty},
+    }
+
+
+def _divided(step: Step, places: State) -> set[tuple[str, str]]:
+    """Return part and name of the tensors of which this process holds a range of entries."""
+    if step.ranks.size == 1 or step.edges.entries is None:
+        return set()
+    return {(part, name) for part, name in PER_EDGE if name in places[part]}
+
+
+def _check_fit(step: Step, places: State, state: State) -> None:
+    """Compare every tensor's type, shape and content with what it will be put into."""
+    parameters = step.optimizer.stepped
+    wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
+    for part, name in _divided(step, places):
+        here = places[part][name]
+        wanted[part, name] = Spec(here.dtype, (*here.shape[:-1], step.edges.entries or 0))
+    for place, one in enumerate(_generators(step)):
+        wanted["generators", str(place)] = _like(one.get_state())
+    for index in _stepped(state, len(parameters)):
+        wanted |= {("moments", f"{index}.{name}"): _like(parameters[index]) for name in MOMENTS}
+        wanted["adam", f"{index}.step"] = Spec(torch.float32, ())
+    for (part, name), spec in wanted.items():
+        check_tensor(f"{part}/{name}", state.get(part, {}).get(name), spec, {})
+    for part in ("adam", "moments"):
+        for name, value in state.get(part, {}).items():
+            if (part, name) in wanted and not name.endswith("exp_avg") and bool((value < 0).any()):
+                raise FieldError(f"{part}/{name}", "holds a number below 0")
+    for place, one in enumerate(_generators(step)):
+        try:
+            torch.Generator(one.device).set_state(state["generators"][str(place)].cpu())
+        except RuntimeError:
+            raise FieldError(f"generators/{place}", "is no state of a generator") from None
+
+
+def _like(tensor: Tensor) -> Spec:
+    return Spec(tensor.dtype, tuple(tensor.shape))
+
+
+def _stepped(state: State, parameters: int) -> list[int]:
+    """Return which of Adam's parameters have been stepped."""
+    kept = state.get("adam", {}).get("stepped")
+    check_tensor("adam/stepped", kept, Spec(torch.int64, ("stepped",)), {})
+    assert kept is not None
+    stepped: list[int] = kept.tolist()
+    if not all(0 <= index < parameters for index in stepped) or len(set(stepped)) < len(stepped):
+        raise FieldError("adam/stepped", "names parameters that are not there, or one twice")
+    return stepped
+
+
+def _check_products(step: Step, state: State) -> None:
+    """Compare the teacher's products with the features and the first weights that they are of."""
+    kept, strides = state.get("products", {}), state.get("strides", {})
+    if not kept and not strides:
+        return
+    if step.teacher is None or not step.source.whole:
+        raise FieldError("products", "do not belong to this training")
+    encoder = step.teacher.encoder
+    width = sum(encoder.input.widths)
+    for name, rows in zip(Projected._fields, (step.source.nodes, 1), strict=True):
+        dtype = kept[name].dtype if name in kept and kept[name].is_floating_point() else torch.float32
+        check_tensor(f"products/{name}", kept.get(name), Spec(dtype, (encoder.models, rows, width)), {})
+        check_tensor(f"strides/{name}", strides.get(name), Spec(torch.int64, (kept[name].dim(),)), {})
+        if not _without_gaps(kept[name].shape, strides[name].tolist()):
+            raise FieldError(f"strides/{name}", "is not the layout of a tensor without gaps")
+
+
+def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides lay a tensor out over as many values as it has: none shared, none left out."""
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return all(0 <= stride <= max(1, math.prod(shape)) for stride in strides)
+
+
+def _put_back_adam(step: Step, state: State) -> None:
+    parameters = step.optimizer.stepped
+    step.optimizer.state = {
+        index: {
+            "step": torch.empty((), device=parameters[index].device).copy_(state["adam"][f"{index}.step"]),
+            **{
+                name: torch.empty_like(parameters[index]).copy_(state["moments"][f"{index}.{name}"])
+                for name in MOMENTS
+            },
+        }
+        for index in _stepped(state, len(parameters))
+    }
+
+
+def _put_back_products(state: State, device: torch.device) -> Projected | None:
+    """Return the teacher's products as they lay in memory, not only with the same values."""
+    kept = state.get("products", {})
+    if not all(name in kept for name in Projected._fields):
+        return None
+    products = []
+    for name in Projected._fields:
+        strides = state["strides"][name].tolist()
+        place = torch.empty_strided(kept[name].shape, strides, dtype=kept[name].dtype, device=device)
+        products.append(place.copy_(kept[name]))
+    return Projected(*products)
 
 
 class CheckpointWarning(UserWarning):

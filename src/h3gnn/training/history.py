@@ -14,7 +14,7 @@ from torch import Tensor
 
 from h3gnn.errors import TrainingStopped
 from h3gnn.resources import one_torch_thread
-from h3gnn.schema import FieldError
+from h3gnn.storage.schema import FieldError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,19 +19,18 @@ from torch import Tensor, nn
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.support import Support
-from h3gnn.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.resources import check_memory
-from h3gnn.storage.checkpoints import Checkpoints, group_folder, known_group_size
+from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
-from h3gnn.training.checkpoints import checkpointing
+from h3gnn.training.checkpoints import agree, checkpointing
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
+from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.objectives import OBJECTIVES, Committee, deal
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, fusion_bytes, models_at_once, use_bfloat16
-from h3gnn.training.state import agree
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 

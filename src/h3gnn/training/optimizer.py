@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from h3gnn.encoder.kernels import kernels_for
+from h3gnn.encoder.triton import kernels_for
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 Moved = tuple[Tensor, Tensor, dict[str, Tensor]]

@@ -12,10 +12,10 @@ from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.tokens import Part, Projected, Unprojected
-from h3gnn.masking import draw
 from h3gnn.training.batches import Batch, Source
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.edges import Edges
+from h3gnn.training.masking import draw
 from h3gnn.training.objectives import Committee, Compare, View
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import rounded_products

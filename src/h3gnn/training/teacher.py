@@ -8,10 +8,10 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from h3gnn.encoder.kernels import kernels_for
 from h3gnn.encoder.noise import Noise
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.tokens import Part, Projected, Unprojected
+from h3gnn.encoder.triton import kernels_for
 
 
 class Teacher(nn.Module):

@@ -20,7 +20,7 @@ from h3gnn.experiments.tables.specifications import (
     widths_of,
 )
 from h3gnn.settings import BEFORE, kept_for
-from h3gnn.storage.files import fingerprint
+from h3gnn.storage.atomic import fingerprint
 
 FORMAT = 3
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""

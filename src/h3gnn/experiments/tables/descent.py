@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from h3gnn.encoder.stack import per_model
 from h3gnn.errors import InputError
-from h3gnn.masking import RandomMask
 from h3gnn.training.batches import WholeGraph
+from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import PerModel, Shape, Training, stack_step
 from h3gnn.training.objectives import FeatureReconstruction, squared_distance
 from h3gnn.training.step import Step

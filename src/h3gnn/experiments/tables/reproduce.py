@@ -15,7 +15,7 @@ from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
 from h3gnn.experiments.tables.running import graph_of, run_cells
 from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
-from h3gnn.storage.files import Record, ResultStore, write_atomically, write_json
+from h3gnn.storage.atomic import Record, ResultStore, write_atomically, write_json
 from h3gnn.storage.origin import made_with
 
 Told = Callable[[int, int, Finished], None]

@@ -27,7 +27,7 @@ from h3gnn.experiments.tables.measures import run_efficiency, run_statistics
 from h3gnn.experiments.tables.theory import run_convergence
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.storage.files import Record, rounded
+from h3gnn.storage.atomic import Record, rounded
 from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
 

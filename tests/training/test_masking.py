@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3gnn.masking import (
+from h3gnn.training.masking import (
     DifficultyMask,
     ProbabilityMask,
     RandomMask,

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from h3gnn.leftovers import make_part, remove_left
-from h3gnn.ondisk.csr import whole_folder
-from h3gnn.storage.files import write_atomically
+from h3gnn.storage.atomic import make_part, remove_left, whole_folder, write_atomically
 from tests.program import run
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from h3gnn.leftovers import make_part
+from h3gnn.storage.atomic import make_part
 made, handle = make_part(Path(sys.argv[1]), "graph", is_folder=sys.argv[2] == "folder")
 print(made.name, flush=True)
 time.sleep(600)

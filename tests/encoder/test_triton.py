@@ -36,7 +36,7 @@ def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequ
 @pytest.mark.parametrize(("models", "rows", "channels"), SIZES)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_norm_with_its_residual(models: int, rows: int, channels: int, inside: bool) -> None:
-    from h3gnn.encoder.cuda.rows import add_norm
+    from h3gnn.encoder.triton.rows import add_norm
 
     def plain(residual: Tensor, branch: Tensor, bias: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
         summed = branch + bias + (residual if inside else 0)
@@ -52,7 +52,7 @@ def test_a_norm_with_its_residual(models: int, rows: int, channels: int, inside:
 @pytest.mark.parametrize(("models", "rows", "channels"), [*SIZES, (1, 700, 512)])
 @pytest.mark.parametrize("name", ["gelu", "relu"])
 def test_an_activation_with_its_bias(models: int, rows: int, channels: int, name: str) -> None:
-    from h3gnn.encoder.cuda.rows import activate
+    from h3gnn.encoder.triton.rows import activate
 
     functions: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu}
     function = functions[name]
@@ -67,7 +67,7 @@ def test_an_activation_with_its_bias(models: int, rows: int, channels: int, name
 @pytest.mark.parametrize(("models", "rows", "channels"), SIZES)
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_masked_rows(models: int, rows: int, channels: int, side_by_side: bool) -> None:
-    from h3gnn.encoder.cuda.rows import mask_rows
+    from h3gnn.encoder.triton.rows import mask_rows
 
     mask = torch.rand(models, rows) < 0.4
 
@@ -166,7 +166,7 @@ def test_adam_of_large_weights_is_torchs() -> None:
 
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_an_average_of_large_weights(side_by_side: bool) -> None:
-    from h3gnn.encoder.cuda.weights import follow
+    from h3gnn.encoder.triton.sparse import follow
 
     shape = (300, 4, 256) if side_by_side else (4, 300, 256)
     theirs = torch.randn(*shape)

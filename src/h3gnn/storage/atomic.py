@@ -1,8 +1,9 @@
-"""Files that are whole or not there: tensors, named by their own hash, and finished results by key.
+"""What a kill left behind: files and folders in the making, removed unless a living process still makes them.
 
-What one file holds together stays together. Tensors are written one after the other, which costs no second
-copy of them in memory, and a write that fails raises the `OSError` that tells why. What is read is compared
-with the hash first; nothing in a file is ever executed.
+Whatever is written whole or not at all is made under another name first, beside its place. SIGKILL or a
+loss of power leaves it there. Its maker holds a lock on it, which the system lets go when the process ends,
+however it ends: what is not locked is nobody's. Where there are no locks (Windows, some network disks),
+nothing is removed.
 """
 
 from __future__ import annotations
@@ -13,34 +14,143 @@ import json
 import os
 import platform
 import re
+import shutil
+import signal
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
 
-from h3gnn.errors import CheckpointError, InputError
-from h3gnn.leftovers import make_part
-from h3gnn.resources import check_memory
-from h3gnn.schema import parse_json
-from h3gnn.signals import signals_wait
+from h3gnn.errors import STOPPING, InputError
+from h3gnn.storage.schema import parse_json
 
-NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
-KEY = "h3gnn"
-"""Under which name of the file's metadata the description lies."""
-TYPES = {
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+ENDING = ".part"
+
+
+def make_part(folder: Path, stem: str, *, is_folder: bool = False) -> tuple[Path, int]:
+    """Make a file or folder `.STEM.xxxxxxxx.part`, after removing those that nobody makes any more.
+
+    Returns:
+        Its path, and what holds it open and locked: the file itself, or a handle of the folder.
+    """
+    remove_left(folder, stem)
+    while True:
+        if is_folder:
+            path = Path(tempfile.mkdtemp(dir=folder, prefix=f".{stem}.", suffix=ENDING))
+            handle = os.open(path, os.O_RDONLY) if os.name == "posix" else -1
+        else:
+            handle, name = tempfile.mkstemp(dir=folder, prefix=f".{stem}.", suffix=ENDING)
+            path = Path(name)
+        if handle >= 0:
+            _lock(handle)
+        if path.exists():  # another process may have taken it for a leftover just before the lock
+            return path, handle
+        os.close(handle)
+
+
+def remove_left(folder: Path, stem: str) -> list[Path]:
+    """Remove what other processes began under this name and did not live to end; return what was removed."""
+    ours = re.compile(re.escape(f".{stem}.") + r"[a-z0-9_]{8}" + re.escape(ENDING))
+    found = [path for path in _entries(folder) if ours.fullmatch(path.name) and not path.is_symlink()]
+    return [path for path in found if _remove_if_left(path)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _remove_if_left(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if not _lock(handle):
+            return False
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        return not path.exists()
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def is_held(handle: int) -> bool:
+    """Lock an open folder, and tell whether another process holds it; not so where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file or folder; False where another process holds it, or the system has no locks."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+class StopRequest:
+    """Remembers that a signal came, until somebody looks."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def take(self) -> int | None:
+        """Return the signal that came, if any; from now on it is dealt with."""
+        number, self.signal_number = self.signal_number, None
+        return number
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal; a second Ctrl-C does not wait for the epoch."""
+        if self.signal_number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+
+@contextmanager
+def signals_wait() -> Iterator[StopRequest]:
+    """Hold the signals back while the block runs; it has to look at the request from time to time.
+
+    A signal that was ignored before (`nohup`, a background job) stays ignored. Outside the main thread
+    Python lets nobody take signals: there the request stays empty.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in taken:
+        signal.signal(number, request.note)
+    try:
+        yield request
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+    if request.signal_number is not None:  # it came too late for the block: now it may do what it does
+        signal.raise_signal(request.signal_number)
+
+
 Record = dict[str, Any]
 """What is kept of a piece of work, as plain values."""
 
@@ -72,51 +182,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def write_tensor_file(
-    folder: Path, stem: str, tensors: dict[str, Tensor], description: Any | None = None
-) -> Path:
-    """Write `STEM-HASH.safetensors`, whole or not at all, with a description inside if there is one."""
-    digest = hashlib.sha256()
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder of another name, which takes the name of `folder` when the block has ended well.
 
-    def name() -> str:
-        return f"{stem}-{digest.hexdigest()[:16]}.safetensors"
-
-    with whole_file(folder, stem, name) as file:
-        for piece in _pieces(tensors, description):
-            digest.update(piece)
-            file.write(piece)
-    return folder / name()
-
-
-def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor], str | None]:
-    """Return the tensors of a file that is whole, and its description as text; else raise a `fault`."""
-    from safetensors import SafetensorError, safe_open
-
-    named = NAME.fullmatch(path.name)
+    What a kill left of an earlier one is removed first.
+    """
+    made, handle = make_part(folder.parent, folder.name, is_folder=True)
     try:
-        with path.open("rb") as file:
-            intact = named and hashlib.file_digest(file, "sha256").hexdigest()[:16] == named["sha256"]
-        if not intact:
-            raise fault(f"{path} is damaged: its content does not match the hash in its name")
-        check_memory(2 * path.stat().st_size, f"reading {path}", fault)
-        # it calls back into Python, and an exception of a signal's handler there ends the process
-        with signals_wait(), safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            return tensors, (opened.metadata() or {}).get(KEY)
-    except OSError as error:
-        raise fault(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise fault(f"{path} is not a safetensors file of h3gnn: {error}") from None
-
-
-def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the description of a file that is whole and ours, or say what it is instead."""
-    tensors, text = read_tensors(path, CheckpointError)
-    words = "is not a safetensors file of h3gnn"
-    description = None if text is None else parse_json(text, path, CheckpointError, words)
-    if not isinstance(description, dict):
-        raise CheckpointError(f"{path} was not written by h3gnn")
-    return tensors, description
+        yield made
+        made.chmod(0o755)
+        made.replace(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)
 
 
 def remove_parts(folder: Path, stem: str) -> None:
@@ -158,30 +238,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _pieces(tensors: dict[str, Tensor], description: Any | None) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a safetensors file: length of the header, header, tensors without gaps."""
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {}
-    if description is not None:
-        header["__metadata__"] = {KEY: json.dumps(description, sort_keys=True)}
-    end = 0
-    for name in ordered:
-        tensor = tensors[name]
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that every tensor is aligned
-    yield len(text).to_bytes(8, "little")
-    yield text
-    for name in ordered:
-        plain = tensors[name].detach().cpu().contiguous().flatten()
-        yield plain.view(torch.uint8).numpy().data
 
 
 def fingerprint(about: dict[str, Any]) -> str:

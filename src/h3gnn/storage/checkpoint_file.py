@@ -13,15 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError, check_number, check_whole
-from h3gnn.schema import Listed, Named, Plain, Record, Text, Whole, check_values, heading_of
-from h3gnn.storage.files import (
-    check_heading,
-    heading,
-    read_tensor_file,
-    remove_parts,
-    versions,
-    write_tensor_file,
-)
+from h3gnn.storage.atomic import check_heading, heading, remove_parts, versions
+from h3gnn.storage.schema import Listed, Named, Plain, Record, Text, Whole, check_values, heading_of
+from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-checkpoint", 2
 CHECKPOINTS = "checkpoints"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.schema import (
+from h3gnn.settings import STORED
+from h3gnn.storage.schema import (
     Checked,
     Flag,
     Grid,
@@ -23,7 +24,6 @@ from h3gnn.schema import (
     check_values,
     parse_json,
 )
-from h3gnn.settings import STORED
 
 ODD: dict[str, tuple[Kind, Any, str]] = {
     "type": (Record({"a": Whole()}), {"a": "1"}, "f.json is damaged: a must be a whole number"),

@@ -1,0 +1,40 @@
+"""Triton kernels for CUDA devices, and the choice between them and the operations of torch."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+PRECISIONS = (torch.float32, torch.bfloat16)
+"""Types that the kernels read and write; they accumulate in float32."""
+
+
+def kernels_for(values: Tensor) -> SimpleNamespace | None:
+    """Return the kernels for a tensor on a CUDA device; None where the operations of torch are used."""
+    return _kernels() if values.is_cuda and values.dtype in PRECISIONS else None
+
+
+@cache
+def _kernels() -> SimpleNamespace | None:
+    """Import the kernels; None where Triton is not installed."""
+    try:
+        from h3gnn.encoder.triton.attention import fuse, mix_tokens
+        from h3gnn.encoder.triton.rows import activate, add_bias, mask_rows
+        from h3gnn.encoder.triton.sparse import adam, at_places, follow, is_large, multiply
+    except ImportError:
+        return None
+    return SimpleNamespace(
+        activate=activate,
+        adam=adam,
+        add_bias=add_bias,
+        at_places=at_places,
+        follow=follow,
+        fuse=fuse,
+        is_large=is_large,
+        mask_rows=mask_rows,
+        mix_tokens=mix_tokens,
+        multiply=multiply,
+    )
