@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.tables.read import read_graph
 
 
 def write_files(folder: Path, *, nodes: int, edges: int, seed: int = 0) -> None:

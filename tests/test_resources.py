@@ -14,9 +14,9 @@ import torch
 
 from h3gnn import H3GNN, InputError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.resources import available_memory, check_memory, format_bytes
+from h3gnn.tables.read import read_graph
 from tests.rejects import rejects
 
 EDGES = np.array([[0, 1, 2], [1, 2, 3]])

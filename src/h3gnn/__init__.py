@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from h3gnn.evaluation.probe import ProbeResult, linear_probe
     from h3gnn.graphs.catalogue import load as load_graph
     from h3gnn.graphs.convert import as_graph
-    from h3gnn.graphs.encoding import encode_table
-    from h3gnn.graphs.files import read_graph
     from h3gnn.graphs.formats import read_graph_file
     from h3gnn.graphs.graph import Graph, with_splits
-    from h3gnn.graphs.plan import TablePlan
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.graphs.profile import profile as profile_graph
     from h3gnn.graphs.synthetic import mixed_graph
@@ -34,6 +31,8 @@ if TYPE_CHECKING:
     from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import preset, preset_names
     from h3gnn.storage.checkpoint_file import Checkpoints
+    from h3gnn.tables.plan import TablePlan, encode_table
+    from h3gnn.tables.read import read_graph
     from h3gnn.training.checkpoints import CheckpointWarning
     from h3gnn.training.history import CollapseWarning, History
     from h3gnn.training.loop import Snapshots
@@ -67,13 +66,12 @@ _HOMES = {
     "evaluation.probe": ("ProbeResult", "linear_probe"),
     "graphs.catalogue": ("load_graph",),
     "graphs.convert": ("as_graph",),
-    "graphs.encoding": ("encode_table",),
-    "graphs.files": ("read_graph",),
     "graphs.formats": ("read_graph_file",),
     "graphs.graph": ("Graph", "with_splits"),
     "ondisk.mapped": ("MappedGraph", "open_mapped"),
-    "graphs.plan": ("TablePlan",),
     "ondisk.prepare": ("prepare_graph",),
+    "tables.plan": ("TablePlan", "encode_table"),
+    "tables.read": ("read_graph",),
     "graphs.profile": ("GraphProfile", "profile_graph"),
     "graphs.synthetic": ("mixed_graph",),
     "settings": ("preset", "preset_names"),

@@ -39,7 +39,6 @@ from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
 from h3gnn.graphs.graph import Graph, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mistaken import check_target
-from h3gnn.graphs.plan import check_as_is, check_same_plan
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
 from h3gnn.graphs.structural import is_structural
 from h3gnn.inference import (
@@ -70,6 +69,7 @@ from h3gnn.resources import check_memory
 from h3gnn.settings import BEFORE, as_plain, by_group, check_arguments, kept_for, parse_memory, preset
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoint_file import Checkpoints, clear
+from h3gnn.tables.plan import check_as_is, check_same_plan
 from h3gnn.training.batches import (
     SampledBatches,
     WholeGraph,

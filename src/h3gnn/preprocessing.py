@@ -21,7 +21,13 @@ from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph, said_aloud
-from h3gnn.graphs.frames import (
+from h3gnn.graphs.graph import Graph, match_nodes, with_columns
+from h3gnn.graphs.mistaken import check_dates, check_table
+from h3gnn.graphs.names import find_ids
+from h3gnn.graphs.scaling import FeatureScaler, scaler_of
+from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
+from h3gnn.strangers import check_ids
+from h3gnn.tables.frames import (
     as_frame,
     column_names,
     counted,
@@ -30,13 +36,7 @@ from h3gnn.graphs.frames import (
     is_mixed,
     node_names,
 )
-from h3gnn.graphs.graph import Graph, match_nodes, with_columns
-from h3gnn.graphs.mistaken import check_dates, check_table
-from h3gnn.graphs.names import find_ids
-from h3gnn.graphs.plan import TablePlan
-from h3gnn.graphs.scaling import FeatureScaler, scaler_of
-from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
-from h3gnn.strangers import check_ids
+from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import rows_in_memory
 from h3gnn.training.models import FromSettings
 

@@ -10,8 +10,8 @@ from h3gnn.answers.pairs import reduced_features
 from h3gnn.baselines.layers import scaled_features as of_other_systems
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import scaled_features
-from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.graph import Graph
+from h3gnn.tables.plan import encode_table
 
 
 def test_columns_that_were_encoded_are_not_scaled_again(small_mixed: Graph) -> None:

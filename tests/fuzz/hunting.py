@@ -15,7 +15,7 @@ from types import FrameType
 from hypothesis import HealthCheck, settings
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.problems import SHOWN
+from h3gnn.tables.reader import SHOWN
 
 COUNTS = Path(__file__).with_name("counts.json")
 ROOM = 2 * 2**30
@@ -60,7 +60,7 @@ def bounded() -> Iterator[None]:
 
 
 def is_sentence(said: str) -> bool:
-    """Tell one sentence; or the list of what is wrong with a table (`h3gnn.graphs.problems`), whole.
+    """Tell one sentence; or the list of what is wrong with a table (`h3gnn.tables.reader`), whole.
 
     Such a list begins with how many problems there are, of which it spells out no more than `SHOWN`, each in
     one indented line that names its place, and the remedies below them.

@@ -21,7 +21,6 @@ from h3gnn.experiments.compare import compare, read_kept
 from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.stored import check_cells
 from h3gnn.experiments.tables.document import document
-from h3gnn.graphs.encoding import encode_table
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.ondisk.mapped import open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
@@ -29,6 +28,7 @@ from h3gnn.storage.atomic import ResultStore
 from h3gnn.storage.checkpoint_file import CheckpointFolder
 from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
+from h3gnn.tables.plan import encode_table
 from h3gnn.training.checkpoints import CheckpointWriter, _by_part, put_back
 from tests.fuzz.hunting import Tally, examples
 from tests.fuzz.mutations import byte_changes, json_changes, tensor_changes

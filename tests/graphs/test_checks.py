@@ -92,13 +92,13 @@ def test_the_readers_import_without_the_optional_libraries() -> None:
 import sys
 for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
-import h3gnn.graphs.catalogue, h3gnn.graphs.files, h3gnn.graphs.formats, h3gnn.graphs.profile
+import h3gnn.graphs.catalogue, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
 import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.graphics
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.profile import profile
 from h3gnn.errors import InputError
 print(profile(check_graph([[1.0], [2.0]], [[0], [1]])).nodes)
-readers = {".csv": h3gnn.graphs.files.read_graph, ".gml": h3gnn.graphs.formats.read_graph_file}
+readers = {".csv": h3gnn.tables.read.read_graph, ".gml": h3gnn.graphs.formats.read_graph_file}
 for suffix, reader in readers.items():
     path = sys.argv[1] + suffix
     open(path, "w").write("0,1")

@@ -15,11 +15,11 @@ import torch
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.networks import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
+from h3gnn.tables.read import read_graph
 
 Data = import_pyg().data.Data
 

@@ -14,11 +14,11 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.estimator import H3GNN
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedFeatures, MappedGraph, open_mapped
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.storage.checkpoint_file import Checkpoints
+from h3gnn.tables.read import read_graph
 from h3gnn.training.step import MaskStrategy, Step
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.edgefile import EdgeRules, merge_repeated, open_edges, read_rows, settle
-from h3gnn.graphs.featurefile import Encoding, read_features
 from h3gnn.graphs.graph import Graph, csr_features
-from h3gnn.graphs.headers import ends_of
 from h3gnn.graphs.names import as_ids, find_ids, one_kind, quoted
 from h3gnn.graphs.structural import is_structural
+from h3gnn.tables.edges import EdgeRules, merge_repeated, open_edges, read_rows, settle
+from h3gnn.tables.features import Encoding, read_features
+from h3gnn.tables.roles import ends_of
 
 Ids = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.plan import ColumnPlan
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
+from h3gnn.tables.plan import ColumnPlan
 
 Row = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

@@ -114,9 +114,9 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
 
     import numpy as np
 
-    from h3gnn.graphs.featurefile import read_vectors
     from h3gnn.graphs.names import find_ids, quoted
     from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes
+    from h3gnn.tables.features import read_vectors
 
     read = read_vectors(path, None, None, {})
     values = np.asarray(read.values, dtype=np.float32)
@@ -145,7 +145,7 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
 
 def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the ids that `h3gnn embed` wrote beside an NPY file; the positions where there are none."""
-    from h3gnn.graphs.tables import check_once, open_table
+    from h3gnn.tables.reader import check_once, open_table
 
     beside = path.with_suffix(".ids.csv")
     if not beside.exists():

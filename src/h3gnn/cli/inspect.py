@@ -13,7 +13,7 @@ from h3gnn.cli import settings
 from h3gnn.cli.source import Source, takes_graph
 
 if TYPE_CHECKING:
-    from h3gnn.graphs.plan import TablePlan
+    from h3gnn.tables.plan import TablePlan
 
 
 @takes_graph

@@ -155,7 +155,7 @@ def _threshold(text: str | None) -> float | str | None:
 def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]]:
     """Return the labels of a file, else those of the run; tables that were fitted hold their labels."""
     if source.labels is not None and not source.edges:
-        from h3gnn.graphs.labelfile import labels_of_nodes
+        from h3gnn.tables.read import labels_of_nodes
 
         said = source.reading()
         style = {name: said.get(name) for name in ("header", "delimiter")}

@@ -16,8 +16,8 @@ from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
-    from h3gnn.graphs.plan import TablePlan
     from h3gnn.ondisk.mapped import MappedGraph
+    from h3gnn.tables.plan import TablePlan
 
 DataDirOption = Annotated[
     Path | None,
@@ -170,7 +170,7 @@ class Source:
         return open_mapped(folder)
 
     def _own_files(self, edges: list[Path], plan: TablePlan | None) -> Graph:
-        from h3gnn.graphs.files import read_graph
+        from h3gnn.tables.read import read_graph
 
         if self.graph is not None:
             raise InputError(f"give either the graph {self.graph} or --edges, not both")

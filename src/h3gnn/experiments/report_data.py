@@ -28,8 +28,6 @@ from h3gnn.experiments.scoring import (
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
 from h3gnn.graphs.names import find_ids
-from h3gnn.graphs.opening import check_file, reading
-from h3gnn.graphs.room import check_parquet, check_table_block
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
@@ -53,6 +51,7 @@ from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
 from h3gnn.storage.origin import commit
 from h3gnn.strangers import check_ids
+from h3gnn.tables.reader import check_file, check_parquet, check_table_block, reading
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
 MARKS = "\t,;|"

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_matrix, check_npy, check_npz
+from h3gnn.tables.reader import check_file, reading
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, holds_dates
-from h3gnn.graphs.headers import LABEL_NAMES
 from h3gnn.graphs.names import as_classes, quoted, split_masks
+from h3gnn.tables.roles import LABEL_NAMES
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"
 """The attributes that are used where nothing else is said."""

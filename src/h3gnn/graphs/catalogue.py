@@ -26,7 +26,7 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.networks import from_pyg, import_pyg, load_pyg
-from h3gnn.graphs.opening import reading
+from h3gnn.tables.reader import reading
 
 WARNED = ("cornell",)
 """Graphs whose notes are a warning: results on them do not mean what they seem to."""

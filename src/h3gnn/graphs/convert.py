@@ -13,7 +13,10 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
-from h3gnn.graphs.frames import (
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.structural import build_graph
+from h3gnn.tables.frames import (
     as_frame,
     column_names,
     edges_of_array,
@@ -24,10 +27,7 @@ from h3gnn.graphs.frames import (
     node_names,
     numbers_of_table,
 )
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
-from h3gnn.graphs.plan import TablePlan, plain_plan
-from h3gnn.graphs.structural import build_graph
+from h3gnn.tables.plan import TablePlan, plain_plan
 
 READABLE = (
     "give a PyG Data, a networkx graph, a scipy sparse adjacency, a DGL graph, "

@@ -17,10 +17,10 @@ from h3gnn.graphs.convert import said_aloud
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
-from h3gnn.graphs.opening import check_file, reading
 from h3gnn.graphs.room import check_archive
 from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import check_memory
+from h3gnn.tables.reader import check_file, reading
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 

@@ -22,7 +22,7 @@ from h3gnn.errors import GraphError
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
-    from h3gnn.graphs.plan import TablePlan
+    from h3gnn.tables.plan import TablePlan
 
 SPLITS = 10
 TRAIN_SHARE = 0.48

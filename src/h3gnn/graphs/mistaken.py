@@ -13,7 +13,7 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import DATES, holds_dates, is_sparse
 from h3gnn.graphs.convert import ROWS_OF_AN_ADJACENCY, is_graph
-from h3gnn.graphs.frames import as_frame, column_names, is_frame, names_edges
+from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
 WIDEST_CUT = 2.5
 """So many times as wide as high may a table be that is looked at as rows of an adjacency matrix."""

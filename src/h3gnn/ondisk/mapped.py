@@ -22,7 +22,6 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import DRAWN, SEED, Graph, Provenance, csr_features, random_splits
-from h3gnn.graphs.labelfile import LabelFile
 from h3gnn.graphs.names import NodeIndex, one_kind
 from h3gnn.graphs.scaling import FeatureScaler, Moments
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
@@ -39,6 +38,7 @@ from h3gnn.storage.schema import (
     check_values,
     parse_json,
 )
+from h3gnn.tables.read import LabelFile
 
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
 MOMENTS = Record(

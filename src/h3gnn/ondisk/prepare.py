@@ -24,18 +24,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs import tables
 from h3gnn.graphs.arrays import array_place, read_array
 from h3gnn.graphs.checks import check_features
-from h3gnn.graphs.columns import Column
-from h3gnn.graphs.edgefile import EdgeTable, find_nodes, open_edges
-from h3gnn.graphs.featuretable import FeatureTable, open_features
-from h3gnn.graphs.kinds import LABEL_WORDS
-from h3gnn.graphs.labelfile import open_labels
 from h3gnn.graphs.names import INDEX_NAMES, NodeIndex, is_id_name, one_kind
-from h3gnn.graphs.plan import plain_plan
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.graphs.tables import Progress, Reached, TableBlock, check_once
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
@@ -55,6 +47,14 @@ from h3gnn.ondisk.mapped import (
 )
 from h3gnn.storage.atomic import is_held, remove_left
 from h3gnn.storage.schema import check_values
+from h3gnn.tables import reader
+from h3gnn.tables.edges import EdgeTable, find_nodes, open_edges
+from h3gnn.tables.features import FeatureTable, open_features
+from h3gnn.tables.infer import LABEL_WORDS
+from h3gnn.tables.plan import plain_plan
+from h3gnn.tables.read import open_labels
+from h3gnn.tables.reader import Progress, Reached, TableBlock, check_once
+from h3gnn.tables.roles import Column
 
 MADE_BY = 1
 """Counts the ways in which folders were begun: what another way left is begun again."""
@@ -282,8 +282,8 @@ def _doubtful(names: Sequence[str]) -> list[str]:
 
 
 def _array_blocks(array: npt.NDArray[Any], progress: Progress, begin: Reached | None) -> Iterator[TableBlock]:
-    for start in range(0 if begin is None else begin.rows, len(array), tables.BLOCK_ROWS):
-        end = min(start + tables.BLOCK_ROWS, len(array))
+    for start in range(0 if begin is None else begin.rows, len(array), reader.BLOCK_ROWS):
+        end = min(start + reader.BLOCK_ROWS, len(array))
         yield TableBlock(start, [], array[start:end], [], Reached(end))
         progress(end / len(array))
 
@@ -378,7 +378,7 @@ def write_ids(path: Path, ids: Ids) -> None:
 
     column = pa.table({"node": pa.array(ids if ids.dtype.kind == "i" else ids.tolist())})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, column.schema) as writer:
-        writer.write_table(column, max_chunksize=tables.BLOCK_ROWS)
+        writer.write_table(column, max_chunksize=reader.BLOCK_ROWS)
 
 
 NOTE = "begun.json"

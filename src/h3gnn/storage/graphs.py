@@ -12,11 +12,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.encoders import MOST_ITEMS
 from h3gnn.graphs.graph import Graph, Provenance, csr_features
-from h3gnn.graphs.kinds import FORMS, KINDS
-from h3gnn.graphs.plan import ENCODERS, STARTED, TablePlan
-from h3gnn.graphs.texts import BUCKETS
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage.schema import (
     SHA256,
@@ -33,6 +29,9 @@ from h3gnn.storage.schema import (
     Word,
 )
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
+from h3gnn.tables.encoders import BUCKETS, MOST_ITEMS
+from h3gnn.tables.infer import FORMS, KINDS
+from h3gnn.tables.plan import ENCODERS, STARTED, TablePlan
 
 LEFT_OUT, AS_IT_IS, VECTOR = "", "plain", "vector"
 COLUMN = Record(

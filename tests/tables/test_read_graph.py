@@ -13,10 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs import opening
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.structural import NO_FEATURES
+from h3gnn.tables import reader
+from h3gnn.tables.read import read_graph
 
 EDGES = "source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\n"
 FEATURES = "id,f0,f1\nann,1,0\nbob,2,1\ncid,3,0\neve,4,1\n"
@@ -138,7 +138,7 @@ def test_blocks_of_one_line_make_the_same_graph(tmp_path: Path, monkeypatch: pyt
     edges = "source,target,weight\r\n7,8,1\r\n8,ann,2.5\r\n\r\nann,7,3"
     paths = write(tmp_path, edges=edges, labels="id,label\n7,1\n8,\nann,0\n")
     whole = read_graph(**paths)
-    monkeypatch.setattr(opening, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 1)
     parts = read_graph(**paths)
     assert parts.node_ids.tolist() == whole.node_ids.tolist() == ["7", "8", "ann"]
     assert parts.class_names == whole.class_names == ("0", "1")

@@ -14,9 +14,8 @@ import pytest
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.encoding import encode_table
-from h3gnn.graphs.kinds import recognise
-from h3gnn.graphs.plan import TablePlan
+from h3gnn.tables.infer import recognise
+from h3gnn.tables.plan import TablePlan, encode_table
 
 SENTENCES = [f"the {a} {b} sleeps well" for a in ("red", "old", "big") for b in ("fox", "cat", "owl", "bee")]
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
-from h3gnn.graphs.encoding import encode_table
-from h3gnn.graphs.headers import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
 from h3gnn.graphs.names import as_ids, find_ids, quoted
-from h3gnn.graphs.plan import TablePlan
+from h3gnn.tables.plan import TablePlan, encode_table
+from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
 
 TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[str, ...]]
 """Edges `[2, edges]`, their weights, and what is to be said about them."""

@@ -12,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
-from h3gnn.graphs.columns import Column, is_number, pick_column
-from h3gnn.graphs.headers import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, pick_ends
 from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
-from h3gnn.graphs.problems import Problems
-from h3gnn.graphs.tables import FIX_CELLS, FIX_ID, Table, TableBlock, open_table
-from h3gnn.graphs.values import NOTHING
+from h3gnn.tables.infer import NOTHING
+from h3gnn.tables.reader import FIX_CELLS, FIX_ID, Problems, Table, TableBlock, open_table
+from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, is_number, pick_column, pick_ends
 
 UNKNOWN = ("error", "drop", "add")
 WEIGHTS = ("error", "drop", "absolute")

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from h3gnn import H3GNN, Checkpoints, ModelFolderError
-from h3gnn.graphs.encoding import encode_table
 from h3gnn.storage.graphs import KEPT
 from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
+from h3gnn.tables.plan import encode_table
 from tests.storage.mixed import ENCODERS, mixed_table, mixed_table_graph
 
 TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 1, "device": "cpu"}

@@ -1,14 +1,13 @@
-"""Tables of any size in CSV, TSV and Parquet files, read a block of rows at a time.
-
-A table in memory is all its blocks together, so what is read and what is said about a bad file is the same
-for `read_graph` and for `h3gnn prepare`. pyarrow is fast but says little about a bad file. So the good case
-runs through it, and when it fails, the block is walked line by line to name the place.
-"""
+"""All that is wrong with a file, gathered and said at once, each with what to do about it."""
 
 from __future__ import annotations
 
+import csv
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,24 +17,259 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.columns import is_number, numbers_of, odd_list, words_of
-from h3gnn.graphs.headers import row_is_header
 from h3gnn.graphs.names import as_text, one_kind, quoted
-from h3gnn.graphs.opening import (
-    check_file,
-    find_delimiter,
-    first_rows,
-    line_ends,
-    reading,
-    split_line,
-    text_blocks,
-)
-from h3gnn.graphs.problems import SHOWN, Problems
-from h3gnn.graphs.room import check_parquet, check_table_block
-from h3gnn.graphs.values import cells_of, texts_of
+from h3gnn.resources import available_memory, check_memory
+from h3gnn.tables.infer import cells_of, texts_of
+from h3gnn.tables.roles import is_number, numbers_of, odd_list, row_is_header, words_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SHOWN = 20
+"""So many problems are spelled out; the others are counted."""
+
+
+class Problems:
+    """Gathers what is wrong; `check` raises one error that tells it all.
+
+    Args:
+        what: the file, or what else the problems are of.
+    """
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+        self.count = 0
+        self._told: list[tuple[str, str]] = []
+
+    def add(self, place: str | Callable[[], str], what: str, remedy: str = "") -> None:
+        """Note where something is wrong, what, and the remedy; a place that costs time is a function."""
+        self.count += 1
+        if len(self._told) < SHOWN:
+            self._told.append((f"{place if isinstance(place, str) else place()}: {what}", remedy))
+
+    def check(self) -> None:
+        """Raise if there is any."""
+        if self.count:
+            self.fail()
+
+    def fail(self) -> NoReturn:
+        """Raise: a sentence for one problem; a list for several, each remedy below those it is for."""
+        if self.count == 1:
+            raise GraphError("; ".join(filter(None, self._told[0])))
+        first = f", the first {SHOWN} of which are" if self.count > SHOWN else ""
+        lines = [f"{self.what}: {self.count:,} problems{first}:"]
+        for at, (problem, remedy) in enumerate(self._told):
+            lines.append(f"  {problem}")
+            last = at + 1 == len(self._told) or self._told[at + 1][1] != remedy
+            if remedy and last:
+                lines.append(f"    what to do: {remedy}")
+        raise GraphError("\n".join(lines))
+
+
+BLOCK_BYTES = 16 << 20
+"""A text file is read this many bytes at a time, cut at the end of a line."""
+
+
+def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "file") -> Path:
+    """Return the path of a file that is there, is not empty, can be read and has one of the suffixes."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise GraphError(f"{path} is a directory; a {role} is needed")
+        if suffixes and path.suffix.lower() not in suffixes:
+            raise GraphError(f"{path}: a {role} ends in one of {', '.join(suffixes)}")
+        if not path.exists():
+            raise GraphError(f"{path} does not exist; a {role} is needed")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise GraphError(f"{path} is empty: it has 0 bytes")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise GraphError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    return path
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever another library raises over a damaged file into one sentence.
+
+    Parsers of foreign formats fail in any way at all (`KeyError`, `struct.error`, `MemoryError`, ...), so
+    every exception is caught here, and only here. Their warnings about a damaged file are held back: the
+    checks that follow decide. A sentence of ours that does not name the file yet gets its name.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}", code=error.code) from None
+    except MemoryError:
+        raise GraphError(f"{path} cannot be read as {kind}: there is not enough memory for it") from None
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200]
+        reason = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+        raise GraphError(f"{path} cannot be read as {kind} ({reason})") from None
+
+
+def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines of a text file, some megabytes at a time, and how many lines stand before them.
+
+    What comes out is UTF-8 without zero bytes, and every quotation mark is closed on its line: a value that
+    went over several lines would swallow the rows between.
+
+    Args:
+        path: the file.
+        start: the byte to begin at.
+        line: how many lines stand before it.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        rest, more = b"", True
+        while more:
+            check_table_block(path, min(BLOCK_BYTES, path.stat().st_size))
+            piece = file.read(BLOCK_BYTES)
+            more = bool(piece)
+            piece = rest + piece
+            # a carriage return at the very end may be half of a line end
+            cut = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, -1)) if more else len(piece)
+            lines, rest = piece[:cut], piece[cut:]
+            if lines:
+                _check_text(path, lines, line)
+                yield line, lines
+                line += line_ends(lines)
+
+
+def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
+    """Return some rows of a text file, and where the first begins, after remarks and blank lines.
+
+    Returns:
+        The rows, the number of lines before the first, the byte at which it begins, and the byte after it.
+    """
+    with path.open("rb") as file:
+        mark = file.read(4)
+    if mark == b"\x00\x00\xfe\xff" or mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise GraphError(f"{path} is written in UTF-16 or UTF-32; save it as UTF-8")
+    begin = after = len(mark) - len(mark.removeprefix(b"\xef\xbb\xbf"))
+    blocks = text_blocks(path, begin)
+    lines = (one[0] for _, lines in blocks for one in re.finditer(rb"[^\r\n]*(\r\n|\r|\n)|[^\r\n]+$", lines))
+    rows: list[str] = []
+    before = 0
+    for line in lines:
+        text = line.decode().rstrip("\r\n")
+        if not rows and text[:2] in ("# ", "#\t", "#", ""):
+            before, begin = before + 1, begin + len(line)
+        elif text:
+            after = after if rows else begin + len(line)
+            rows.append(text)
+        if len(rows) == count:
+            break
+    if not rows:
+        raise GraphError(f"{path} has no row")
+    return rows, before, begin, after
+
+
+def line_ends(content: bytes) -> int:
+    """Return how many lines end in a text."""
+    ends = content.count(b"\n")
+    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
+
+
+def _check_text(path: Path, content: bytes, before: int) -> None:
+    try:
+        if not content.isascii():
+            content.decode()
+    except UnicodeDecodeError as error:
+        line = before + 1 + line_ends(content[: error.start])
+        raise GraphError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    if b"\0" in content:
+        line = before + 1 + line_ends(content[: content.index(b"\0")])
+        raise GraphError(f"{path}, line {line}: a zero byte, so this is not a text file")
+    if b'"' in content:
+        codes = np.frombuffer(content + b"\n", dtype=np.uint8)
+        ends = np.flatnonzero((codes == ord("\n")) | (codes == ord("\r")))
+        open_there = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
+        if open_there.size:
+            line = before + 1 + line_ends(content[: ends[open_there[0]]])
+            raise GraphError(
+                f"{path}, line {line}: a quotation mark is not closed on its line; "
+                "texts with line breaks in them can be read from Parquet"
+            )
+
+
+def split_line(line: str, delimiter: str) -> list[str]:
+    """Split one line into its cells, quotation marks removed."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error as error:  # a cell beyond the limit of Python's reader
+        raise GraphError(f"a row of {len(line):,} characters cannot be split into cells ({error})") from None
+
+
+def find_delimiter(path: Path, row: str) -> str:
+    """Return a tab in `.tsv`, otherwise the first of tab, comma, semicolon in the row, otherwise a blank."""
+    if path.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    return next((mark for mark in "\t,;" if mark in row), " ")
+
+
+TABLE_ROOM = 100 * 10**6
+"""What pyarrow takes for its threads; with less its threads die or wait for ever."""
+TABLE_COPIES = 8
+"""Bytes in memory that a byte of a table may become, with the copies made on the way."""
+ROWS = 1 << 16
+"""Rows whose texts are measured at a time."""
+
+
+def check_table_block(path: Path, size: int) -> None:
+    """Refuse to read so many bytes of a table where there is no room for what they become."""
+    check_memory(TABLE_ROOM + TABLE_COPIES * size, f"reading {path}", GraphError)
+
+
+def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
+    """Refuse a Parquet file that becomes more than there is memory for.
+
+    Rows may share the texts of a dictionary, and each has one of its own once it is read: where that could
+    be too much, the texts are measured, which takes their lengths and no more.
+
+    Args:
+        path: the file.
+        file: opened by pyarrow.
+        columns: which columns are wanted.
+    """
+    told = file.metadata
+    # never the metadata of a column: where they are damaged, pyarrow ends the process (`group.column(at)`)
+    groups = (told.row_group(number) for number in range(told.num_row_groups))
+    largest = max((0, *(group.total_byte_size for group in groups)))
+    check_table_block(path, largest)
+    if largest * told.num_rows > available_memory():
+        for at in columns:
+            size = _texts_size(path, file.schema_arrow.field(at))
+            check_memory(2 * size, f"reading {path}, whose column {at + 1} holds long texts,", GraphError)
+
+
+def _texts_size(path: Path, field: Any) -> int:
+    """Return how many bytes the texts of a column are, each counted in every row; 0 where it has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if not any(is_text(kind) for is_text in texts):
+        return 0
+    size = 0
+    with pq.ParquetFile(path, read_dictionary=[field.name]) as coded:
+        for batch in coded.iter_batches(batch_size=ROWS, columns=[field.name]):
+            column = batch.column(0)
+            if pa.types.is_dictionary(column.type):
+                lengths = pc.binary_length(column.dictionary)
+                size += pc.sum(pc.cast(lengths.take(column.indices), pa.int64())).as_py() or 0
+            else:
+                size += column.nbytes
+    return size
+
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")

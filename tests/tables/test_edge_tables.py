@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.profile import profile
+from h3gnn.tables.read import read_graph
 
 FEATURES = "account_id,balance\na,1\nb,2\nc,3\n"
 

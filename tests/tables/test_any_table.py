@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.files import read_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.plan import ColumnPlan, TablePlan
+from h3gnn.tables.plan import ColumnPlan, TablePlan
+from h3gnn.tables.read import read_graph
 
 Random = np.random.Generator
 WORDS = ["oak", "elm", "fir", "ash", "yew"]

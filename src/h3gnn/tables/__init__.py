@@ -1,0 +1,1 @@
+"""Tables of edges, features and labels, from files and DataFrames to a graph."""
