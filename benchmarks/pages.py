@@ -143,5 +143,5 @@ def _made_up_run(random: np.random.Generator) -> RunLog:
         "",
         {"epochs": 100, "seconds": 1.5, "device": "cpu"},
         {"channels": 128},
-        {"source": "random", "sha256": "0" * 64, "mended": []},
+        {"source": "random", "sha256": "0" * 64, "repairs": []},
     )

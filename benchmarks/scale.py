@@ -70,7 +70,9 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
         "ids": "position",
         "source": f"random, seed {seed}",
         "sha256": "0" * 64,
-        "mended": [],
+        "kind": "generated",
+        "structural": False,
+        "repairs": [],
         "moments": asdict(sums.moments()),
     }
     (folder / DESCRIPTION).write_text(json.dumps(about))

@@ -155,7 +155,7 @@ def test_a_table_gets_neighbours_and_new_rows_hear_the_fitted_ones() -> None:
     rows = np.random.default_rng(0).normal(size=(40, 5))
     model = H3GNN.from_preset("single", **QUICK, n_neighbors=3).fit(rows)
     assert model.graph_.num_edges == 40 * 3
-    assert "nearest" in model.graph_.provenance.mended[0]
+    assert model.graph_.provenance.repairs[0].code == "nearest-neighbor-edges"
     np.testing.assert_array_equal(model.transform(rows[10:20]), model.embedding_[10:20])
     new = np.random.default_rng(1).normal(size=(4, 5))
     together = model.transform(new)

@@ -10,6 +10,7 @@ import pandas as pd
 from h3gnn import H3GNN, Graph
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments.compare import Comparison
+from h3gnn.graphs.provenance import Repair
 from h3gnn.training.history import History
 
 NASTY = "<script>alert(1)</script>"
@@ -17,7 +18,9 @@ NASTY = "<script>alert(1)</script>"
 
 def test_a_graph_is_one_line(path_graph: Graph) -> None:
     assert repr(path_graph) == "Graph(arrays: 5 nodes, 8 edges, 5 features, 2 classes, 5 labelled)"
-    named = replace(path_graph, provenance=replace(path_graph.provenance, source=NASTY, mended=(NASTY,)))
+    named = replace(
+        path_graph, provenance=replace(path_graph.provenance, source=NASTY, repairs=(Repair("x", NASTY),))
+    )
     shown = named._repr_html_()
     assert NASTY not in shown
     assert "<th>edges</th><td>8</td>" in shown

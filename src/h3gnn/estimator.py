@@ -40,7 +40,6 @@ from h3gnn.graphs.graph import Graph, match_rows
 from h3gnn.graphs.grown import check_kind, in_terms_of
 from h3gnn.graphs.mistaken import check_target
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
-from h3gnn.graphs.structural import is_structural
 from h3gnn.inference import (
     CHUNK,
     NewEdges,
@@ -415,7 +414,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.graph_: Any = graph  # a Graph, or a MappedGraph where it lies in files
         self.scaler_, self.support_ = self._intake.scaler(graph), self._intake.support(graph)
         take_columns(self, graph)
-        self.is_table_ = graph.provenance.source == "table"
+        self.is_table_ = graph.provenance.kind == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
         self.members_ = deal(self.objective, self.n_models)
         self.smoothing_ = self._pick_smoothing()
@@ -466,13 +465,13 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if isinstance(self.graph_, MappedGraph):
             check_as_is(graph.plan)
         check_same_plan(self.graph_.plan, graph.plan)
-        graph = graph if is_structural(graph) else by_name(self.graph_, graph)
+        graph = graph if graph.provenance.structural else by_name(self.graph_, graph)
         return named_rows(self, self._transform_graph(graph), graph, X)
 
     def _transform_graph(self, graph: Graph) -> npt.NDArray[np.float32]:
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
-        if is_structural(graph):
+        if graph.provenance.structural:
             graph, same = in_terms_of(self.graph_, graph)
         else:
             same = match_anywhere(self.graph_, graph)
@@ -644,7 +643,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         model.history_ = History.from_dict(state.history)
         model.history_.difficulty, model.cost_ = state.tensors.get("difficulty"), state.cost
         take_columns(model, state.graph)
-        model.is_table_ = state.graph.provenance.source == "table"
+        model.is_table_ = state.graph.provenance.kind == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         model.members_ = deal(model.objective, model.n_models)
         model.support_ = model._intake.support(state.graph)

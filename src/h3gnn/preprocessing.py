@@ -20,10 +20,11 @@ from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph, said_aloud
+from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, match_nodes, with_columns
 from h3gnn.graphs.mistaken import check_dates, check_table
 from h3gnn.graphs.names import find_ids
+from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
 from h3gnn.strangers import check_ids
@@ -55,16 +56,17 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
     if edge_index is not None or is_graph(X):
         return as_graph(X, edge_index)
     plan: TablePlan | None = None
-    said: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     X = as_frame(X)  # noqa: N806
     if is_mixed(X):
         check_table(X)
-        X, plan, said = encode_frame(X)  # noqa: N806
+        X, plan, repairs = encode_frame(X)  # noqa: N806
     table, named = _read_table(estimator, X)
     alone = replace(check_graph(table, NO_EDGE), plan=plan)
     scaled = scaler_of(alone, estimator.scale_features)(alone.features)
     graph = nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
-    return said_aloud(replace(graph.with_notes(*said), plan=plan))
+    warn_about_repairs(repairs)
+    return replace(graph.with_repairs(*repairs), plan=plan)
 
 
 def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:

@@ -213,9 +213,9 @@ def test_facts_of_the_shared_files() -> None:
     assert cornell.labels is not None
     assert (cornell.features == texas.features).all()
     assert (cornell.labels == texas.labels).all()
-    assert any("texas, byte for byte" in note for note in cornell.provenance.mended)
+    assert any("texas, byte for byte" in repair.message for repair in cornell.provenance.repairs)
     assert 1 in texas.labels.bincount().tolist()
-    assert any("single node" in note for note in texas.provenance.mended)
+    assert any("single node" in repair.message for repair in texas.provenance.repairs)
     assert profile(load("citeseer")).isolated == 48
     assert texas.train_mask is not None
     assert texas.val_mask is not None

@@ -25,7 +25,10 @@ def test_edges_are_sorted_by_target_merged_and_counted() -> None:
     assert graph.edge_index.tolist() == [[2, 0, 1], [0, 1, 1]]
     assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [1.0, 5.0, 4.0]
-    assert graph.provenance.mended == ("1 duplicate edge(s) merged", "1 self-loop(s) in the data")
+    assert [(repair.code, repair.count) for repair in graph.provenance.repairs] == [
+        ("duplicate-edges", 1),
+        ("self-loops", 1),
+    ]
 
 
 def test_the_callers_arrays_are_not_changed_or_shared() -> None:

@@ -50,10 +50,10 @@ def test_graphml_and_gml_keep_names_classes_weights_and_numbered_features(
     assert graph.class_names == ("blue", "red")
     assert edge_set(graph) == {(0, 1), (1, 0)}
     assert graph.edge_weight is not None
-    assert graph.provenance.mended == (str(said[0].message),)
+    assert [repair.message for repair in graph.provenance.repairs] == [str(said[0].message)]
     assert (
         "features=['age'] of as_graph or read_graph_file (--feature-columns age)"
-        in graph.provenance.mended[0]
+        in graph.provenance.repairs[0].message
     )
 
 
@@ -116,7 +116,7 @@ def test_gml_without_labels_and_graphml_with_numbers_in_a_text(tmp_path: Path) -
     )
     graph = read_graph_file(tmp_path / "g.gml")
     assert graph.node_ids.tolist() == [5, 7]
-    assert NO_FEATURES in graph.provenance.mended
+    assert graph.provenance.structural and NO_FEATURES in graph.provenance.repairs
     network = nx.DiGraph([("a", "b")])
     nx.set_node_attributes(network, {"a": "[1.5, 2]", "b": "3 4"}, "x")
     nx.write_graphml(network, tmp_path / "g.graphml")

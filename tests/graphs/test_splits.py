@@ -45,6 +45,6 @@ def test_a_labelled_graph_without_splits_gets_them_and_says_so() -> None:
     split = with_splits(plain)
     assert split.num_splits == 10
     assert split.provenance.sha256 != plain.provenance.sha256
-    assert "no splits in the data" in split.provenance.mended[-1]
+    assert split.provenance.repairs[-1].code == "random-splits"
     assert with_splits(split) is split
     assert with_splits(check_graph(features, edges)).train_mask is None

@@ -62,7 +62,7 @@ def test_prepared_files_hold_what_reading_into_memory_gives(
     mapped = prepare_graph(*parts, tmp_path / "out", edges_progress=shares.append)
     assert_same(mapped, read_graph(parts[0], features=parts[1]))
     assert_same(open_mapped(tmp_path / "out"), read_graph(parts[0], features=parts[1]))
-    assert mapped.provenance.mended == ("1 duplicate edge(s) merged",)
+    assert [(repair.code, repair.count) for repair in mapped.provenance.repairs] == [("duplicate-edges", 1)]
     assert shares[-1] == 1.0
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
@@ -177,7 +177,7 @@ def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
     for ours, wanted in zip(mapped.masks, (graph.train_mask, graph.val_mask, graph.test_mask), strict=True):
         assert wanted is not None
         torch.testing.assert_close(ours, wanted)
-    assert mapped.provenance.mended[-1] == graph.provenance.mended[-1]
+    assert mapped.provenance.repairs[-1] == graph.provenance.repairs[-1]
 
 
 def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
@@ -189,7 +189,10 @@ def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
     labels.write_text("id,f0\na,cat\nb,dog\n")
     mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
     assert mapped.feature_names == ("f1", "f2")
-    assert mapped.provenance.mended[0] == "f.csv: f0 is no feature, since the labels are it"
+    assert (mapped.provenance.repairs[0].code, mapped.provenance.repairs[0].fields) == (
+        "column-is-label",
+        ("f0",),
+    )
     np.array([0, 2], dtype=np.int32).tofile(tmp_path / "out" / "labels.bin")
     with pytest.raises(GraphError, match=r"labels.bin is damaged"):
         _ = open_mapped(tmp_path / "out").labels

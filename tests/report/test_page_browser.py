@@ -254,7 +254,9 @@ def nasty_findings() -> Findings:
         "class", "class", (NASTY, *findings.categories[0].names[1:]), findings.categories[0].values
     )
     run = replace(
-        findings.run, provenance={"source": NASTY, "sha256": "", "mended": [NASTY]}, settings={"a": NASTY}
+        findings.run,
+        provenance={"source": NASTY, "sha256": "", "repairs": [{"code": "x", "message": NASTY}]},
+        settings={"a": NASTY},
     )
     assert findings.scores is not None
     scores = replace(findings.scores, class_names=named.names)

@@ -85,7 +85,7 @@ def test_an_index_of_pandas_does_not_win_over_a_real_id(tmp_path: Path) -> None:
     graph = read_graph(edges, features=tmp_path / "f.parquet")
     assert graph.node_ids.tolist() == [70, 80, 90]
     assert graph.features.tolist() == [[1], [2], [4]]
-    assert any("__index_level_0__ is left out" in note for note in graph.provenance.mended)
+    assert ("column-unused", ("__index_level_0__",)) in [(r.code, r.fields) for r in graph.provenance.repairs]
 
 
 def test_of_several_ids_the_one_that_tells_rows_apart_is_meant(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_unknown_nodes_are_errors_dropped_or_added(tmp_path: Path) -> None:
     assert "--unknown-nodes drop" in str(caught.value)
     graph = read_graph(**paths, unknown_nodes="drop")
     assert named_edges(graph) == {("a", "b"), ("b", "c")}
-    assert "edges.csv: 2 edge(s) of unknown nodes left out" in graph.provenance.mended
-    assert "labels.csv: 1 label(s) of unknown nodes left out" in graph.provenance.mended
+    found = {repair.code: repair.count for repair in graph.provenance.repairs}
+    assert (found["edges-of-unknown-nodes"], found["labels-of-unknown-nodes"]) == (2, 1)
     graph = read_graph(**paths, unknown_nodes="add")
     assert graph.node_ids.tolist() == ["a", "b", "c", "yan", "zoe"]
     assert graph.num_edges == 4
@@ -153,10 +153,10 @@ def test_odd_weights_are_errors_dropped_or_made_positive(tmp_path: Path) -> None
         read_graph(path)
     graph = read_graph(path, weights="drop")
     assert weights(graph) == {("b", "a"): 5}
-    assert "edges.csv: 3 edge(s) left out whose weight is not positive" in graph.provenance.mended
+    assert ("weights-not-positive", 3) in [(r.code, r.count) for r in graph.provenance.repairs]
     graph = read_graph(path, weights="absolute")
     assert weights(graph) == {("a", "b"): 2, ("b", "a"): 5}
-    assert "edges.csv: the minus of 1 negative weight(s) taken off" in graph.provenance.mended
+    assert ("absolute-weights", 1) in [(r.code, r.count) for r in graph.provenance.repairs]
     with pytest.raises(InputError, match="weights must be one of"):
         read_graph(path, weights="ignore")
 
@@ -172,14 +172,14 @@ def test_repeated_edges_become_one_as_said(tmp_path: Path, how: str, expected: f
     assert found[("a", "b")] == pytest.approx(expected)
     assert found[("b", "c")] == (1 if how == "count" else 9)
     word = "weights added" if how == "sum" else f"the weight is their {how}"
-    assert any(word in note for note in graph.provenance.mended)
+    assert any(word in repair.message for repair in graph.provenance.repairs)
 
 
 def test_repeated_edges_without_weights_can_be_counted_or_refused(tmp_path: Path) -> None:
     path = write(tmp_path, edges="source,target\na,b\nb,c\na,b\n")["edges"]
     graph = read_graph(path)
     assert graph.edge_weight is None
-    assert any("--repeated count weighs them" in note for note in graph.provenance.mended)
+    assert any(repair.code == "repeated-edges" for repair in graph.provenance.repairs)
     assert weights(read_graph(path, repeated="count")) == {("a", "b"): 2, ("b", "c"): 1}
     both = read_graph(path, repeated="count", undirected=True)
     assert weights(both)[("b", "a")] == 2
@@ -231,7 +231,7 @@ def test_kinds_of_edges_are_pooled_with_equal_mean_weights(tmp_path: Path) -> No
     )
     graph = read_graph([paths["calls"], paths["mails"]])
     assert weights(graph) == {("a", "b"): 1.5, ("b", "c"): 1.5, ("c", "a"): 1}
-    assert any("calls.csv and mails.csv are one graph" in note for note in graph.provenance.mended)
+    assert any(repair.code == "edge-tables-joined" for repair in graph.provenance.repairs)
     paths |= write(tmp_path, mails="sender,receiver\na,d\n", features=FEATURES)
     with pytest.raises(GraphError, match=r"mails.csv, line 2: node 'd' is unknown"):
         read_graph([paths["calls"], paths["mails"]], features=paths["features"])

@@ -95,7 +95,7 @@ def test_ways_of_writing_the_same_edges(tmp_path: Path, name: str, text: str) ->
     graph = read_graph(tmp_path / name)
     assert named_edges(graph) == {(0, 1), (1, 2)}
     assert graph.node_ids.dtype == np.int64
-    assert NO_FEATURES in graph.provenance.mended
+    assert graph.provenance.structural and NO_FEATURES in graph.provenance.repairs
 
 
 def test_ids_that_look_like_numbers_but_are_not_stay_apart(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
     assert by_name.edge_weight is not None
     assert by_name.edge_weight.tolist() == [2.0, 4.0]
     assert by_position.provenance.sha256 == by_name.provenance.sha256
-    assert "edges.csv: not used: when" in by_name.provenance.mended
+    assert (("when",), "edge-columns-unused") in [(r.fields, r.code) for r in by_name.provenance.repairs]
     with pytest.raises(InputError, match="no column 9 for the source"):
         read_graph(path, source_column=9)
     with pytest.raises(InputError, match="no column 'nobody' for the target"):
@@ -193,8 +193,8 @@ def test_what_is_mended_is_reported(tmp_path: Path) -> None:
     assert graph.num_edges == 2
     assert graph.edge_weight is not None
     assert graph.edge_weight.tolist() == [3.0, 1.0]
-    assert "1 duplicate edge(s) merged" in graph.provenance.mended
-    assert "1 self-loop(s) in the data" in graph.provenance.mended
+    found = {repair.code: repair.count for repair in graph.provenance.repairs}
+    assert (found["duplicate-edges"], found["self-loops"]) == (1, 1)
 
 
 def test_number_labels_keep_their_order_and_negative_ones_are_unknown(tmp_path: Path) -> None:

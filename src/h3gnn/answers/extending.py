@@ -16,7 +16,6 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, csr_features
 from h3gnn.graphs.names import as_ids, find_ids, one_kind, quoted
-from h3gnn.graphs.structural import is_structural
 from h3gnn.tables.edges import EdgeRules, merge_repeated, open_edges, read_rows, settle
 from h3gnn.tables.features import Encoding, read_features
 from h3gnn.tables.roles import ends_of
@@ -85,7 +84,7 @@ def read_new_nodes(
     how = Encoding(columns, plan=graph.plan)
     file = read_features([features], reading.get("id_column"), chosen, style, how)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
-    table = check_graph(file.values, none, node_ids=ids, feature_names=file.names, notes=file.notes)
+    table = check_graph(file.values, none, node_ids=ids, feature_names=file.names, repairs=file.repairs)
     table = replace(table, plan=file.plan)
     return table, None if edges is None else _read_edges(edges, reading, style)
 
@@ -127,7 +126,7 @@ def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = F
     ends, weight = _both_ways(graph, ends, weight)
     grown = _join(graph, table.features, ids, ends, weight)
     alone = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
-    notes = table.provenance.mended
+    notes = tuple(repair.message for repair in table.provenance.repairs)
     if alone:
         notes = (*notes, f"{alone:,} new node(s) have no edge: their features alone speak for them")
     return Grown(
@@ -151,7 +150,7 @@ def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
 
 
 def _refuse_structural(graph: Graph) -> None:
-    if is_structural(graph):
+    if graph.provenance.structural:
         raise GraphError(
             "this graph's features were built from its edges, and those of new nodes would be in other "
             "terms: fit the grown graph anew, or fit a graph with features of its own"
@@ -274,6 +273,6 @@ def _join(
         node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
         feature_names=graph.feature_names,
         source=f"{graph.provenance.source} with {new:,} new nodes",
-        notes=graph.provenance.mended,
+        repairs=graph.provenance.repairs,
     )
     return replace(grown, plan=graph.plan)

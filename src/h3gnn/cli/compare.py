@@ -140,8 +140,8 @@ def compare(
     fixed = tuple(settings.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # says at once if there is no such grid
-    for note in loaded.provenance.mended:
-        say(f"note: {note}")
+    for repair in loaded.provenance.repairs:
+        say(f"note: {repair.message}")
     trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
         f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "

@@ -73,8 +73,8 @@ def embed(
     asked = model.graph_
     if source.is_given:
         asked = source.load(in_files=True, plan=asked.plan)
-        for note in asked.provenance.mended:
-            say(f"note: {note}")
+        for repair in asked.provenance.repairs:
+            say(f"note: {repair.message}")
     if is_mapped(asked):
         write_result(out, model, asked)
         nodes, dimensions = asked.num_nodes, len(model.get_feature_names_out())

@@ -147,8 +147,8 @@ def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
 
 def _load(source: Source, *, in_files: bool = False) -> Graph:
     loaded = source.load(in_files=in_files)
-    for note in loaded.provenance.mended:
-        say(f"note: {note}")
+    for repair in loaded.provenance.repairs:
+        say(f"note: {repair.message}")
     return loaded
 
 

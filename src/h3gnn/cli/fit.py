@@ -135,7 +135,7 @@ def learn_and_save(
     *,
     safe: bool = False,
 ) -> float:
-    """Learn a graph, saying what was mended in it and how long it takes, and write what was learned.
+    """Learn a graph, report its repairs and the time it takes, and write what was learned.
 
     Returns:
         the seconds that learning took.
@@ -143,8 +143,8 @@ def learn_and_save(
     model.set_params(verbose=True)
     if embeddings is not None:
         check_ending(embeddings, graph)
-    for note in graph.provenance.mended if is_first() else ():
-        say(f"note: {note}")
+    for repair in graph.provenance.repairs if is_first() else ():
+        say(f"note: {repair.message}")
     with resumable(out):  # from the first file of the run on
         if checkpoints is not None and out is not None and is_first():
             from h3gnn.storage.runs import Run, begin_run, has_begun

@@ -63,8 +63,8 @@ def _print_table(measured: Any) -> None:
     for name, value in _rows(measured):
         table.add_row(escape(name), escape(value))
     console.print(table)
-    for note in measured.notes:
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for repair in measured.repairs:
+        console.print(f"note: {repair.message}", markup=False, highlight=False, soft_wrap=True)
     console.print(measured.verdict, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -68,8 +68,8 @@ def prepare(
             edges_progress=lambda share: read_edges(completed=share),
             going_on=lambda words: say(f"going on with {out}: {words} are there already"),
         )
-    for note in graph.provenance.mended:
-        say(f"note: {note}")
+    for repair in graph.provenance.repairs:
+        say(f"note: {repair.message}")
     if as_json:
         sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
         typer.echo(json.dumps({**sizes, "graph": str(out), "sha256": graph.provenance.sha256}, indent=2))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, holds_dates
 from h3gnn.graphs.names import as_classes, quoted, split_masks
+from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.roles import LABEL_NAMES
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"
@@ -68,8 +69,8 @@ class NodeAttributes:
             found["masks"] = split_masks(words, lambda row: f"the node attribute 'split', row {row}")
         return found
 
-    def unused(self) -> tuple[str, ...]:
-        """Return what is said of attributes that nobody asked for, with the way to ask for them."""
+    def unused(self) -> tuple[Repair, ...]:
+        """Return the repair that names unused attributes and how to use them."""
         left = [key for key in self._keys if key not in self._used]
         label = self._likely_label(left)
         numeric = [
@@ -121,12 +122,14 @@ class NodeAttributes:
         return np.stack(rows)
 
 
-def unused_of(part: str, keys: Sequence[Any], hint: str = "") -> tuple[str, ...]:
-    """Return what is said of the attributes of nodes or edges that are not used, if there are any."""
+def unused_of(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, ...]:
+    """Return the repair that names unused attributes of nodes or edges, if there are any."""
     if not keys:
         return ()
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    return (f"{part} attributes not used: {', '.join(str(key) for key in keys[:8])}{more}{hint}",)
+    names = tuple(str(key) for key in keys)
+    message = f"{part} attributes not used: {', '.join(names[:8])}{more}{hint}"
+    return (Repair(f"{part}-attributes-unused", message, fields=names, warn=True),)
 
 
 def _no_numbers(name: Any, key: str, value: Any) -> str:

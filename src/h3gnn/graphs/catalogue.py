@@ -13,7 +13,6 @@ import shutil
 import sys
 import tempfile
 import urllib.request
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.networks import from_pyg, import_pyg, load_pyg
+from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.tables.reader import reading
 
 WARNED = ("cornell",)
@@ -118,14 +118,13 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
     paths = find_files(found.name, found.folder, found.files, data_dir)
     source = f"{found.name} ({found.source}, {found.loader})"
     if found.loader == "FilteredWikipedia":  # PyG has no class for them; the layout is that of our NPZ reader
-        graph = read_npz_graph(paths[0], source=source)
+        graph = read_npz_graph(paths[0], source=source, kind="dataset")
     else:
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:
-            graph = from_pyg(_process(found, paths, Path(root)), source=source)
-    if found.name in WARNED:
-        for note in found.notes:
-            warnings.warn(note, UserWarning, stacklevel=2)
-    return graph.with_notes(*found.notes)
+            graph = from_pyg(_process(found, paths, Path(root)), source=source, kind="dataset")
+    notes = [Repair("dataset-note", note, warn=found.name in WARNED) for note in found.notes]
+    warn_about_repairs(notes)
+    return graph.with_repairs(*notes)
 
 
 def _process(benchmark: Benchmark, paths: list[Path], root: Path) -> Any:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, Provenance, content_hash, csr_features
+from h3gnn.graphs.graph import Graph, content_hash, csr_features
+from h3gnn.graphs.provenance import Kind, Provenance, Repair
 from h3gnn.graphs.room import check_matrix
 from h3gnn.resources import check_memory
 
@@ -41,7 +42,9 @@ def check_graph(
     node_ids: npt.NDArray[Any] | None = None,
     feature_names: Sequence[str] = (),
     source: str = "arrays",
-    notes: Sequence[str] = (),
+    kind: Kind = "arrays",
+    structural: bool = False,
+    repairs: Sequence[Repair] = (),
     locate: Locate | None = None,
 ) -> Graph:
     """Check arrays that should make a graph, mend what is safe to mend, and return a `Graph`.
@@ -56,7 +59,9 @@ def check_graph(
         node_ids: the user's names for the nodes.
         feature_names: the user's names for the columns of features.
         source: what to call the graph in its provenance.
-        notes: what a reader mended before.
+        kind: what the graph is built from.
+        structural: whether the features are built from the edges.
+        repairs: changes that a reader has made to the input.
         locate: names a position in the user's files for the error messages.
 
     Raises:
@@ -65,8 +70,7 @@ def check_graph(
     where = locate or _position
     checked_features = check_features(features, where)
     nodes = checked_features.shape[0]
-    mended = list(notes)
-    edges, weights = _check_edges(edge_index, edge_weight, nodes, where, mended)
+    edges, weights, merged = _check_edges(edge_index, edge_weight, nodes, where)
     checked_labels, names = _check_labels(labels, class_names, nodes, where)
     train, val, test = _check_masks(masks, nodes)
     ids = np.arange(nodes, dtype=np.int64) if node_ids is None else _check_ids(node_ids, nodes, where)
@@ -74,7 +78,7 @@ def check_graph(
     return Graph(
         features=checked_features,
         edge_index=edges,
-        provenance=Provenance(source, digest, tuple(mended)),
+        provenance=Provenance(source, digest, kind, structural, (*repairs, *merged)),
         edge_weight=weights,
         labels=checked_labels,
         class_names=names,
@@ -205,8 +209,8 @@ def is_sparse(values: Any) -> bool:
 
 
 def _check_edges(
-    edge_index: Any, edge_weight: Any, nodes: int, where: Locate, mended: list[str]
-) -> tuple[Tensor, Tensor | None]:
+    edge_index: Any, edge_weight: Any, nodes: int, where: Locate
+) -> tuple[Tensor, Tensor | None, list[Repair]]:
     edges = as_numpy(edge_index, "the edges")
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise GraphError(f"edge_index must have the shape [2, edges], not {list(edges.shape)}")
@@ -226,19 +230,24 @@ def _check_edges(
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
     keys = edges[1] * nodes + edges[0]
     unique, first_of, group = np.unique(keys, return_index=True, return_inverse=True)
-    merged = edges.shape[1] - unique.size
-    if merged:
-        mended.append(f"{merged:,} duplicate edge(s) merged")
-    loops = int((edges[0, first_of] == edges[1, first_of]).sum())
-    if loops:
-        mended.append(f"{loops:,} self-loop(s) in the data")
+    repairs = []
+    if merged := edges.shape[1] - unique.size:
+        repairs.append(duplicate_edges(merged))
+    if loops := int((edges[0, first_of] == edges[1, first_of]).sum()):
+        repairs.append(Repair("self-loops", f"{loops:,} self-loop(s) in the data", loops))
     if weights is not None:
         summed = np.bincount(group, weights=weights, minlength=unique.size)
         weights = np.minimum(summed, np.finfo(np.float32).max).astype(np.float32)
     return (
         torch.from_numpy(np.ascontiguousarray(edges[:, first_of])),
         None if weights is None else torch.from_numpy(weights),
+        repairs,
     )
+
+
+def duplicate_edges(count: int) -> Repair:
+    """Record that duplicate edges are merged."""
+    return Repair("duplicate-edges", f"{count:,} duplicate edge(s) merged", count)
 
 
 def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.networks import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.frames import (
     as_frame,
@@ -75,29 +75,22 @@ def as_graph(
             "features= and labels= name the node attributes of a networkx graph, and of no other"
         )
     if edge_index is not None:
-        return said_aloud(_from_arrays(data, edge_index, source or "arrays", columns, plan))
-    if kind == "graph":
+        graph = _from_arrays(data, edge_index, source or "arrays", columns, plan)
+    elif kind == "graph":
         return data  # type: ignore[no-any-return]
-    if kind == "pyg":
-        return said_aloud(from_pyg(data, source=source or "PyG Data"))
-    if kind == "networkx":
-        found = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
-        return said_aloud(found)
-    if kind == "dgl":
-        return from_dgl(data, source=source or "DGL graph")
-    if is_sparse(data):
+    elif kind == "pyg":
+        graph = from_pyg(data, source=source or "PyG Data")
+    elif kind == "networkx":
+        graph = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
+    elif kind == "dgl":
+        graph = from_dgl(data, source=source or "DGL graph")
+    elif is_sparse(data):
         edges, weights = _edges_of_adjacency(data)
-        return build_graph(
-            None, edges, nodes=data.shape[0], edge_weight=weights, source=source or "adjacency"
-        )
-    raise GraphError(f"a {type(data).__name__} without edge_index is not a graph: {READABLE}")
-
-
-def said_aloud(graph: Graph) -> Graph:
-    """Warn of what is not used: in Python nobody reads the notes of a graph unasked."""
-    for note in graph.provenance.mended:
-        if any(word in note for word in ("not used", "left out", "is the class and no feature")):
-            warnings.warn(note, stacklevel=3)
+        name = source or "adjacency"
+        return build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
+    else:
+        raise GraphError(f"a {type(data).__name__} without edge_index is not a graph: {READABLE}")
+    warn_about_repairs(graph.provenance.repairs)
     return graph
 
 
@@ -143,24 +136,24 @@ def _from_arrays(
     if _kind_of(features) in ("graph", "pyg", "networkx"):
         raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
     plan = None if plan is None or plan.as_is else plan
-    said: tuple[str, ...] = ()
+    encoded: tuple[Repair, ...] = ()
     if is_mixed(features) or (is_frame(features) and (columns or plan is not None)):
-        features, plan, said = encode_frame(features, columns=columns, plan=plan)
+        features, plan, encoded = encode_frame(features, columns=columns, plan=plan)
     else:
         plan = None
     table, ids = numbers_of_table(features), node_names(features)
     nodes = int(table.shape[0])
     known = np.arange(nodes, dtype=np.int64) if ids is None else ids
     weights: Any = None
-    notes: tuple[str, ...] = ()
+    unused: tuple[Repair, ...] = ()
     if is_sparse(edge_index):
         if nodes == 0:
             raise GraphError("the graph is empty: the features have no row, so there is no node")
         edge_index, weights = _edges_of_adjacency(edge_index)
     elif is_frame(edge_index):
-        edge_index, weights, notes = edges_of_frame(edge_index, known)
+        edge_index, weights, unused = edges_of_frame(edge_index, known)
     else:
-        edge_index, weights, notes = edges_of_array(edge_index, known)
+        edge_index, weights, unused = edges_of_array(edge_index, known)
     names = column_names(features)
     graph = build_graph(
         table,
@@ -169,7 +162,7 @@ def _from_arrays(
         edge_weight=weights,
         node_ids=ids,
         source=source,
-        notes=(*said, *notes),
+        repairs=(*encoded, *unused),
         feature_names=names,
     )
     return replace(graph, plan=plan or (plain_plan(names, [1] * len(names)) if names else None))
@@ -193,8 +186,9 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **kn
     target, source = np.repeat(np.arange(rows), found.shape[1]), found.ravel()
     others = target != source
     edge_index = np.stack([source[others], target[others]])
-    note = f"no edges were given: each row is joined to its {count} nearest rows"
-    return check_graph(table, edge_index, source="table", notes=[note], **known)
+    message = f"no edges in the data: each row is connected to its {count} nearest rows"
+    repair = Repair("nearest-neighbor-edges", message, count)
+    return check_graph(table, edge_index, source="table", kind="table", repairs=[repair], **known)
 
 
 def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:

@@ -13,10 +13,10 @@ import torch
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.arrays import read_npz, real_numbers
-from h3gnn.graphs.convert import said_aloud
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_labels
 from h3gnn.graphs.networks import from_networkx, from_pyg, import_pyg
+from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.room import check_archive
 from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import check_memory
@@ -41,14 +41,16 @@ def read_graph_file(
     file = check_file(path, tuple(READERS), role="graph file")
     suffix = file.suffix.lower()
     if suffix in NETWORKS:
-        return said_aloud(_from_network(NETWORKS[suffix](file), file, features, labels))
+        graph = _from_network(NETWORKS[suffix](file), file, features, labels)
+        warn_about_repairs(graph.provenance.repairs)
+        return graph
     if features is not None or labels is not None:
         raise GraphError(
             f"{path}: features and labels are chosen by the names of node attributes, which .graphml and "
             ".gml files have"
         )
-    graph: Graph = READERS[suffix](file)
-    return graph
+    whole: Graph = READERS[suffix](file)
+    return whole
 
 
 def _read_graphml(path: Path) -> Any:
@@ -92,7 +94,7 @@ def _from_network(
         elif parts and "x" not in attributes:
             attributes["x"] = [attributes.pop(parts[number]) for number in sorted(parts)]
     with reading(path, "a graph"):
-        return from_networkx(network, source=path.name, features=features, labels=labels)
+        return from_networkx(network, source=path.name, kind="files", features=features, labels=labels)
 
 
 def _numbers_of(text: str, name: Any, path: Path) -> list[float]:
@@ -116,7 +118,7 @@ def _read_pt(path: Path) -> Graph:
         raise GraphError(f"{path} holds no tensor called edge_index, so it is not a graph")
     data = import_pyg().data.Data(**parts)
     with reading(path, "a graph"):
-        return from_pyg(data, source=path.name)
+        return from_pyg(data, source=path.name, kind="files")
 
 
 def _pyg_containers() -> list[Any]:
@@ -146,7 +148,7 @@ def _tensors_of(stored: Any) -> dict[str, Any]:
     return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
 
 
-def read_npz_graph(path: str | Path, *, source: str | None = None) -> Graph:
+def read_npz_graph(path: str | Path, *, source: str | None = None, kind: Kind = "files") -> Graph:
     """Read a graph in the layout of the heterophilous benchmark (Platonov et al., 2023).
 
     Arrays: `edges [pairs, 2]`, each undirected edge in any direction; `node_features`, `node_labels`,
@@ -154,10 +156,10 @@ def read_npz_graph(path: str | Path, *, source: str | None = None) -> Graph:
     """
     file = check_file(path, (".npz",), role="graph file")
     with reading(file, "a graph"):
-        return _graph_of(read_npz(file), file, source or file.name)
+        return _graph_of(read_npz(file), file, source or file.name, kind)
 
 
-def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> Graph:
+def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind: Kind) -> Graph:
     if "edges" not in arrays:
         raise GraphError(f"a graph needs an array called edges; there are {', '.join(arrays)}")
     edges = arrays["edges"]
@@ -180,6 +182,7 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str) -> G
         labels=None if labels is None else as_labels(labels),
         masks=(complete[0], complete[1], complete[2]) if len(complete) == 3 else None,
         source=source,
+        kind=kind,
     )
 
 

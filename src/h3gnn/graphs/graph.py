@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.provenance import Provenance, Repair
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
@@ -28,28 +29,20 @@ SPLITS = 10
 TRAIN_SHARE = 0.48
 VAL_SHARE = 0.32
 SEED = 0
-DRAWN = f"no splits in the data: {SPLITS} were drawn, stratified 48/32/20 % with seed {{seed}}"
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """Where a graph came from; it travels into every saved model and every result."""
-
-    source: str
-    sha256: str
-    mended: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"source": self.source, "sha256": self.sha256, "mended": list(self.mended)}
+def random_splits_repair(seed: int = SEED) -> Repair:
+    """Record that the input has no splits and random ones are drawn."""
+    message = f"no splits in the data: {SPLITS} random splits drawn, stratified 48/32/20 % with seed {seed}"
+    return Repair("random-splits", message, SPLITS)
 
 
 class Told(Protocol):
-    """A graph, in memory or in files, that says where it came from."""
+    """A graph in memory or on disk."""
 
     @property
     def provenance(self) -> Provenance:
-        """Where it came from."""
+        """Origin and repairs."""
 
     @property
     def num_features(self) -> int:
@@ -67,7 +60,7 @@ class Graph:
         features: float32 `[nodes, features]`, dense or `torch.sparse_csr`.
         edge_index: int64 `[2, edges]`, source above target, sorted by target and without duplicates.
             Self-loops of the data stay in.
-        provenance: source, content hash, and what was mended.
+        provenance: source, content hash and repairs.
         edge_weight: float32 `[edges]`, positive, or None where the data has no weights.
         labels: int64 `[nodes]`, -1 where unknown, or None.
         class_names: the class that each label stands for.
@@ -121,9 +114,9 @@ class Graph:
         return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
 
     def _repr_html_(self) -> str:
-        """Show a notebook what kind of thing this is, and what was mended in it."""
+        """Show a notebook what kind of thing this is, and the repairs made to its input."""
         rows = "".join(f"<tr><th>{name}</th><td>{number:,}</td></tr>" for name, number in self._counts())
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.provenance.mended)
+        notes = "".join(f"<li>{html.escape(repair.message)}</li>" for repair in self.provenance.repairs)
         title = f"<caption>{html.escape(self.provenance.source)}</caption>"
         return f"<table>{title}{rows}</table>{f'<ul>{notes}</ul>' if notes else ''}"
 
@@ -145,10 +138,10 @@ class Graph:
         check_memory(size, f"dense features of {self.num_nodes:,} x {self.num_features:,}", GraphError)
         return self.features.to_dense()
 
-    def with_notes(self, *notes: str) -> Graph:
-        """Return the same graph with more lines in `provenance.mended`."""
-        mended = (*self.provenance.mended, *notes)
-        return replace(self, provenance=replace(self.provenance, mended=mended))
+    def with_repairs(self, *repairs: Repair) -> Graph:
+        """Return the same graph with more entries in `provenance.repairs`."""
+        every = (*self.provenance.repairs, *repairs)
+        return replace(self, provenance=replace(self.provenance, repairs=every))
 
 
 def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> Graph:
@@ -237,7 +230,7 @@ def with_splits(graph: Graph, seed: int = SEED) -> Graph:
     train, val, test = masks
     provenance = replace(graph.provenance, sha256=digest)
     split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)
-    return split.with_notes(DRAWN.format(seed=seed))
+    return split.with_repairs(random_splits_repair(seed))
 
 
 def match_nodes(known: Graph, other: Graph) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, Told
 from h3gnn.graphs.names import find_ids
-from h3gnn.graphs.structural import Array, degree_profile, is_structural, largest_values, simple_adjacency
+from h3gnn.graphs.structural import Array, degree_profile, largest_values, simple_adjacency
 
 KEPT = 0.5
 """A node is known while this share of its fitted neighbours still are its neighbours; a graph is, while this
@@ -54,11 +54,11 @@ def in_terms_of(fitted: Graph, graph: Graph) -> tuple[Graph, Tensor]:
 
 def check_kind(fitted: Told, graph: Told) -> None:
     """Refuse to take structural features for features of the user's, or the other way round."""
-    if is_structural(fitted) and not is_structural(graph):
+    if fitted.provenance.structural and not graph.provenance.structural:
         raise GraphError(
             "the model was fitted without features, on structural ones: leave the features out, or fit anew"
         )
-    if is_structural(graph) and not is_structural(fitted):
+    if graph.provenance.structural and not fitted.provenance.structural:
         raise GraphError(
             f"the model was fitted with features ({fitted.num_features} columns) and this graph has none: "
             "give the same columns"

@@ -20,6 +20,7 @@ from h3gnn.graphs.attributes import NodeAttributes, unused_of
 from h3gnn.graphs.checks import DATES, holds_dates
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.names import as_ids, as_labels, as_masks
+from h3gnn.graphs.provenance import Kind, Repair
 from h3gnn.graphs.structural import build_graph
 
 DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
@@ -38,7 +39,7 @@ def import_pyg() -> Any:
     return torch_geometric
 
 
-def from_pyg(data: Any, *, source: str) -> Graph:
+def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
     """Read a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
     get = getattr(data, "get", None)
     if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
@@ -46,13 +47,14 @@ def from_pyg(data: Any, *, source: str) -> Graph:
     edges, features = get("edge_index"), get("x")
     if edges is None:
         raise GraphError("the PyG Data has no edge_index")
-    labels, notes = get("y"), []
+    labels, repairs = get("y"), []
     weights = get("edge_weight")
     if weights is None and (attributes := get("edge_attr")) is not None:
         if attributes.numel() == attributes.shape[0]:
             weights = attributes.reshape(-1)
         else:
-            notes.append("edge_attr has more than one column and is not used")
+            message = "edge_attr has more than one column and is not used"
+            repairs.append(Repair("edge-attributes-unused", message, fields=("edge_attr",), warn=True))
     return build_graph(
         features,
         edges,
@@ -61,7 +63,8 @@ def from_pyg(data: Any, *, source: str) -> Graph:
         labels=None if labels is None else as_labels(labels),
         masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
         source=source,
-        notes=tuple(notes),
+        kind=kind,
+        repairs=tuple(repairs),
     )
 
 
@@ -79,17 +82,18 @@ def from_networkx(
     network: Any,
     *,
     source: str,
+    kind: Kind = "object",
     features: str | Sequence[str] | None = None,
     labels: str | None = None,
 ) -> Graph:
     """Read a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
 
     The nodes keep their order and their names. An undirected edge becomes two. Without features structural
-    ones are built. Attributes that are not used are named in the notes.
+    ones are built. Unused attributes are recorded as repairs.
 
     Args:
         network: the graph.
-        source: what to call it in its provenance.
+        source, kind: its provenance.
         features: the node attributes that are features, numbers or lists of them, instead of `x`.
         labels: the node attribute that is the class, instead of `y`.
     """
@@ -118,7 +122,8 @@ def from_networkx(
         node_ids=None if counted else ids,
         feature_names=columns,
         source=source,
-        notes=(*attributes.unused(), *unused_of("edge", [key for key in on_edges if key != "weight"])),
+        kind=kind,
+        repairs=(*attributes.unused(), *unused_of("edge", [key for key in on_edges if key != "weight"])),
     )
 
 
@@ -161,6 +166,7 @@ def from_dgl(network: Any, *, source: str) -> Graph:
         labels=None if labels is None else as_labels(labels),
         masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
         source=source,
+        kind="object",
     )
 
 
@@ -196,7 +202,8 @@ def load_pyg(name: str, folders: Sequence[Path]) -> Graph:
         data = _single_graph(name, class_name, given, places[-1])
         if found is None and any(Path(root).rglob("raw")):
             shutil.copytree(root, places[-1], dirs_exist_ok=True, ignore=raw_only)
-    return from_pyg(data, source=name).with_notes("the raw files of this graph are not pinned by a sum")
+    graph = from_pyg(data, source=name, kind="dataset")
+    return graph.with_repairs(Repair("files-not-pinned", "the raw files have no pinned checksum"))
 
 
 def _arguments(name: str, class_name: str, graph_name: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from h3gnn.graphs.checks import is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.homophily import Homophily, measure_homophily, verdict
+from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import simple_adjacency
 
 BINS = 10
@@ -91,13 +92,14 @@ class GraphProfile:
     labelled_pairs: int | None
     adjusted_homophily_interval: tuple[float, float] | None
     label_informativeness_interval: tuple[float, float] | None
-    notes: tuple[str, ...]
+    repairs: tuple[Repair, ...]
     verdict: str
     columns: tuple[dict[str, Any], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return asdict(self)
+        repairs = [repair.as_dict() for repair in self.repairs]
+        return {**asdict(self), "repairs": repairs}
 
 
 def profile(graph: Graph) -> GraphProfile:
@@ -132,7 +134,7 @@ def profile(graph: Graph) -> GraphProfile:
         labelled=labelled,
         splits=graph.num_splits,
         **figures,
-        notes=graph.provenance.mended,
+        repairs=graph.provenance.repairs,
         verdict=verdict(
             edges=int(adjacency.nnz),
             smoothness=centred,

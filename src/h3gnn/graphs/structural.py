@@ -13,10 +13,13 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import Graph, Told
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
 
-NO_FEATURES = "no features in the data: structural features were built from the edges"
+NO_FEATURES = Repair(
+    "structural-features", "no features in the data: structural features are built from the edges"
+)
 
 EIGENVECTORS = 32
 """At most this many spectral columns."""
@@ -37,21 +40,17 @@ Array = npt.NDArray[np.float64]
 
 
 def build_graph(
-    features: Any, edge_index: Any, *, nodes: int, notes: tuple[str, ...] = (), **known: Any
+    features: Any, edge_index: Any, *, nodes: int, repairs: tuple[Repair, ...] = (), **known: Any
 ) -> Graph:
-    """Check the parts of a graph; where there are no features, build structural ones and say so."""
-    if features is None:
+    """Check the parts of a graph; where there are no features, build structural ones."""
+    structural = features is None
+    if structural:
         check_memory(STRUCTURAL * nodes, f"structural features of {nodes:,} nodes", GraphError)
         placeholder = np.zeros((nodes, 1), dtype=np.float32)
         edges = check_graph(placeholder, edge_index, locate=known.get("locate")).edge_index
         features = structural_features(edges, nodes)
-        notes = (*notes, NO_FEATURES)
-    return check_graph(features, edge_index, notes=notes, **known)
-
-
-def is_structural(graph: Told) -> bool:
-    """Tell whether the features of a graph were built from its edges."""
-    return NO_FEATURES in graph.provenance.mended
+        repairs = (*repairs, NO_FEATURES)
+    return check_graph(features, edge_index, structural=structural, repairs=repairs, **known)
 
 
 def structural_features(edge_index: Tensor, nodes: int) -> Tensor:

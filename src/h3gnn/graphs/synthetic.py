@@ -66,6 +66,7 @@ def mixed_graph(
         class_names=[f"class {i} (homophily {share:g})" for i, share in enumerate(shares)],
         masks=_splits(labels, splits, random),
         source=f"mixed_graph(nodes={nodes}, seed={seed})",
+        kind="generated",
     )
 
 

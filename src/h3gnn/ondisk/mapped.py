@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import DRAWN, SEED, Graph, Provenance, csr_features, random_splits
+from h3gnn.graphs.graph import SEED, Graph, csr_features, random_splits, random_splits_repair
 from h3gnn.graphs.names import NodeIndex, one_kind
+from h3gnn.graphs.provenance import PROVENANCE, Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, Moments
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
 from h3gnn.storage.atomic import whole_folder
@@ -62,7 +63,6 @@ PREPARED = Record(
         "ids": Word(("position", "named")),
         "source": Text(),
         "sha256": SHA256,
-        "mended": Listed(Text()),
         "moments": MOMENTS,
     },
     {
@@ -71,6 +71,7 @@ PREPARED = Record(
         "feature_names": Listed(Text()),
         "stored": Whole(1),
         "unlabelled": SHA256,
+        **PROVENANCE,
     },
 )
 """What `graph.json` holds; others may stand beside it."""
@@ -138,7 +139,7 @@ class MappedGraph:
         folder: where the files are.
         features: float32 `[nodes, features]`, dense or sparse.
         rows: the edges.
-        provenance: source, content hash, and what was mended.
+        provenance: source, content hash and repairs.
         moments: what a scaling asks of all features at once.
         has_ids: whether the user named the nodes.
         has_labels: whether there are labels.
@@ -300,7 +301,7 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     names = tuple(about.get("feature_names", ()))
     if names and len(names) != columns:
         raise GraphError(f"{told} is damaged: {len(names)} names of {columns} features")
-    provenance = Provenance(about["source"], about["sha256"], tuple(about["mended"]))
+    provenance = Provenance.from_dict(about)
     features = _open_features(path, nodes, columns, about.get("stored"))
     rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
     return MappedGraph(
@@ -447,7 +448,7 @@ def write_labels(
     ids: npt.NDArray[Any] | None,
     count: int,
     known_by: Path,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], list[Repair]]:
     """Write the labels of a table for the nodes of a graph; one without splits gets the usual random ones.
 
     Args:
@@ -467,21 +468,21 @@ def write_labels(
         labels.table.list_problems(np.arange(count) if ids is None else ids, known_by)
     known = labels.for_nodes(found, count)
     about: dict[str, Any] = {}
-    masks, notes = known["masks"], list[str]()
+    masks, repairs = known["masks"], list[Repair]()
     if known["labels"] is not None:
         known["labels"].astype(np.int32).tofile(folder / LABELS)
         about["class_names"] = list(known["class_names"])
     if masks is None and (known["labels"] >= 0).any():
         draw = torch.Generator().manual_seed(SEED)
         masks = tuple(one.numpy() for one in random_splits(torch.from_numpy(known["labels"]), generator=draw))
-        notes.append(DRAWN.format(seed=SEED))
+        repairs.append(random_splits_repair())
     if masks is not None:
         codes = np.full(masks[0].shape, -1, dtype=np.int8)
         for code, mask in enumerate(masks):
             codes[mask] = code
         codes.tofile(folder / SPLITS)
         about["splits"] = codes.shape[1]
-    return about, notes
+    return about, repairs
 
 
 def read_labels(folder: Path, nodes: int, classes: int) -> Tensor:

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.arrays import array_place, read_array
-from h3gnn.graphs.checks import check_features
+from h3gnn.graphs.checks import check_features, duplicate_edges
 from h3gnn.graphs.names import INDEX_NAMES, NodeIndex, is_id_name, one_kind
+from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
 from h3gnn.ondisk.mapped import (
@@ -116,11 +117,11 @@ def prepare_graph(
             going_on(_how_far(work))
         ids, sums, stored = write_features(work, source)
         nodes = NodeIndex(sums.rows if ids is None else ids)
-        count, notes = _write_edges(work, table, nodes, sums.rows, Path(features), edges_progress)
+        count, repairs = _write_edges(work, table, nodes, sums.rows, Path(features), edges_progress)
         about: dict[str, Any] = {} if stored is None else {"stored": stored}
         if told is not None:
             known, drawn = write_labels(work.folder, told.read(), nodes, ids, sums.rows, Path(features))
-            about, notes = {**about, **known}, notes + drawn
+            about, repairs = {**about, **known}, repairs + drawn
         if ids is not None:
             write_ids(work.folder / "ids.arrow", ids)
         files = [Path(edges), Path(features), *([] if labels is None else [Path(labels)])]
@@ -134,7 +135,9 @@ def prepare_graph(
             "ids": "position" if ids is None else "named",
             "source": ", ".join(file.name for file in files),
             **_hashes(work.folder),
-            "mended": [*source.notes, *table.notes, *notes],
+            "kind": "files",
+            "structural": False,
+            "repairs": [repair.as_dict() for repair in (*source.repairs, *table.repairs, *repairs)],
             "moments": asdict(sums.moments()),
             "feature_names": source.names(len(sums.mean)),
         }
@@ -175,8 +178,8 @@ def _how_far(work: Unfinished) -> str:
 
 def _write_edges(
     work: Unfinished, edges: EdgeTable, nodes: NodeIndex, count: int, known_by: Path, progress: Progress
-) -> tuple[int, list[str]]:
-    """Write the edges as compressed sparse rows; return how many there are, and what was mended."""
+) -> tuple[int, list[Repair]]:
+    """Write the edges as compressed sparse rows; return how many there are, and the repairs."""
     table, before = edges.table, work.done.get("edges")
     begin = None if before is None else Reached(**before)
     with EdgeBuckets(work.folder, count, weighted=bool(edges.weight), work=work) as buckets:
@@ -192,7 +195,7 @@ def _write_edges(
                     work.keep("edges", asdict(block.reached), buckets.files)
             work.keep("sorted", {"buckets": 0, "edges": 0, "merged": 0}, buckets.files)
         written = buckets.write_rows()
-    return written, [f"{buckets.merged:,} duplicate edge(s) merged"] if buckets.merged else []
+    return written, [duplicate_edges(buckets.merged)] if buckets.merged else []
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -223,13 +226,13 @@ class FeatureSource:
         blocks: gives blocks of rows from a place on; or a sparse matrix.
         place: words for a row.
         table: the columns that are meant, if it is a table.
-        notes: what there is to say about them.
+        repairs: changes made to them.
     """
 
     blocks: Callable[[Reached | None], Iterator[TableBlock]] | Tensor
     place: Callable[[int], str]
     table: FeatureTable | None = None
-    notes: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
 
     def names(self, width: int) -> list[str]:
         """Return one name per feature, or none where the file does not give them."""
@@ -256,10 +259,11 @@ def open_source(
         matrix = check_features(read_array(path), lambda _, row: place(row))
         sparse = matrix.layout == torch.sparse_csr
         return FeatureSource(matrix if sparse else partial(_array_blocks, matrix.numpy(), progress), place)
-    table, notes = open_features(path, node_column, columns, style), list[str]()
+    table, repairs = open_features(path, node_column, columns, style), list[Repair]()
     kept = [column for column in table.chosen if table.table.names[column] != hidden]
     if len(kept) < len(table.chosen):
-        notes.append(f"{path.name}: {hidden} is no feature, since the labels are it")
+        message = f"{path.name}: the column {hidden} holds the labels and is no feature"
+        repairs.append(Repair("column-is-label", message, fields=(str(hidden),)))
     odd = _doubtful([table.table.names[column] for column in kept])
     if odd and not table.named:
         raise GraphError(
@@ -267,7 +271,7 @@ def open_source(
             "that are (--feature-columns)"
         )
     table = replace(table, chosen=kept)
-    return FeatureSource(partial(table.blocks, progress), table.table.place, table, tuple(notes))
+    return FeatureSource(partial(table.blocks, progress), table.table.place, table, tuple(repairs))
 
 
 def _doubtful(names: Sequence[str]) -> list[str]:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.graph import Graph, Provenance, csr_features
+from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage.schema import (
-    SHA256,
     FieldError,
     Flag,
     Kind,
@@ -171,7 +171,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", *MASKS)
 GRAPH_WORDS = Record(
     {
-        "provenance": Record({"source": Text(), "sha256": SHA256, "mended": Listed(Text())}),
+        "provenance": STORED_PROVENANCE,
         "class_names": Listed(Text()),
     },
     {"feature_names": Listed(Text()), "plan": PLAN},
@@ -229,8 +229,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
     Raises:
         FieldError: with the tensor that is not what it must be.
     """
-    told = description["provenance"]
-    provenance = Provenance(told["source"], told["sha256"], tuple(told["mended"]))
+    provenance = Provenance.from_dict(description["provenance"])
     if "mapped" in tensors:
         return _open_beside(tensors, provenance)
     features = _features(tensors)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
+from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import NOTHING
 from h3gnn.tables.reader import FIX_CELLS, FIX_ID, Problems, Table, TableBlock, open_table
 from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, is_number, pick_column, pick_ends
@@ -57,14 +58,14 @@ class EdgeTable:
         table: the file.
         ends: source and target.
         weight: the column of the weights, or none.
-        notes: which columns are not used.
+        repairs: unused columns, and the assumed direction.
         guessed: whether nothing but their place tells the ends.
     """
 
     table: Table
     ends: tuple[int, int]
     weight: tuple[int, ...]
-    notes: tuple[str, ...]
+    repairs: tuple[Repair, ...]
     guessed: bool = False
 
 
@@ -91,11 +92,16 @@ def open_edges(
             f"{table.path}: source, target and weight must be different columns; name each of them"
         )
     unused = [name for column, name in enumerate(table.names) if column not in (start, end, heavy)]
-    notes = [f"{table.path.name}: not used: {', '.join(unused[:8])}"] if unused else []
+    repairs = []
     if unused and not given and table.header:
-        notes.insert(0, f"{table.path.name}: edges run from {table.names[start]} to {table.names[end]}")
+        names = (table.names[start], table.names[end])
+        message = f"{table.path.name}: edges run from {names[0]} to {names[1]}"
+        repairs.append(Repair("edge-columns-inferred", message, fields=names))
+    if unused:
+        message = f"{table.path.name}: not used: {', '.join(unused[:8])}"
+        repairs.append(Repair("edge-columns-unused", message, fields=tuple(unused)))
     weights = () if heavy is None else (heavy,)
-    return EdgeTable(table, (start, end), weights, tuple(notes), not (given or named))
+    return EdgeTable(table, (start, end), weights, tuple(repairs), not (given or named))
 
 
 def read_rows(
@@ -187,33 +193,36 @@ def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
 
 def settle(
     edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[str]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[Repair]]:
     """Apply the rules to edges by position; a node that is unknown is -1.
 
     Returns:
-        Edges, weights, the row that each came from, and what was done.
+        Edges, weights, the row that each came from, and the repairs.
     """
-    rows, notes = np.arange(edge_index.shape[1]), list[str]()
+    rows, repairs = np.arange(edge_index.shape[1]), list[Repair]()
     strange = (edge_index < 0).any(axis=0)
-    if strange.any():
-        notes.append(f"{name}: {int(strange.sum()):,} edge(s) of unknown nodes left out")
+    if count := int(strange.sum()):
+        message = f"{name}: {count:,} edge(s) of unknown nodes left out"
+        repairs.append(Repair("edges-of-unknown-nodes", message, count))
     keep = ~strange
     if weight is not None:
         if rules.weights == "absolute":
             if negative := int((weight < 0).sum()):
-                notes.append(f"{name}: the minus of {negative:,} negative weight(s) taken off")
+                message = f"{name}: {negative:,} negative weight(s) replaced by their absolute value"
+                repairs.append(Repair("absolute-weights", message, negative))
             weight = np.abs(weight)
         bad = keep & ~_usable(weight)
-        if bad.any() and rules.weights != "error":
-            notes.append(f"{name}: {int(bad.sum()):,} edge(s) left out whose weight is not positive")
+        if (count := int(bad.sum())) and rules.weights != "error":
+            message = f"{name}: {count:,} edge(s) without a positive weight left out"
+            repairs.append(Repair("weights-not-positive", message, count))
             keep = keep & ~bad
         weight = weight[keep]
-    return edge_index[:, keep], weight, rows[keep], notes
+    return edge_index[:, keep], weight, rows[keep], repairs
 
 
 def merge_repeated(
     edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64] | None, list[str]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64] | None, list[Repair]]:
     """Make one edge of those between the same two nodes; the third that comes back is the row of each."""
     pairs, first, group, count = np.unique(
         edge_index, axis=1, return_index=True, return_inverse=True, return_counts=True
@@ -228,8 +237,12 @@ def merge_repeated(
             "--repeated sum, count, mean, max, first or last says what becomes of them"
         )
     if rules.repeated == "sum" or (weight is None and rules.repeated != "count"):
-        how = "count once; --repeated count weighs them" if weight is None else "have their weights added"
-        return edge_index, weight, None, [f"{name}: repeated edges {how}"]
+        how = (
+            "are counted once; --repeated count weights them"
+            if weight is None
+            else "have their weights added"
+        )
+        return edge_index, weight, None, [Repair("repeated-edges", f"{name}: repeated edges {how}", again)]
     group = group.ravel()
     if rules.repeated == "count" or weight is None:
         merged = count.astype(np.float64)
@@ -241,12 +254,8 @@ def merge_repeated(
     else:
         at = first if rules.repeated == "first" else _last(group, len(count))
         merged = weight[at]
-    return (
-        pairs,
-        merged,
-        first,
-        [f"{name}: {again:,} repeated edge(s) merged, the weight is their {rules.repeated}"],
-    )
+    message = f"{name}: {again:,} repeated edge(s) merged, the weight is their {rules.repeated}"
+    return pairs, merged, first, [Repair("repeated-edges", message, again)]
 
 
 def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from h3gnn.graphs.names import (
     one_kind,
     words_in,
 )
+from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import LABEL_WORDS, cells_of, parse_kinds, texts_of
 from h3gnn.tables.plan import TablePlan, encode_table, find_doubts, plain_plan
 from h3gnn.tables.reader import (
@@ -162,7 +163,7 @@ class FeatureFile:
         place: words for a row.
         path: the file, or the first of several.
         plan: how the columns became numbers; None for an array, which has no columns.
-        notes: what there is to say about them.
+        repairs: changes made to them.
         classes: the words of the column that holds the class, "" for unknown; None without such a column.
         splits: the words of columns that hold train, val and test.
         names: one name per feature, or none where the file does not give them.
@@ -174,7 +175,7 @@ class FeatureFile:
     place: Callable[[int], str]
     path: Path
     plan: TablePlan | None = None
-    notes: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
     classes: npt.NDArray[Any] | None = None
     splits: Sequence[list[Any]] = ()
     names: tuple[str, ...] = ()
@@ -299,7 +300,7 @@ def _read_mixed(
         [*frames, *([pd.DataFrame(index=range(more.size))] if more.size else [])], ignore_index=True
     )
     splits = [name for name in frame if _is_split(name, frame[name]) and name not in how.columns]
-    values, plan, notes = encode_table(
+    values, plan, repairs = encode_table(
         frame.drop(columns=splits),
         how.plan,
         columns={} if how.plan is not None and not how.columns else said,
@@ -318,7 +319,7 @@ def _read_mixed(
         place=place,
         path=tables[0].table.path,
         plan=plan,
-        notes=notes,
+        repairs=repairs,
         classes=classes,
         splits=[frame[name].tolist() for name in splits],
         names=plan.names if all(one.table.header for one in tables) or not plan.as_is else (),

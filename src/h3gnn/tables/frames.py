@@ -12,11 +12,12 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
 from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.plan import TablePlan, encode_table
 from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
 
-TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[str, ...]]
-"""Edges `[2, edges]`, their weights, and what is to be said about them."""
+TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[Repair, ...]]
+"""Edges `[2, edges]`, their weights, and unused columns."""
 
 
 def is_frame(values: Any) -> bool:
@@ -66,12 +67,12 @@ def _is_plain(column: Any) -> bool:
 
 def encode_frame(
     frame: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
-) -> tuple[Any, TablePlan, tuple[str, ...]]:
-    """Return a DataFrame of numbers with the same index, the plan that made it, and what there is to say."""
+) -> tuple[Any, TablePlan, tuple[Repair, ...]]:
+    """Return a DataFrame of numbers with the same index, the plan that made it, and the repairs."""
     column_names(frame)  # which must differ
     named = frame.set_axis([str(name) for name in frame.columns], axis="columns")
-    values, plan, notes = encode_table(named, plan, columns=columns)
-    return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, notes
+    values, plan, repairs = encode_table(named, plan, columns=columns)
+    return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, repairs
 
 
 def numbers_of_table(features: Any) -> Any:
@@ -178,12 +179,13 @@ def _check_not_adjacency(shape: tuple[int, ...], nodes: int) -> None:
         )
 
 
-def unused_columns(names: list[str]) -> tuple[str, ...]:
-    """Return what is said of the columns of a table of edges that are not used."""
+def unused_columns(names: list[str]) -> tuple[Repair, ...]:
+    """Return the repair that names unused columns of a table of edges, if there are any."""
     if not names:
         return ()
     shown = ", ".join(names[:8])
-    return (f"edges: not used: {shown}; a column called weight, and no other, weighs the edges",)
+    message = f"edges: not used: {shown}; only a column called weight holds edge weights"
+    return (Repair("edge-columns-unused", message, fields=tuple(names), warn=True),)
 
 
 def _positions(column: Any, place: str, known: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
 from h3gnn.tables import encoders
 from h3gnn.tables.encoders import Learned
@@ -128,22 +129,23 @@ class TablePlan:
                 told.append((column.name, f"{column.kind}: {column.why}" if column.why else column.kind, how))
         return told
 
-    def notes(self) -> tuple[str, ...]:
-        """Say what was made of the table: what was left out, and why."""
-        notes = (
-            []
-            if self.as_is
-            else [f"{len(self.used)} columns became {len(self.names)} features (h3gnn inspect shows how)"]
-        )
+    def repairs(self) -> tuple[Repair, ...]:
+        """Return how many columns were encoded, and those that are no features."""
+        repairs = []
+        if not self.as_is:
+            message = f"{len(self.used)} columns became {len(self.names)} features (h3gnn inspect shows how)"
+            repairs.append(Repair("columns-encoded", message, len(self.used)))
         for column in self.columns:
             if column.kind == "label":
-                notes.append(f"the column {column.name} is the class and no feature: {column.why}")
+                message = f"the column {column.name} is the class and no feature: {column.why}"
+                repairs.append(Repair("column-is-label", message, fields=(column.name,), warn=True))
             elif not column.encoder:
-                notes.append(f"the column {column.name} is left out ({column.kind}: {column.why})")
-        return tuple(notes)
+                message = f"the column {column.name} is left out ({column.kind}: {column.why})"
+                repairs.append(Repair("column-unused", message, fields=(column.name,), warn=True))
+        return tuple(repairs)
 
-    def encode(self, frame: Any, place: Place) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
-        """Return the features of new rows, and what there was to say about them.
+    def encode(self, frame: Any, place: Place) -> tuple[npt.NDArray[np.float64], tuple[Repair, ...]]:
+        """Return the features of new rows, and the repairs.
 
         Args:
             frame: a DataFrame with the columns of the plan, in any order.
@@ -158,7 +160,7 @@ class TablePlan:
             )
         width = len(self.names)
         check_memory(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
-        problems, parts, notes = Problems("the features"), [], list[str]()
+        problems, parts, repairs = Problems("the features"), [], list[Repair]()
         for column in self.used:
             values, lost = read_values(frame[column.name], column.kind, column.form)
             lost = lost[:0] if column.said else lost
@@ -173,9 +175,9 @@ class TablePlan:
             )
             if not lost.size:
                 parts.append(_encoded(column, values, problems, place))
-                notes += _new_to(column, values)
+                repairs += _new_to(column, values)
         problems.check()
-        return np.column_stack(parts) if parts else np.empty((len(frame), 0)), tuple(notes)
+        return np.column_stack(parts) if parts else np.empty((len(frame), 0)), tuple(repairs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all but the arrays, for JSON."""
@@ -256,19 +258,21 @@ def _encoded(column: ColumnPlan, values: Any, problems: Problems, place: Place) 
     return np.asarray(table, dtype=np.float64)
 
 
-def _new_to(column: ColumnPlan, values: Any) -> list[str]:
-    """Say what a column holds that it did not hold in the fit."""
+def _new_to(column: ColumnPlan, values: Any) -> list[Repair]:
+    """Return the unknown categories and missing values of a column that the fitted table does not have."""
     of = column.learned.plain
-    notes = []
+    repairs = []
     if values.dtype == object and isinstance(of.get("kept"), list) and column.kind == "category":
         known = {*of["kept"], None}
         strange = sum(one not in known for one in values)
         if strange and not of["rare"]:
-            notes.append(f"{column.name}: {strange:,} rows hold a word that the fit did not know")
+            message = f"{column.name}: {strange:,} rows hold a category that the fitted table does not have"
+            repairs.append(Repair("unknown-categories", message, strange, (column.name,)))
     gaps = int(gaps_of(values).sum())
     if gaps and of.get("gaps") is False:
-        notes.append(f"{column.name}: {gaps:,} gaps, of which the fit had none, take the usual value")
-    return notes
+        message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
+        repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
+    return repairs
 
 
 def list_lost(
@@ -300,8 +304,8 @@ def encode_table(
     label: str | None = None,
     text_model: str | None = None,
     place: Place | None = None,
-) -> tuple[npt.NDArray[np.float64], TablePlan, tuple[str, ...]]:
-    """Return a table's features, the plan by which they were made, and what there is to say.
+) -> tuple[npt.NDArray[np.float64], TablePlan, tuple[Repair, ...]]:
+    """Return a table's features, the plan by which they were made, and the repairs.
 
     Args:
         frame: a DataFrame, one row per node, without its ids.
@@ -314,15 +318,15 @@ def encode_table(
     where = place or (lambda row, name: f"the features, row {row}, column {name!r}")
     if plan is None:
         plan = learn_plan(frame, columns or {}, label, text_model, where)
-        return plan.encode(frame, where)[0], plan, plan.notes()
+        return plan.encode(frame, where)[0], plan, plan.repairs()
     for name, told in parse_kinds(dict(columns or {})).items():
         fitted = next((column.kind for column in plan.columns if column.name == name), None)
         if fitted != told.kind:
             raise InputError(
                 f"the model was fitted with {name!r} as {fitted}, not {told.kind}; fit it again for that"
             )
-    values, notes = plan.encode(frame, where)
-    return values, plan, notes
+    values, repairs = plan.encode(frame, where)
+    return values, plan, repairs
 
 
 def learn_plan(

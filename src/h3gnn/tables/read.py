@@ -25,6 +25,7 @@ from h3gnn.graphs.names import (
     whole_beside_gaps,
     words_in,
 )
+from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import (
     FIX_UNKNOWN,
@@ -309,10 +310,10 @@ def _join(
     ids = _ids_of_parts(tables, rows, labels) if features is None else features.ids
     nodes = NodeIndex(ids)
     edges = _pooled(tables, rows, nodes, rules, undirected=undirected)
-    notes = [*edges.notes, *(() if features is None else features.notes)]
+    repairs = [*edges.repairs, *(() if features is None else features.repairs)]
     known: dict[str, Any] = {}
     if labels is not None:
-        known = _known_labels(labels, nodes, ids, features, rules, notes)
+        known = _known_labels(labels, nodes, ids, features, rules, repairs)
     files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
     files += [] if labels is None or labels.table is None else [labels.table.table.path]
     graph = build_graph(
@@ -323,7 +324,8 @@ def _join(
         node_ids=ids if features is None or features.named else None,
         feature_names=() if features is None else features.names,
         source=", ".join(path.name for path in files),
-        notes=tuple(notes),
+        kind="files",
+        repairs=tuple(repairs),
         locate=_locator(edges, features),
         **known,
     )
@@ -332,12 +334,12 @@ def _join(
 
 @dataclass(frozen=True)
 class _Edges:
-    """The edges of all tables by position, their weights, the place of each, and what was done."""
+    """The edges of all tables by position, their weights, the place of each, and the repairs."""
 
     index: npt.NDArray[np.int64]
     weight: npt.NDArray[np.float64] | None
     place: Callable[[int], str]
-    notes: list[str]
+    repairs: list[Repair]
 
 
 def _pooled(
@@ -355,13 +357,14 @@ def _pooled(
     ]
     if len(parts) == 1:
         return parts[0]
-    notes = [note for part in parts for note in part.notes]
+    repairs = [repair for part in parts for repair in part.repairs]
     weights = []
     for part in parts:
         heavy = np.ones(part.index.shape[1]) if part.weight is None else part.weight
         weights.append(heavy / heavy.mean() if heavy.size else heavy)
     names = " and ".join(one.table.path.name for one in tables)
-    notes.append(f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added")
+    message = f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added"
+    repairs.append(Repair("edge-tables-joined", message, len(tables)))
     ends = np.cumsum([part.index.shape[1] for part in parts])
 
     def place(at: int) -> str:
@@ -369,7 +372,7 @@ def _pooled(
         return parts[which].place(at - (int(ends[which - 1]) if which else 0))
 
     return _Edges(
-        np.concatenate([part.index for part in parts], axis=1), np.concatenate(weights), place, notes
+        np.concatenate([part.index for part in parts], axis=1), np.concatenate(weights), place, repairs
     )
 
 
@@ -388,7 +391,7 @@ def _settled(
     index, weight, first, merged = merge_repeated(index, weight, rules, name)
     origin = origin if first is None else origin[first]
     return _Edges(
-        index, weight, lambda at: edges.table.place(int(origin[at])), [*edges.notes, *done, *merged]
+        index, weight, lambda at: edges.table.place(int(origin[at])), [*edges.repairs, *done, *merged]
     )
 
 
@@ -398,16 +401,16 @@ def _known_labels(
     ids: npt.NDArray[Any],
     features: FeatureFile | None,
     rules: EdgeRules,
-    notes: list[str],
+    repairs: list[Repair],
 ) -> dict[str, Any]:
     found = nodes.find(labels.ids)
     strange = found < 0
     if strange.any() and labels.table is not None:
         if rules.unknown_nodes == "error":
             labels.table.list_problems(ids, None if features is None else features.path)
-        notes.append(
-            f"{labels.table.table.path.name}: {int(strange.sum()):,} label(s) of unknown nodes left out"
-        )
+        count = int(strange.sum())
+        message = f"{labels.table.table.path.name}: {count:,} label(s) of unknown nodes left out"
+        repairs.append(Repair("labels-of-unknown-nodes", message, count))
     return labels.for_nodes(found, ids.size)
 
 

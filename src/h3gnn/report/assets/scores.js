@@ -150,8 +150,8 @@ function showRun(host, facts, data) {
       { band: [quantile(25), quantile(75)], zero: true, note: "Median and middle half. Hard nodes are masked more often." }));
   }
   if (!host.children.length) host.append(make("p", { class: "quiet", text: "No epochs were trained." }));
-  const { source, sha256, mended } = data.provenance;
-  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", mended]].filter(([, value]) => value !== undefined);
+  const { source, sha256, repairs } = data.provenance;
+  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", repairs && repairs.map((repair) => repair.message)]].filter(([, value]) => value !== undefined);
   if (members.length) {
     const rows = members.map((one) => ({ cells: [one.name, one.models.join(", "), short(one.loss), short(one.rank), percent(one.share)] }));
     facts.append(wide(card("Members", data.words.share, tableOf(["member", "models", "last loss", "effective rank", "share"], rows, "Members"))));

@@ -1,0 +1,110 @@
+"""The origin of a graph and the repairs made to its input, as data for programs and as text for people."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from h3gnn.storage.schema import SHA256, Flag, Listed, Record, Text, Whole, Word
+
+Kind = Literal["table", "arrays", "object", "files", "dataset", "generated"]
+"""What a graph is built from: a table without edges, arrays, an object, files, a benchmark or a generator."""
+
+REPAIR = Record(
+    {"code": Text(), "message": Text()}, {"count": Whole(0), "fields": Listed(Text()), "warn": Flag()}
+)
+PROVENANCE: dict[str, Any] = {
+    "kind": Word(get_args(Kind)),
+    "structural": Flag(),
+    "repairs": Listed(REPAIR),
+    "mended": Listed(Text()),  # written before repairs had codes
+}
+"""Stored fields of a provenance besides `source` and `sha256`."""
+STORED_PROVENANCE = Record({"source": Text(), "sha256": SHA256}, PROVENANCE)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A change made to the input, or a part of the input that is not used.
+
+    Attributes:
+        code: stable identifier, such as "duplicate-edges".
+        message: the same for people.
+        count: number of affected edges, nodes or rows, where it is known.
+        fields: affected columns or attributes.
+        warn: whether Python users are warned, because the result may not be the one they expect.
+    """
+
+    code: str
+    message: str
+    count: int | None = None
+    fields: tuple[str, ...] = ()
+    warn: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        stored: dict[str, Any] = {"code": self.code, "message": self.message}
+        stored |= {} if self.count is None else {"count": self.count}
+        stored |= {"fields": list(self.fields)} if self.fields else {}
+        return stored | ({"warn": True} if self.warn else {})
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Repair:
+        """Read what `as_dict` returns."""
+        return cls(**{**stored, "fields": tuple(stored.get("fields", ()))})
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Origin of a graph; it is stored with every saved model and every result.
+
+    Attributes:
+        source: name of the input, for people.
+        sha256: hash of the graph's arrays.
+        kind: what the graph is built from.
+        structural: whether the features are built from the edges, because the input has none.
+        repairs: changes made to the input.
+    """
+
+    source: str
+    sha256: str
+    kind: Kind = "arrays"
+    structural: bool = False
+    repairs: tuple[Repair, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        repairs = [repair.as_dict() for repair in self.repairs]
+        return {**vars(self), "repairs": repairs}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Provenance:
+        """Read what `as_dict` returns, or the notes that earlier versions stored in its place."""
+        source, sha256 = stored["source"], stored["sha256"]
+        if "mended" in stored:
+            notes = stored["mended"]
+            repairs = tuple(Repair("note", note) for note in notes)
+            return cls(source, sha256, _old_kind(source), OLD_STRUCTURAL in notes, repairs)
+        repairs = tuple(Repair.from_dict(repair) for repair in stored.get("repairs", ()))
+        return cls(source, sha256, stored.get("kind", "arrays"), stored.get("structural", False), repairs)
+
+
+OLD_STRUCTURAL = "no features in the data: structural features were built from the edges"
+"""Note by which earlier versions recorded structural features."""
+
+
+def _old_kind(source: str) -> Kind:
+    """Return the kind of a graph stored by an earlier version, which recorded its source only."""
+    if source == "table":
+        return "table"
+    return "files" if all(Path(name).suffix for name in source.split(", ")) else "arrays"
+
+
+def warn_about_repairs(repairs: Iterable[Repair]) -> None:
+    """Warn about the repairs that Python users should know, since they see no report of the others."""
+    for repair in repairs:
+        if repair.warn:
+            warnings.warn(repair.message, stacklevel=3)
