@@ -40,7 +40,7 @@ def test_a_graph_of_the_users_own_as_json(files: Path) -> None:
     assert told["edge_homophily"] == pytest.approx(2 / 8)
     assert told["directed"] is False
     assert set(told["class_homophily"]) == {"blue", "red"}
-    assert [repair["code"] for repair in told["repairs"]] == ["structural-features"]
+    assert [repair["code"] for repair in told["repairs"]] == ["structural-features", "random-splits"]
     expected = (
         "adjusted_homophily label_informativeness components degrees feature_density smoothness verdict"
     )

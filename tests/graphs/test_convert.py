@@ -88,7 +88,8 @@ def test_pyg_data_with_edges_alone_gets_structural_features_and_says_so() -> Non
     graph = as_graph(Data(edge_index=torch.from_numpy(EDGES)))
     assert graph.num_nodes == 3
     assert graph.num_features >= 8
-    assert graph.provenance.structural and NO_FEATURES in graph.provenance.repairs
+    assert graph.provenance.structural
+    assert NO_FEATURES in graph.provenance.repairs
 
 
 class Citations(Data):  # type: ignore[misc,valid-type]

@@ -116,7 +116,8 @@ def test_gml_without_labels_and_graphml_with_numbers_in_a_text(tmp_path: Path) -
     )
     graph = read_graph_file(tmp_path / "g.gml")
     assert graph.node_ids.tolist() == [5, 7]
-    assert graph.provenance.structural and NO_FEATURES in graph.provenance.repairs
+    assert graph.provenance.structural
+    assert NO_FEATURES in graph.provenance.repairs
     network = nx.DiGraph([("a", "b")])
     nx.set_node_attributes(network, {"a": "[1.5, 2]", "b": "3 4"}, "x")
     nx.write_graphml(network, tmp_path / "g.graphml")

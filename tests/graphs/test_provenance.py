@@ -40,7 +40,7 @@ def test_notes_of_earlier_versions(source: str, mended: list[str], kind: str, st
 
 
 def test_only_marked_repairs_warn() -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="x") as caught:
         warn_about_repairs(REPAIRS)
     assert [str(one.message) for one in caught] == ["x"]
     with warnings.catch_warnings():

@@ -189,10 +189,8 @@ def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
     labels.write_text("id,f0\na,cat\nb,dog\n")
     mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
     assert mapped.feature_names == ("f1", "f2")
-    assert (mapped.provenance.repairs[0].code, mapped.provenance.repairs[0].fields) == (
-        "column-is-label",
-        ("f0",),
-    )
+    repair = mapped.provenance.repairs[0]
+    assert (repair.code, repair.fields) == ("column-is-label", ("f0",))
     np.array([0, 2], dtype=np.int32).tofile(tmp_path / "out" / "labels.bin")
     with pytest.raises(GraphError, match=r"labels.bin is damaged"):
         _ = open_mapped(tmp_path / "out").labels

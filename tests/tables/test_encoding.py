@@ -121,18 +121,20 @@ def test_rare_and_unknown_words_share_a_place() -> None:
     values, plan, _ = encode_table(pd.DataFrame({"w": words}))
     assert plan.names == ("w=a", "w=b", "w is rare")
     assert values[-1].tolist() == [0, 0, 1]
-    new, _, notes = encode_table(pd.DataFrame({"w": ["b", "never met"]}), plan)
+    new, _, repairs = encode_table(pd.DataFrame({"w": ["b", "never met"]}), plan)
     assert new.tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert not notes
+    assert not repairs
 
 
 def test_what_is_new_to_a_plan_is_said() -> None:
     frame = pd.DataFrame({"w": ["a", "b", "a", "b"], "x": [1.0, 2, 3, 4]})
     _, plan, _ = encode_table(frame)
-    new, _, notes = encode_table(pd.DataFrame({"x": [None, 2.5], "w": ["c", "a"]}), plan)
+    new, _, repairs = encode_table(pd.DataFrame({"x": [None, 2.5], "w": ["c", "a"]}), plan)
     assert new[0].tolist() == [0, 0, 0]  # an unknown word is nowhere, a gap is the median
-    assert any("w: 1 rows hold a word" in note for note in notes)
-    assert any("x: 1 gaps" in note for note in notes)
+    assert {(repair.code, repair.count, repair.fields) for repair in repairs} == {
+        ("unknown-categories", 1, ("w",)),
+        ("missing-values-imputed", 1, ("x",)),
+    }
     with pytest.raises(GraphError, match=r"no column 'w', which the model was fitted with.*there are x, v"):
         encode_table(frame.rename(columns={"w": "v"})[["x", "v"]], plan)
     with pytest.raises(InputError, match="fitted with 'w' as category, not text"):
@@ -169,11 +171,13 @@ def test_a_table_of_numbers_stays_as_it_is() -> None:
 
 def test_numbers_beside_what_is_left_out_stay_as_they_are_too() -> None:
     frame = pd.DataFrame({"mail": ["a@b", "c@d", "e@f"], "a": [1.0, 2000.0, 7.0], "label": ["x", None, "y"]})
-    values, plan, notes = encode_table(frame)
+    values, plan, repairs = encode_table(frame)
     assert values.tolist() == [[1], [2000], [7]]
     assert plan.label == "label"
-    assert any("mail is left out (identifier" in note for note in notes)
-    assert any("label is the class and no feature" in note for note in notes)
+    assert [(repair.code, repair.fields) for repair in repairs] == [
+        ("column-unused", ("mail",)),
+        ("column-is-label", ("label",)),
+    ]
 
 
 def test_a_class_known_for_few_rows_is_no_feature_and_a_coordinate_is_no_class() -> None:

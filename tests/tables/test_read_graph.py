@@ -95,7 +95,8 @@ def test_ways_of_writing_the_same_edges(tmp_path: Path, name: str, text: str) ->
     graph = read_graph(tmp_path / name)
     assert named_edges(graph) == {(0, 1), (1, 2)}
     assert graph.node_ids.dtype == np.int64
-    assert graph.provenance.structural and NO_FEATURES in graph.provenance.repairs
+    assert graph.provenance.structural
+    assert NO_FEATURES in graph.provenance.repairs
 
 
 def test_ids_that_look_like_numbers_but_are_not_stay_apart(tmp_path: Path) -> None:
