@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PROCESSES ?= 2
+TABLE ?= $(if $(ARGS),,all)
 
-.PHONY: help demo test test-slow lint docs format bench clean
+.PHONY: help demo test test-slow lint docs format bench reproduce clean
 
 help:
 	@echo "make demo       fit the built-in graph, print the table, write the report page"
@@ -15,6 +16,7 @@ help:
 	@echo "make lint       format, lint and types only"
 	@echo "make docs       the documentation as a site: open site/index.html"
 	@echo "make bench      speed and memory on this machine"
+	@echo "make reproduce  the paper's tables: TABLE=classification (default: all), QUICK=1, DEVICE=cuda, ARGS=..."
 
 # what the program needs; pip's own bars show that it downloads
 $(READY): pyproject.toml constraints.txt
@@ -55,6 +57,9 @@ format: $(TOOLS)
 
 bench: $(TOOLS)
 	$(BIN)/python -W ignore -m benchmarks.cpu
+
+reproduce: $(READY)
+	$(BIN)/python -W ignore -m reproduction $(TABLE) $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,8 +23,8 @@ from h3gnn import H3GNN, Checkpoints
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.checkpoint_file import checkpoints_in
-from h3gnn.storage.origin import made_with
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
+from reproduction.origin import made_with
 
 EPOCHS = 5
 

@@ -26,8 +26,8 @@ from h3gnn.evaluation.protocols import best_within_error, known_classes, tempere
 from h3gnn.experiments.selection import inner_draws
 from h3gnn.graphs.catalogue import benchmarks, load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.origin import made_with
 from h3gnn.training.resources import pick_device
+from reproduction.origin import made_with
 
 FOLDS, DRAWS, SPLITS_OF_ONE = 5, 10, 6
 RESULTS = Path(__file__).parent / "results" / "choosing.json"

@@ -31,8 +31,8 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import preset
 from h3gnn.storage.atomic import write_atomically
-from h3gnn.storage.origin import made_with, origin
 from h3gnn.training.resources import pick_device
+from reproduction.origin import made_with, origin
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -26,7 +26,7 @@ from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import read_json, rounded, write_json
-from h3gnn.storage.origin import made_with, origin
+from reproduction.origin import made_with, origin
 
 RESULTS = Path(__file__).parent / "results" / "new_nodes.json"
 GRAPHS = ("texas", "wisconsin", "chameleon-filtered", "cora")

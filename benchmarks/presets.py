@@ -1,4 +1,4 @@
-"""The shipped presets, from what `h3gnn reproduce` has kept of the searches for "H3GNN, tuned".
+"""The shipped presets, from what `make reproduce` has stored of the searches for "H3GNN, tuned".
 
 `python -m benchmarks.presets` writes `src/h3gnn/tuned/GRAPH.json` and its study in `results/studies`,
 for each graph whose search is among the cells in `results/cells`. Nothing is trained.
@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 
 from h3gnn.experiments.search import preset_of
-from h3gnn.experiments.stored import check_cells
-from h3gnn.experiments.tables.cells import Scope, lines_of
-from h3gnn.experiments.tables.specifications import TABLES, TUNED
 from h3gnn.graphs.catalogue import benchmarks
-from h3gnn.storage.atomic import ResultStore, write_atomically
+from h3gnn.storage.atomic import write_atomically
+from reproduction.cells import Scope, lines_of
+from reproduction.results import ResultStore
+from reproduction.specifications import find_entry, tables
 
 ROOT = Path(__file__).parent.parent
 PRESETS, RESULTS = ROOT / "src" / "h3gnn" / "tuned", ROOT / "results"
@@ -23,10 +23,11 @@ SEARCHED = ("classification", "filtered")
 
 def main() -> None:
     """Write the presets, and say which searches are missing."""
-    store = ResultStore(RESULTS / "cells", check_cells)
+    store = ResultStore(RESULTS / "cells")
     known = {graph: next(iter(cells.values()))["sha256"] for graph, cells in store.groups.items()}
+    title = find_entry("tuned").title
     for name in SEARCHED:
-        for line in (one for one in lines_of(TABLES[name], Scope()) if one.method == TUNED.title):
+        for line in (one for one in lines_of(tables()[name], Scope()) if one.method == title):
             record = store.get(line.cells[0].key(known.get(line.graph, "")))
             if record is None:
                 print(f"{line.graph}: not searched yet")
@@ -41,7 +42,7 @@ def main() -> None:
             }
             tuned = preset_of(record["out"]["record"], record["out"]["chosen"], nested, about)
             preset = tuned.preset(f"{line.graph}.json")
-            command = ["h3gnn", "reproduce", name]
+            command = ["make", "reproduce", f"TABLE={name}"]
             _write(PRESETS / f"{line.graph}.json", preset)
             _write(RESULTS / "studies" / f"{line.graph}.json", {**preset, "command": command, **tuned.record})
             print(f"{line.graph}: {tuned.made['trials']} trials, score {tuned.made['score']:.4f}")

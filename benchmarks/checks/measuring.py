@@ -25,7 +25,7 @@ from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.storage.atomic import fingerprint
-from h3gnn.storage.origin import made_with
+from reproduction.origin import made_with
 
 HERE = Path(__file__).parent
 LOOKS = 20

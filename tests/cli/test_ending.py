@@ -17,15 +17,17 @@ import torch
 from typer.testing import CliRunner
 
 from h3gnn import H3GNN
-from h3gnn.cli import ending, reproduce
+from h3gnn.cli import ending
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError, TrainingStopped
+from reproduction.__main__ import _resumable
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
 BROKEN = """
 import sys
 from h3gnn.cli import ending
+from reproduction.__main__ import _resumable
 def load():
     raise {error}
 sys.argv = ["h3gnn", "tune", "--storage", "postgresql://me:secret@host/db"]
@@ -105,7 +107,7 @@ def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
 ) -> None:
     stop = TrainingStopped("stopped after epoch 1 of 2", number)
     assert ending.ending_of(stop) == ("stopped; nothing is half-written", 128 + number)
-    with pytest.raises(ending.Stopped) as ended, reproduce._goes_on(tmp_path):
+    with pytest.raises(ending.Stopped) as ended, _resumable(tmp_path):
         raise stop
     assert ended.value.code == 128 + number
     monkeypatch.setattr(H3GNN, "fit", lambda *_, **__: (_ for _ in ()).throw(stop))
@@ -178,6 +180,7 @@ SWALLOWED = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, and then it stays so
 from h3gnn.cli import ending
+from reproduction.__main__ import _resumable
 
 def work():
     try:

@@ -28,13 +28,13 @@ from h3gnn.experiments.search import (
 )
 from h3gnn.experiments.selection import OwnNodes, inner_draws
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tables.cells import Cell
-from h3gnn.experiments.tables.markdown import Row
-from h3gnn.experiments.tables.running import run_searched
 from h3gnn.experiments.tune import Tuned
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import kept_for
+from reproduction.cells import Cell
+from reproduction.markdown import Row
+from reproduction.running import run_searched
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
 

@@ -13,7 +13,7 @@ from h3gnn.evaluation.criteria import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives
 from h3gnn.experiments.tune import Budget, Searcher, Tried, Tuned, finished, open_study, start_of, tune
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.origin import origin
+from h3gnn.storage.origin import commit
 
 CPU = torch.device("cpu")
 SPACE = Space(
@@ -38,7 +38,7 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(small_mixed: Graph) 
     assert found.made["sha256"] == small_mixed.provenance.sha256
     assert [trial["seed"] for trial in found.record["trials"]] == [1000 * number for number in range(6)]
     assert found.made["trainings"] == 6 + 2
-    assert found.made["origin"] == origin()
+    assert found.made["origin"] == {"commit": commit()}
     asked = found.record["search"]
     assert asked["space"] == {name: list(values) for name, values in SPACE.choices.items()}
     assert {name: asked[name] for name in ("trials", "at_once", "joined", "rungs", "seconds", "start")} == {

@@ -60,7 +60,7 @@ def load():
 
 ending.run(load)
 """
-"""As `h3gnn` itself, but for the graphs of `demo` and `reproduce`."""
+"""As `h3gnn` itself, but for the graph of `demo`."""
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",

@@ -6,7 +6,7 @@ A round starts a command in a folder of its own and sends it one of four signals
 three times, each time on what the last one left; then it lets the command end. What is there afterwards has
 to be what one uninterrupted command writes, byte for byte but for seconds, and nothing else may lie around.
 Libraries are loaded once and processes are forked, so that a round takes about as long as the work itself;
-`demo` and `reproduce`, which choose their graphs themselves, get small ones. With `--go-on`, the rounds that
+`demo`, which chooses its graph itself, gets a small one. With `--go-on`, the rounds that
 `--out` tells of count, and only those that are missing are played; commands that failed are played anew.
 """
 
@@ -29,7 +29,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ OURS = ("words", "ready", "modules")
 MEASURED = ("seconds", "cost", "peak_megabytes")
 """What a run costs, which is never the same twice."""
 FEW = 5
-"""The epochs of what is trained by `demo` and `reproduce`."""
+"""The epochs of what is trained by `demo`."""
 TUNE = ("--space", "paper", "--trials", "4", "--epochs", "1,2", "--at-once", "2", "--models", "1")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "fit": ("fit", *GRAPH, *SMALL, "--out", "new", "--embeddings", "new.csv"),
@@ -77,7 +76,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "links": ("links", "run", "--check", "none", "--out", "new.csv"),
     "export": ("export", "run", "--to", "neo4j", "--out", "new"),
     "demo": ("demo", "--out", "new.png"),
-    "reproduce": ("reproduce", "ablation", "--quick", "--out", "new"),
 }
 """Every command that writes."""
 RESUME = ("fit", "--resume", "new")
@@ -100,7 +98,7 @@ def write_inputs(home: Path) -> None:
 
 
 def shrink(command: str) -> None:
-    """Give `demo` and `reproduce` small graphs and few epochs in this process."""
+    """Give `demo` small graphs and few epochs in this process."""
     from h3gnn.graphs import synthetic
 
     small = partial(synthetic.mixed_graph, 60, words=20, splits=2)
@@ -114,14 +112,6 @@ def shrink(command: str) -> None:
 
         vars(settings)["build_estimator"] = build
         vars(synthetic)["mixed_graph"] = small
-    if command == "reproduce":
-        from h3gnn.experiments.tables import cells, running
-        from h3gnn.experiments.tables.specifications import TABLES
-
-        table, graph = TABLES["ablation"], small()
-        TABLES["ablation"] = replace(table, graphs=("texas",), entries=table.entries[:2])
-        vars(cells)["tuned_presets"] = dict
-        vars(running)["load"] = lambda name: graph
 
 
 def start(arguments: tuple[str, ...], home: Path, before: Callable[[], None] = lambda: None) -> int:

@@ -19,12 +19,9 @@ from h3gnn.errors import CheckpointError
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments.compare import compare, read_kept
 from h3gnn.experiments.methods import find_methods
-from h3gnn.experiments.stored import check_cells
-from h3gnn.experiments.tables.document import document
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.ondisk.mapped import open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
-from h3gnn.storage.atomic import ResultStore
 from h3gnn.storage.checkpoint_file import CheckpointFolder
 from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
@@ -41,8 +38,6 @@ OF_DATABASES = 10, 2_000
 """Fewer: their format is Optuna's, each takes a tenth of a second, and a journal holds the same records."""
 OF_JOURNALS = 150
 """More: half of their changes are harmless, and chance alone may keep 30 below the share asked for."""
-RESULTS = Path(__file__).parents[2] / "results"
-CELLS = RESULTS / "cells" / "texas.json"
 
 
 @pytest.fixture(scope="module")
@@ -149,50 +144,12 @@ def comparison(graph: Graph, folder: Path) -> Path:
     return folder
 
 
-def cells(folder: Path) -> Path:
-    folder.mkdir()
-    kept = json.loads(CELLS.read_text())
-    by_kind = {record["cell"]["kind"]: key for key, record in kept.items()}
-    (folder / "texas.json").write_text(json.dumps({key: kept[key] for key in by_kind.values()}))
-    return folder
-
-
 def prepared(folder: Path) -> Path:
     folder.mkdir()
     (folder / "e.csv").write_text("source,target\na,b\nb,c\nc,a\n")
     (folder / "f.csv").write_text("id,f0,f1\na,1,2\nb,3,4\nc,5,6\n")
     prepare_graph(folder / "e.csv", folder / "f.csv", folder / "graph")
     return folder / "graph"
-
-
-class Tables(Format):
-    """A folder with a table of results of each sort, of which one is changed."""
-
-    NAMES = (
-        "classification",
-        "clustering",
-        "radar",
-        "efficiency",
-        "convergence",
-        "masks",
-        "datasets",
-        "tsne",
-    )
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder, self.read = folder, document
-        for name in self.NAMES:
-            content = json.loads((RESULTS / f"{name}.json").read_text())
-            few = {"rows": content["rows"][: 1 if name == "tsne" else 3]}
-            (folder / f"{name}.json").write_text(json.dumps(content | few))
-
-    def spoil(self, place: Path, data: st.DataObject) -> None:
-        """Copy one of the tables, changed."""
-        self.path = self.folder / f"{data.draw(st.sampled_from(self.NAMES))}.json"
-        self.content = self.path.read_bytes()
-        place.mkdir(exist_ok=True)
-        (place / self.path.name).write_bytes(self._json(data))
 
 
 def read_prepared(folder: Path) -> object:
@@ -217,8 +174,8 @@ def read_comparison(folder: Path) -> object:
 
 NAMES = [
     *("model.json", "weights of a model", "graph of a model", "checkpoint", "start of a run", "preset"),
-    *("comparison", "cells", "prepared graph", "model.json of a table", "graph of a table"),
-    *("table of results", "ids of a prepared graph", "edges of a prepared graph", "rows of a prepared graph"),
+    *("comparison", "prepared graph", "model.json of a table", "graph of a table"),
+    *("ids of a prepared graph", "edges of a prepared graph", "rows of a prepared graph"),
     *("journal of a search", "database of a search"),
 ]
 
@@ -237,12 +194,10 @@ def build(name: str, graph: Graph, folder: Path) -> Format | Search:
         "start of a run": lambda: Format(started_run(graph, folder), "checkpoints/start-*", read_run),
         "preset": lambda: Format(tuned_preset(folder), "preset.json", read_preset),
         "comparison": lambda: Format(comparison(graph, folder), "c.json", read_comparison),
-        "cells": lambda: Format(cells(folder), "texas.json", lambda place: ResultStore(place, check_cells)),
         "prepared graph": lambda: Format(prepared(folder), "graph.json", read_prepared),
         "ids of a prepared graph": lambda: Format(prepared(folder), "ids.arrow", read_prepared),
         "edges of a prepared graph": lambda: Format(prepared(folder), "cols.bin", read_prepared),
         "rows of a prepared graph": lambda: Format(prepared(folder), "crow.bin", read_prepared),
-        "table of results": lambda: Tables(folder),
         "journal of a search": lambda: Search(graph, folder, "studies.log"),
         "database of a search": lambda: Search(graph, folder, "studies.db"),
     }

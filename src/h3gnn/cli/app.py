@@ -26,9 +26,9 @@ from h3gnn.cli.plot import plot
 from h3gnn.cli.predict import predict
 from h3gnn.cli.prepare import prepare
 from h3gnn.cli.report import report
-from h3gnn.cli.reproduce import reproduce
 from h3gnn.cli.similar import similar
 from h3gnn.cli.tune import tune
+from h3gnn.errors import InputError
 
 app = typer.Typer(
     name="h3gnn",
@@ -39,10 +39,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-COMMANDS = (demo, fit, embed, evaluate, cluster, compare, methods, tune, reproduce, report, plot, inspect)
+COMMANDS = (demo, fit, embed, evaluate, cluster, compare, methods, tune, report, plot, inspect)
 ANSWERS = (predict, similar, anomalies, links, export)
 for command in (*COMMANDS, datasets, prepare, *ANSWERS):
     app.command()(ending.as_command(command))
+
+
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def reproduce() -> None:
+    """Moved out of the package: `make reproduce TABLE=classification` in a checkout of the repository."""
+    raise InputError(
+        "`h3gnn reproduce` moved out of the package: clone the repository and run "
+        "`make reproduce TABLE=classification` (or TABLE=all; QUICK=1 for a trial run)",
+        code="reproduce-moved",
+    )
 
 
 def _show_version(wanted: bool) -> None:

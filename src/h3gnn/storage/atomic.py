@@ -245,43 +245,6 @@ def fingerprint(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class ResultStore:
-    """Records by key, in files `GROUP.json` of a folder, each rewritten whole after every addition.
-
-    A kill leaves each file as it was before or after an addition. What depends on something that has changed
-    has another key: the old record stays and is not looked at.
-
-    Args:
-        folder: where the files lie.
-        check: raises an `InputError` for the content of a file that is not what was written.
-    """
-
-    def __init__(self, folder: Path, check: Callable[[Any, Path], None]) -> None:
-        self.folder, self.check = folder, check
-        self.groups: dict[str, dict[str, Record]] = {}
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-            try:
-                content = read_json(path)
-            except OSError as error:
-                raise InputError(
-                    f"{path} cannot be read ({error}): remove it, and its cells run again"
-                ) from None
-            check(content, path)
-            self.groups[path.stem] = content
-
-    def get(self, key: str) -> Record | None:
-        """Return the record under a key, None where there is none."""
-        return next((records[key] for records in self.groups.values() if key in records), None)
-
-    def add(self, group: str, key: str, record: Record) -> None:
-        """Keep a record."""
-        self.groups.setdefault(group, {})[key] = record
-        path = self.folder / f"{group}.json"
-        self.check(json.loads(json.dumps({key: record})), path)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, self.groups[group])
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote."""
     content: dict[str, Any] = parse_json(path.read_bytes(), path, InputError)

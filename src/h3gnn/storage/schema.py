@@ -252,7 +252,7 @@ class Checked:
 
 
 VERSIONS = Named(Text())
-ORIGIN = Record({"commit": Text(), "code": Named(Text())})
+ORIGIN = Record({"commit": Text()}, {"code": Named(Text())})
 SHA256 = Text("[0-9a-f]{64}", "a SHA-256")
 
 

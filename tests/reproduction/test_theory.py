@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from h3gnn.errors import InputError
 from h3gnn.experiments.spaces import source_of
 from h3gnn.experiments.stored import check_cells
-from h3gnn.experiments.tables import claims, readings, running
-from h3gnn.experiments.tables.cells import Scope, lines_of
-from h3gnn.experiments.tables.descent import Asked, Descent, LossRoseError, descend, walk
-from h3gnn.experiments.tables.markdown import markdown_of
-from h3gnn.experiments.tables.reproduce import measured_rows
-from h3gnn.experiments.tables.specifications import TABLES
-from h3gnn.experiments.tables.theory import RATIOS, errors_under_masks
 from h3gnn.graphs.graph import Graph
-from h3gnn.report.figures import draw_theory
+from reproduction import claims, running
+from reproduction import claims as readings
+from reproduction.cells import Scope, lines_of
+from reproduction.figures import draw_theory
+from reproduction.markdown import markdown_of
+from reproduction.results import measured_rows
+from reproduction.specifications import tables
+from reproduction.theory import RATIOS, Asked, Descent, LossRoseError, descend, errors_under_masks, walk
 
 QUICK = Scope(quick=True)
 PARAMS = QUICK.settings_of("paper", mask="random", objective="teacher", precision="float32", epochs=4)
@@ -249,7 +249,7 @@ def test_one_graph_of_three_is_counted() -> None:
 def measured(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> list[dict[str, Any]]:
     """The rows of a quick look in which the graph is the small built-in one."""
     monkeypatch.setattr(running, "graph_of", lambda name: small_mixed)
-    lines = [line for line in lines_of(TABLES["convergence"], QUICK) if line.graph == "texas"]
+    lines = [line for line in lines_of(tables()["convergence"], QUICK) if line.graph == "texas"]
     records = [running.run_cell(line.cells[0], torch.device("cpu")) for line in lines]
     check_cells(
         json.loads(json.dumps({f"{place:016x}": one for place, one in enumerate(records)})), Path("x")

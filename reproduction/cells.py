@@ -10,22 +10,14 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED, VALIDATION
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
-from h3gnn.experiments.tables.specifications import (
-    ALLOWANCES,
-    CITATION,
-    PARTS,
-    Entry,
-    Table,
-    longest_of,
-    widths_of,
-)
 from h3gnn.settings import BEFORE, kept_for
 from h3gnn.storage.atomic import fingerprint
+from reproduction.specifications import Entry, Table, allowance, group, longest_of, parts_of, widths_of
 
 FORMAT = 3
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
-SEEDS = dict.fromkeys(CITATION, 3)
-"""Training runs of a row on a graph with one split; with ten, one."""
+CITATION_SEEDS = 3
+"""Training runs of a row on a citation graph, which has one split; other graphs have ten, and one run."""
 OWN_SEEDS = 3
 """Training runs of our rows that choose no setting, which cost little."""
 QUICK_SPLITS = 2
@@ -149,14 +141,16 @@ def _methods(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]
     params = _method_params(entry, graph, scope)
     params["parts"] = {
         title: {"changes": dict(part.changes), "probe": part.probe}
-        for title, part in PARTS.get(entry.parts, {}).items()
+        for title, part in parts_of(entry.parts).items()
     }
     params["protocols"] = [NESTED.name, POOLED.name, PUBLISHED.name] if entry.is_ours else [NESTED.name]
     if not METHODS[entry.method].takes_settings and not entry.allowance:  # nothing of its settings is chosen
         params["protocols"] = [VALIDATION.name]
         system = METHODS[entry.method].system
         params["protocols"] += [PUBLISHED.name] if system is not None and system.on_test else []
-    usual = OWN_SEEDS if entry.is_ours and not entry.allowance else SEEDS.get(graph, 1)
+    usual = CITATION_SEEDS if graph in group("citation") else 1
+    if entry.is_ours and not entry.allowance:
+        usual = OWN_SEEDS
     seeds = scope.seeds_up_to(table.seeds or usual)
     seeds = seeds if METHODS[entry.method].has_chance else seeds[:1]
     return [Line(entry.title, graph, (Cell("method", graph, params, seeds, scope.splits),))]
@@ -179,14 +173,14 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
         ranges = {key: list(values) for key, values in method.system.ranges.items()}
     if entry.method.startswith("paper") and entry.allowance:
         ranges["channels"] = widths_of(graph, entry.allowance)
-    allowance = asdict(ALLOWANCES[entry.allowance]) if entry.allowance else {}
-    if allowance.get("looks"):
-        allowance["looks"] = [one for one in allowance["looks"] if one <= longest_of(graph, entry.allowance)]
-        settings["epochs"] = max(allowance["looks"])
+    budget = asdict(allowance(entry.allowance)) if entry.allowance else {}
+    if budget.get("looks"):
+        budget["looks"] = [one for one in budget["looks"] if one <= longest_of(graph, entry.allowance)]
+        settings["epochs"] = max(budget["looks"])
     if not entry.allowance:
         ranges = {}
     if scope.quick:
-        settings, ranges, allowance = _quick(method, settings, ranges, allowance)
+        settings, ranges, budget = _quick(method, settings, ranges, budget)
     if method.takes_settings:
         settings = kept_for("preset", settings)
     return {
@@ -194,12 +188,12 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
         "settings": settings,
         "changes": dict(entry.changes),
         "ranges": ranges,
-        "allowance": allowance,
+        "allowance": budget,
     }
 
 
 def _quick(
-    method: Method, settings: dict[str, Any], ranges: dict[str, Any], allowance: dict[str, Any]
+    method: Method, settings: dict[str, Any], ranges: dict[str, Any], budget: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return what ends soon: tiny models, and few of their settings tried."""
     if method.takes_settings:
@@ -209,10 +203,10 @@ def _quick(
         settings = {**settings, "epochs": QUICK_BASELINE_EPOCHS, **small}
     fixed = {*QUICK, "width", "epochs"}
     ranges = {key: values for key, values in ranges.items() if key not in fixed}
-    if allowance:
-        looks = QUICK_ALLOWANCE["looks"] if allowance["looks"] else ()
-        allowance = {**allowance, "trials": QUICK_ALLOWANCE["trials"], "looks": looks}
-    return settings, ranges, allowance
+    if budget:
+        looks = QUICK_ALLOWANCE["looks"] if budget["looks"] else ()
+        budget = {**budget, "trials": QUICK_ALLOWANCE["trials"], "looks": looks}
+    return settings, ranges, budget
 
 
 def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:

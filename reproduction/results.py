@@ -9,14 +9,13 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.protocols import EVERY, NESTED, VALIDATION
-from h3gnn.experiments.stored import check_cells, read_table
-from h3gnn.experiments.tables.cells import Cell, Line, Scope, lines_of
-from h3gnn.experiments.tables.markdown import Row, figure_of, markdown_of
-from h3gnn.experiments.tables.running import graph_of, run_cells
-from h3gnn.experiments.tables.specifications import TABLES, Table
 from h3gnn.experiments.workers import Finished
-from h3gnn.storage.atomic import Record, ResultStore, write_atomically, write_json
-from h3gnn.storage.origin import made_with
+from h3gnn.storage.atomic import Record, read_json, write_atomically, write_json
+from reproduction.cells import Cell, Line, Scope, lines_of
+from reproduction.markdown import Row, figure_of, markdown_of, read_results
+from reproduction.origin import made_with
+from reproduction.running import graph_of, run_cells
+from reproduction.specifications import Table, tables
 
 Told = Callable[[int, int, Finished], None]
 """Called after each cell: how many are done, of how many, and the last one."""
@@ -42,14 +41,35 @@ class Outcome:
 def find_tables(name: str) -> list[Table]:
     """Return one table by name, or all of them."""
     if name == "all":
-        return list(TABLES.values())
-    if name not in TABLES:
-        raise InputError(f"there is no experiment {name!r}; there are {', '.join(TABLES)} and all")
-    return [TABLES[name]]
+        return list(tables().values())
+    if name not in tables():
+        raise InputError(
+            f"unknown table {name!r}; choose one of {', '.join(tables())}, all", code="unknown-table"
+        )
+    return [tables()[name]]
+
+
+class ResultStore:
+    """Records by key, in files `GROUP.json` of a folder, each replaced atomically after every addition."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+        self.groups: dict[str, dict[str, Record]] = {path.stem: read_json(path) for path in paths}
+
+    def get(self, key: str) -> Record | None:
+        """Return the record of a key, or None."""
+        return next((records[key] for records in self.groups.values() if key in records), None)
+
+    def add(self, group: str, key: str, record: Record) -> None:
+        """Store a record."""
+        self.groups.setdefault(group, {})[key] = record
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / f"{group}.json", self.groups[group])
 
 
 def reproduce(
-    tables: Sequence[Table],
+    chosen: Sequence[Table],
     scope: Scope,
     out: Path,
     *,
@@ -60,15 +80,15 @@ def reproduce(
     """Run what is missing of some tables, and write their results.
 
     Args:
-        tables: from `find_tables`.
+        chosen: from `find_tables`.
         scope: how much of them.
         out: folder; finished cells are kept in `cells/`, results in `NAME.json` and `NAME.md`.
         jobs: processes at once.
         told: called after each cell.
         run: whether to run what is missing, or to write what is kept alone.
     """
-    store, outcome = ResultStore(out / "cells", check_cells), Outcome()
-    planned = plan([line for table in tables for line in lines_of(table, scope)], scope)
+    store, outcome = ResultStore(out / "cells"), Outcome()
+    planned = plan([line for table in chosen for line in lines_of(table, scope)], scope)
     missing = {key: cell for key, cell in planned.items() if store.get(key) is None}
     outcome.kept = len(planned) - len(missing)
     begin = sorted(
@@ -82,7 +102,7 @@ def reproduce(
             store.add(finished.task.graph, key_of(finished.task), finished.record)
         if told is not None:
             told(outcome.run + len(outcome.failed), len(missing), finished)
-    for table in tables:
+    for table in chosen:
         outcome.written += write_results(table, store, scope, out)
     return outcome
 
@@ -125,11 +145,9 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
 
 
 def write_texts(folder: Path) -> None:
-    """Write each `NAME.md` of a folder again: what it says about the code since then is true on its day."""
-    for name, table in TABLES.items():
-        if (stored := folder / f"{name}.json").is_file():
-            content = read_table(stored, name, table.rows, table.kind)
-            write_atomically(folder / f"{name}.md", markdown_of(content).encode())
+    """Write each `NAME.md` of a folder again, with the changes of the code since then."""
+    for name, content in read_results(folder).items():
+        write_atomically(folder / f"{name}.md", markdown_of(content).encode())
 
 
 def _is_here(cell: Cell, scope: Scope) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from h3gnn.experiments.tables import measures
-from h3gnn.experiments.tables.measures import TimedFit, seconds_per_epoch, timed_fit
 from h3gnn.graphs.graph import Graph
+from reproduction import running as measures
+from reproduction.running import TimedFit, seconds_per_epoch, timed_fit
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"epochs": 7, "channels": 8, "heads": 2, "n_models": 2}
