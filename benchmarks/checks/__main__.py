@@ -1,6 +1,6 @@
 """`python -m benchmarks.checks [NAME …] [--device cuda] [--jobs N]`: authors' figures, measured again.
 
-Each system has a `NAME.toml` beside this file: the figure that its authors report on a graph, and how they
+Each system's card in `h3gnn.baselines` holds the figure that its authors report on a graph, and how they
 measured it. The system is trained with its authors' settings, and scored as they score: also where they
 choose on test nodes, which the row then says. A finished check is kept in `benchmarks/results/checks.json`
 with graph, hash, settings, seeds, versions, origin and seconds; `--document` writes docs/baselines.md.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import tomllib
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,10 +15,9 @@ import torch
 from benchmarks.checks.probes import Found, Nodes, probe
 from h3gnn.baselines import Progress
 from h3gnn.baselines.embedder import Looks, embedding_of, train
-from h3gnn.baselines.registry import systems
+from h3gnn.baselines.registry import System, systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
-from h3gnn.baselines.systems import System
 from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.catalogue import load
@@ -35,13 +33,8 @@ MEMORY = 2**34
 
 def checks_of(names: list[str]) -> list[dict[str, Any]]:
     """Return the checks of some systems, or of all, each with the name of its system."""
-    found = []
-    for path in sorted(HERE.glob("*.toml")):
-        if names and path.stem not in names:
-            continue
-        for one in tomllib.loads(path.read_text(encoding="utf-8"))["check"]:
-            found.append({"system": path.stem.replace("_", "-"), **one})
-    return found
+    chosen = [system for system in systems().values() if not names or system.name in names]
+    return [{"system": system.name, **figure} for system in chosen for figure in system.figures]
 
 
 def key_of(check: dict[str, Any]) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from h3gnn.baselines.registry import systems
-from h3gnn.baselines.systems import GROUPS, System
+from h3gnn.baselines.registry import GROUPS, System, systems
 
 PAGE = "systems.md"
 START = """# Systems
@@ -60,7 +59,5 @@ def _rows(system: System) -> Iterator[str]:
     for name in names:
         default = f"`{defaults[name]}`" if name in defaults else "the grid's"
         ranges = ", ".join(f"`{value}`" for value in system.ranges.get(name, ()))
-        told = [
-            f"{graph or 'everywhere'} `{one[name]}`" for graph, one in system.published.items() if name in one
-        ]
+        told = [f"{graph} `{one[name]}`" for graph, one in system.published.items() if name in one]
         yield f"| `{name}` | {default} | {ranges} | {', '.join(told)} |"

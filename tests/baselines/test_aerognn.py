@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.aerognn import AEROGNN, AEROGNNSettings
+from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import GridPoint, Member
-from h3gnn.baselines.systems import Sizes
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from h3gnn.baselines import allpairs
-from h3gnn.baselines.ae import AE, AESettings
+from h3gnn.baselines.autoencoders import (
+    AE,
+    GAE,
+    SDCN,
+    VGAE,
+    AESettings,
+    GAESettings,
+    SDCNSettings,
+    student,
+    target,
+)
 from h3gnn.baselines.embedder import embed, embedding_of, own_chance, train
-from h3gnn.baselines.gae import GAE, GAESettings
-from h3gnn.baselines.sdcn import SDCN, SDCNSettings, student, target
-from h3gnn.baselines.vgae import VGAE
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
-from h3gnn.baselines.gat import GAT
-from h3gnn.baselines.gcn import GCN
-from h3gnn.baselines.h2gcn import H2GCN
+from h3gnn.baselines.classics import GAT, GCN
+from h3gnn.baselines.heterophilous import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground, predict
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 

@@ -10,14 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.baselines import allpairs, ccassg, gmi, grace, mvgrl, s2gc
+from h3gnn.baselines import allpairs
+from h3gnn.baselines import bootstrap as ccassg
+from h3gnn.baselines import classics as s2gc
+from h3gnn.baselines import contrastive as gmi
+from h3gnn.baselines import contrastive as mvgrl
 from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.layers import gcn_adjacency
-from h3gnn.baselines.systems import System
+from h3gnn.baselines.registry import System, systems
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")
-LEARNING = [grace.SYSTEM, ccassg.SYSTEM, mvgrl.SYSTEM, gmi.SYSTEM]
+LEARNING = [systems()[name] for name in ("grace", "ccassg", "mvgrl", "gmi")]
 
 
 def rows_of(seed: int, nodes: int = 5, width: int = 3) -> Tensor:
@@ -65,7 +69,7 @@ def test_the_diffusion_is_a_sum_over_walks(path_graph: Graph) -> None:
 
 def test_mvgrl_by_hand(path_graph: Graph) -> None:
     torch.manual_seed(0)
-    model = mvgrl.MVGRL(path_graph, quick(mvgrl.SYSTEM), CPU)
+    model = mvgrl.MVGRL(path_graph, quick(systems()["mvgrl"]), CPU)
     torch.manual_seed(3)
     loss = float(model.loss(0).detach())
     torch.manual_seed(3)
@@ -108,14 +112,14 @@ def test_a_discriminator_by_hand() -> None:
 
 
 def test_negatives_are_others(small_mixed: Graph) -> None:
-    others = gmi.GMI(small_mixed, quick(gmi.SYSTEM, negatives=50), CPU)._others()
+    others = gmi.GMI(small_mixed, quick(systems()["gmi"], negatives=50), CPU)._others()
     assert others.shape == (50, 100)
     assert not bool((others == torch.arange(100)).any())
     assert set(others.flatten().tolist()) == set(range(100))
 
 
 def test_smoothed_features_by_hand(path_graph: Graph) -> None:
-    settings = quick(s2gc.SYSTEM, steps=3, own_share=0.1, scale_features="none")
+    settings = quick(systems()["s2gc"], steps=3, own_share=0.1, scale_features="none")
     dense = gcn_adjacency(path_graph, CPU).csr().to_dense().numpy()
     expected = sum(0.9 * np.linalg.matrix_power(dense, k) + 0.1 * np.eye(5) for k in (1, 2, 3)) / 3
     np.testing.assert_allclose(embed(s2gc.S2GC, path_graph, 0, CPU, settings), expected, atol=1e-6)

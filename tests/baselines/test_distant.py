@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.dssl import DSSL, DSSLSettings
+from h3gnn.baselines.autoencoders import NWRGAE, NWRGAESettings, wasserstein
 from h3gnn.baselines.embedder import embed
-from h3gnn.baselines.graphacl import GraphACL, GraphACLSettings
+from h3gnn.baselines.heterophilous_ssl import DSSL, DSSLSettings, GraphACL, GraphACLSettings
 from h3gnn.baselines.layers import SparseMatrix, adjacency
-from h3gnn.baselines.neighbours import Neighbours
-from h3gnn.baselines.nwr_gae import NWRGAE, NWRGAESettings, wasserstein
+from h3gnn.baselines.sampling import Neighbours
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from h3gnn.baselines.bgrl import BGRL, BGRLSettings
-from h3gnn.baselines.features import raw_features, smoothed_features
-from h3gnn.baselines.views import Views
+from h3gnn.baselines.bootstrap import BGRL, BGRLSettings
+from h3gnn.baselines.classics import raw_features, smoothed_features
+from h3gnn.baselines.sampling import Views
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from h3gnn.baselines.encoders import GraphEncoder, linear_layers
-from h3gnn.baselines.layers import Convolution, Features, SparseMatrix, edge_ends, gcn_adjacency, pairs_of
+from h3gnn.baselines.layers import (
+    Convolution,
+    Features,
+    GraphEncoder,
+    SparseMatrix,
+    edge_ends,
+    gcn_adjacency,
+    linear_layers,
+    pairs_of,
+)
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")

@@ -6,33 +6,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rejects import rejects
 from sklearn.exceptions import NotFittedError
 
 from h3gnn import baselines
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings"),
     [
-        ("GREET", {"epochs": -3}, "epochs must be a whole number from 0"),
-        ("GREET", {"epochs": 2.5}, "epochs must be a whole number"),
-        ("GREET", {"width": 0}, "width must be a whole number from 1"),
-        ("GREET", {"scale_features": "foo"}, "must be one of auto, none"),
-        ("GREET", {"margins": 3}, "margins takes several values"),
-        ("GREET", {"random_state": "a"}, "random_state must be a whole number"),
-        ("MLP", {"dropout": 1.5}, "dropout must be from 0 to 1"),
-        ("MLP", {"dropout": 1.0}, "dropout must be below 1"),
-        ("MLP", {"learning_rate": "x"}, "learning_rate must be a number"),
+        ("GREET", {"epochs": -3}),
+        ("GREET", {"epochs": 2.5}),
+        ("GREET", {"width": 0}),
+        ("GREET", {"scale_features": "foo"}),
+        ("GREET", {"margins": 3}),
+        ("GREET", {"random_state": "a"}),
+        ("MLP", {"dropout": 1.5}),
+        ("MLP", {"dropout": 1.0}),
+        ("MLP", {"learning_rate": "x"}),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(
-    small_mixed: Graph, name: str, settings: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
+def test_invalid_settings_are_rejected(small_mixed: Graph, name: str, settings: dict[str, Any]) -> None:
+    with rejects("invalid-setting") as error:
         getattr(baselines, name)(**settings).fit(small_mixed)
+    assert next(iter(settings)) in error.message
 
 
 def test_classes_are_called_as_the_user_calls_them(small_mixed: Graph) -> None:
@@ -46,7 +45,7 @@ def test_classes_are_called_as_the_user_calls_them(small_mixed: Graph) -> None:
     assert list(baselines.MLP(epochs=2).fit(small_mixed, words).classes_) == ["no", "yes"]
     own = baselines.MLP(epochs=2).fit(small_mixed)
     assert list(own.classes_) == list(small_mixed.class_names)
-    with pytest.raises(InputError, match="a class for each of 100 nodes"):
+    with rejects("label-count"):
         baselines.MLP().fit(small_mixed, numbers[:50])
 
 
@@ -58,14 +57,14 @@ def test_another_graph_than_the_fitted_is_refused(small_mixed: Graph) -> None:
     embedded = baselines.DGI(epochs=2, width=4).fit(small_mixed)
     np.testing.assert_array_equal(embedded.transform(small_mixed), embedded.embedding_)
     for one in (model.predict, embedded.transform):
-        with pytest.raises(InputError, match="no other: fit it again"):
+        with rejects("not-the-fitted-graph"):
             one(mixed_graph(60))
 
 
 def test_published_settings_are_of_a_graph_that_is_known() -> None:
     assert baselines.GREET.published("Cora").get_params()["epochs"] == 400
     assert baselines.GREET.published().get_params()["scale_features"] == "none"
-    with pytest.raises(InputError, match="not known to have settings for nosuch; there are some for cora"):
+    with rejects("no-published-settings"):
         baselines.GREET.published("nosuch")
     assert "Node2Vec" in dir(baselines)
     assert "temperature" in (baselines.GREET.__doc__ or "")

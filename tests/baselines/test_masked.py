@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.baselines.attention import Attention, weighted_sum
-from h3gnn.baselines.bandana import Bandana, BandanaSettings
 from h3gnn.baselines.embedder import train
-from h3gnn.baselines.graphmae import GraphMAE, GraphMAESettings
-from h3gnn.baselines.graphmae2 import GraphMAE2, GraphMAE2Settings
-from h3gnn.baselines.layers import SparseMatrix, adjacency
-from h3gnn.baselines.links import LinkEmbedder, area_under_curve
-from h3gnn.baselines.maskgae import MaskGAE, MaskGAESettings
+from h3gnn.baselines.layers import Attention, SparseMatrix, adjacency, weighted_sum
+from h3gnn.baselines.masked import GraphMAE, GraphMAE2, GraphMAE2Settings, GraphMAESettings
+from h3gnn.baselines.masked_links import (
+    Bandana,
+    BandanaSettings,
+    LinkEmbedder,
+    MaskGAE,
+    MaskGAESettings,
+    area_under_curve,
+)
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
@@ -220,7 +223,7 @@ def test_held_out_edges_are_not_seen_and_choose_the_epoch(
 ) -> None:
     """The second of four looks is said to be the best: with two looks of patience, training rests there."""
     areas = iter([0.6, 0.9, 0.8, 0.7])
-    monkeypatch.setattr("h3gnn.baselines.links.area_under_curve", lambda *_: next(areas))
+    monkeypatch.setattr("h3gnn.baselines.masked_links.area_under_curve", lambda *_: next(areas))
     weights: list[Any] = []
 
     class Watched(MaskGAE):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.baselines.encoders import GraphEncoder
-from h3gnn.baselines.layers import Features
-from h3gnn.baselines.moving import follow, half_cosine, set_rate, slow_copy, warm_cosine
+from h3gnn.baselines.layers import Features, GraphEncoder
+from h3gnn.baselines.sampling import follow, half_cosine, set_rate, slow_copy, warm_cosine
 
 
 def test_curves_by_hand() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import embed, embedding_of, own_chance
-from h3gnn.baselines.hgrl import HGRL, HGRLSettings, apart
+from h3gnn.baselines.heterophilous_ssl import HGRL, HGRLSettings, apart
 from h3gnn.baselines.muse import MUSE, MUSESettings
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph

@@ -9,15 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.classifiers import Classifier
-from h3gnn.baselines.fagcn import FAGCN, FAGCNSettings
-from h3gnn.baselines.g2 import G2, G2Settings
-from h3gnn.baselines.gprgnn import GPRGNN, GPRGNNSettings, start_weights
-from h3gnn.baselines.mlp import MLP
+from h3gnn.baselines.classics import MLP, SAGE, SAGESettings
+from h3gnn.baselines.heterophilous import (
+    FAGCN,
+    G2,
+    GPRGNN,
+    FAGCNSettings,
+    G2Settings,
+    GPRGNNSettings,
+    start_weights,
+)
 from h3gnn.baselines.registry import systems
-from h3gnn.baselines.sage import SAGE, SAGESettings
 from h3gnn.baselines.stacks import GridPoint, Member
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import Classifier, predict
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph

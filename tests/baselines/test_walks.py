@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from h3gnn.baselines.contrastive import SageSettings, SageUnsupervised
 from h3gnn.baselines.embedder import Embedder, embed, own_chance
 from h3gnn.baselines.layers import adjacency
-from h3gnn.baselines.line import LINE, LINESettings
-from h3gnn.baselines.node2vec import Node2Vec, Node2VecSettings
-from h3gnn.baselines.sageunsup import SageSettings, SageUnsupervised
-from h3gnn.baselines.skipgram import ENDED, SkipGram, Walker
+from h3gnn.baselines.walks import ENDED, LINE, LINESettings, Node2Vec, Node2VecSettings, SkipGram, Walker
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h3gnn.baselines.registry import systems
-from h3gnn.baselines.systems import GROUPS
+from h3gnn.baselines.registry import GROUPS, systems
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.results import RepeatedScore, Result

@@ -1,4 +1,4 @@
-"""AERO-GNN (Lee et al., 2023): attention to edges and to hops, which stays sharp however deep it goes."""
+"""AERO-GNN: attention over edges and hops that stays informative in deep networks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends, pairs_of
+from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.systems import Sizes, System
+from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.graphs.graph import Graph
 
 SMALL = 1e-6
@@ -40,7 +40,7 @@ class AEROGNNSettings(ClassifierSettings):
 
 
 class AEROGNN(Classifier):
-    r"""Values spread many times; each time is weighed by edge, and its result by node.
+    r"""Attentive deep propagation (Lee et al., 2023).
 
     .. math:: H^{(k)} = \mathcal A^{(k)} H^{(k-1)}, \quad
         Z^{(k)} = \textstyle\sum_{l \le k} \Gamma^{(l)} H^{(l)}, \quad
@@ -55,6 +55,8 @@ class AEROGNN(Classifier):
 
     α is the same in both directions of an edge, so it is worked out once for each pair of nodes.
     """
+
+    settings_class = AEROGNNSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -137,60 +139,3 @@ class AEROGNN(Classifier):
 def _weigh(x: Tensor, weights: Tensor) -> Tensor:
     """Return the product of ELU(x) `[rows, models, width]` with `[models, width]`, `[rows, models, 1]`."""
     return (functional.elu(x) * weights).sum(dim=-1, keepdim=True)
-
-
-_DENSE = {"width": 64, "learning_rate": 0.005, "epochs": 5000, "patience": 500, "layers": 2}
-_SPARSE = {"width": 64, "learning_rate": 0.01, "epochs": 2000, "patience": 100, "layers": 1}
-
-
-def _authors(
-    common: dict[str, Any],
-    scale_features: str,
-    iterations: int,
-    decays: tuple[float, float],
-    dropout: float,
-    last_dropout: bool,
-    fading: float,
-) -> dict[str, Any]:
-    return common | {
-        "scale_features": scale_features,
-        "iterations": iterations,
-        "weight_decay": decays[0],
-        "attention_decay": decays[1] / decays[0],
-        "dropout": dropout,
-        "last_dropout": last_dropout,
-        "fading": fading,
-    }
-
-
-SYSTEM = System(
-    name="aerognn",
-    title="AERO-GNN",
-    estimator="AEROGNN",
-    group="supervised",
-    paper="Lee et al.: Towards Deep Attention in Graph Neural Networks: Problems and Remedies. ICML",
-    year=2023,
-    sees=("features", "edges", "labels"),
-    kind=AEROGNN,
-    settings=AEROGNNSettings(),
-    cost="values of the hidden layer's width on every edge, for every step",
-    ranges={
-        "iterations": (4, 8, 16, 32),
-        "layers": (1, 2),
-        "fading": (0.25, 0.5, 1.0),
-        "last_dropout": (True, False),
-        "attention_decay": (0.1, 1.0, 10.0),
-    },
-    published={
-        "cornell": _authors(_DENSE, "sums", 4, (0.001, 0.01), 0.5, False, 0.25),
-        "texas": _authors(_DENSE, "sums", 8, (0.005, 0.005), 0.5, True, 0.25),
-        "wisconsin": _authors(_DENSE, "sums", 4, (0.001, 0.0005), 0.5, False, 1.0),
-        "actor": _authors(_DENSE, "none", 4, (0.02, 0.01), 0.5, True, 0.25),
-        "cora": _authors(_SPARSE, "sums", 32, (0.01, 0.01), 0.8, True, 0.5),
-        "citeseer": _authors(_SPARSE, "sums", 32, (0.04, 0.01), 0.7, True, 0.25),
-        "pubmed": _authors(_SPARSE, "sums", 32, (0.02, 0.01), 0.8, False, 0.25),
-        "chameleon-filtered": _authors(_DENSE, "none", 4, (0.001, 0.01), 0.8, True, 0.5),
-        "squirrel-filtered": _authors(_DENSE, "none", 32, (0.001, 0.0001), 0.8, True, 1.0),
-    },
-    source="the public code's run/aero-gnn.sh and main.py, syleeheal/AERO-GNN",
-)

@@ -1,4 +1,4 @@
-"""GREET (Liu et al., 2023): tell edges of alike nodes from others; smooth over those, sharpen over these."""
+"""GREET: contrastive learning with edge heterophily discrimination."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch.nn import functional
 
 from h3gnn.baselines.allpairs import LeftOut, blocks_of, bytes_for_pairs, mean_log_sums, nearest_others
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings, shuffled_batches
-from h3gnn.baselines.encoders import linear_layers
 from h3gnn.baselines.layers import (
     Features,
     SparseMatrix,
     adjacency,
+    linear_layers,
     neighbour_mean,
     scaled_features,
     symmetric,
     to_device,
 )
-from h3gnn.baselines.systems import ANY, Sizes, System
+from h3gnn.baselines.registry import Sizes
 from h3gnn.graphs.graph import Graph
 
 STEPS = 16
@@ -61,7 +61,7 @@ class GREETSettings(EmbedderSettings):
 
 
 class GREET(Embedder):
-    r"""An edge discriminator and two encoders, in turns.
+    r"""An edge heterophily discriminator and a dual-channel encoder, trained alternately (Liu et al., 2023).
 
     The discriminator weighs an edge by a relaxed coin, with :math:`s_v = [x_v, \text{16 return chances}]`:
 
@@ -86,6 +86,8 @@ class GREET(Embedder):
         [w - \tfrac12]_+ [c - \cos(z_u, z_v) + \gamma_1]_+ +
         [\tfrac12 - w]_+ [\cos(z_u, z_v) - c + \gamma_2]_+ \big)
     """
+
+    settings_class = GREETSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: GREETSettings) -> int:
@@ -294,52 +296,3 @@ def among(pairs: SparseMatrix, chosen: Tensor) -> SparseMatrix:
     kept = (rows >= 0) & (cols >= 0)
     size = (len(chosen), len(chosen))
     return neighbour_mean(SparseMatrix(rows[kept], cols[kept], pairs.values[kept], size))
-
-
-SYSTEM = System(
-    name="greet",
-    title="GREET",
-    estimator="GREET",
-    group="self-supervised",
-    paper="Liu et al.: Beyond Smoothing: Unsupervised Graph Representation Learning with Edge Heterophily "
-    "Discriminating. AAAI",
-    year=2023,
-    sees=("features", "edges"),
-    kind=GREET,
-    settings=GREETSettings(),
-    cost="similarities of all pairs of nodes, two vectors for each edge",
-    ranges={
-        "neighbours": (20, 0, 30),
-        "sharpening": (0.5, 0.1),
-        "feature_drop": ((0.1, 0.5), (0.1, 0.1), (0.5, 0.1), (0.8, 0.1)),
-        "edge_drop": ((0.5, 0.1), (0.1, 0.1), (0.8, 0.8), (0.5, 0.8)),
-        "head_layers": (2, 1),
-        "epochs": (200, 400),
-    },
-    published={
-        ANY: {"scale_features": "none", "epochs": 400},
-        "cora": {"head_layers": 1, "feature_drop": (0.8, 0.1), "edge_drop": (0.8, 0.8)},
-        "citeseer": {
-            "neighbours": 30,
-            "sharpening": 0.1,
-            "feature_drop": (0.1, 0.1),
-            "edge_drop": (0.8, 0.1),
-        },
-        "pubmed": {"neighbours": 0, "sharpening": 0.1, "epochs": 800, "batch": 5000},
-        "cornell": {"neighbours": 25, "sharpening": 0.3, "margins": (0.3, 0.3)},
-        "texas": {"feature_drop": (0.5, 0.1), "edge_drop": (0.1, 0.1)},
-        "wisconsin": {"neighbours": 25, "feature_drop": (0.1, 0.1), "edge_drop": (0.1, 0.3)},
-        "actor": {"sharpening": 0.1, "margins": (0.1, 0.5), "edge_drop": (0.5, 0.8), "epochs": 1000},
-        "chameleon-filtered": {"neighbours": 0, "sharpening": 0.1, "head_layers": 1, "epochs": 500},
-        "squirrel-filtered": {
-            "scale_features": "sums",
-            "neighbours": 0,
-            "sharpening": 0.1,
-            "margins": (0.1, 0.3),
-            "feature_drop": (0.1, 0.1),
-            "edge_drop": (0.1, 0.8),
-            "epochs": 1000,
-        },
-    },
-    source="the scripts of the public code; those of Chameleon and Squirrel are for the unfiltered graphs",
-)

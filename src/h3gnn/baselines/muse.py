@@ -1,4 +1,4 @@
-"""MUSE (Yuan et al., 2023): a view of features, a view of neighbours, and a controller that mixes them."""
+"""MUSE: multi-view contrastive learning for heterophilous graphs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,9 @@ from h3gnn.baselines.layers import (
     scaled_features,
     to_device,
 )
-from h3gnn.baselines.systems import ANY, Sizes, System
-from h3gnn.baselines.views import EdgePairs
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import EdgePairs
 from h3gnn.graphs.graph import Graph
-
-NODES = {
-    "cornell": 183,
-    "texas": 183,
-    "wisconsin": 251,
-    "actor": 7600,
-    "cora": 2708,
-    "citeseer": 3327,
-    "pubmed": 19_717,
-    "chameleon-filtered": 890,
-    "squirrel-filtered": 2223,
-}
-"""Of the benchmark graphs, for the published weight of the target."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,7 @@ class MUSESettings(EmbedderSettings):
 
 
 class MUSE(Embedder):
-    r"""One encoder for two views, with A = I for the features' and the adjacency for the neighbours'.
+    r"""Contrastive learning of a semantic and a contextual view, fused per node (Yuan et al., 2023).
 
     .. math:: f(X, A) = \mathrm{PReLU}(A \, \mathrm{ReLU}(A X W_1 + b_1) W_2 + b_2), \quad
         S = f(X, I), \; N = f(X, A), \; Z = S + \beta N
@@ -87,6 +74,8 @@ class MUSE(Embedder):
         \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 n \, |\tfrac1n \sum_v \beta_v - t|
         + \lambda_4 \lVert \beta \rVert_2
     """
+
+    settings_class = MUSESettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: MUSESettings) -> int:
@@ -191,39 +180,3 @@ class Controller(nn.Module):
         """Return shares `[nodes, 1]` for views `[nodes, width]` and degrees `[nodes, 1]`."""
         seen = [self.dropout(self.own(own)), self.dropout(self.near(near)), degrees]
         return torch.sigmoid(self.dropout(self.share(torch.cat(seen, dim=1))))
-
-
-SYSTEM = System(
-    name="muse",
-    title="MUSE",
-    estimator="MUSE",
-    group="self-supervised",
-    paper="Yuan et al.: MUSE: Multi-View Contrastive Learning for Heterophilic Graphs. CIKM",
-    year=2023,
-    sees=("features", "edges"),
-    kind=MUSE,
-    settings=MUSESettings(),
-    cost="similarities of all pairs of nodes, nine times in an epoch",
-    ranges={
-        "width": (128, 256, 512),
-        "learning_rate": (0.005, 0.001),
-        "temperature": (0.5, 0.2),
-        "neighbour_weight": (1.0, 0.01),
-        "fused_weight": (1.0, 0.01),
-        "target": (0.5, 0.3, 0.8),
-    },
-    published={
-        ANY: {
-            "scale_features": "none",
-            "width": 512,
-            "epochs": 300,
-            "neighbour_weight": 0.01,
-            "fused_weight": 0.01,
-            "target": 0.3,
-        },
-        **{graph: {"target_weight": 100 / nodes} for graph, nodes in NODES.items()},
-    },
-    source="the defaults of the public code, which has no others by graph; its weight of the target is for "
-    "all nodes together",
-    on_test="main.py, lines 436 to 448: the best test accuracy over 300 epochs",
-)

@@ -1,4 +1,4 @@
-"""PCNet (Li et al., 2024): a graph filter from the heat equation, in Poisson–Charlier polynomials."""
+"""PCNet: two-fold filtering by Poisson–Charlier polynomials."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.baselines.classifiers import Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.layers import SparseMatrix, adjacency, symmetric
+from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.systems import Sizes, System
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground
 from h3gnn.graphs.graph import Graph
 
 
@@ -48,7 +48,7 @@ class PCNetSettings(ClassifierSettings):
 
 
 class PCNet(Classifier):
-    r"""Two linear maps, then a filter that mixes powers of a low pass with heat that flows backwards.
+    r"""Two-fold filtering with Poisson–Charlier polynomials (Li et al., 2024).
 
     .. math:: \hat Y = \theta_0 Y + \sum_{k=1}^{K} \theta_k \sum_{n=0}^{N-1}
         \frac{C_n(k, t)}{n!} (-L)^n Y, \quad Y = (X W_1 + b_1) W_2 + b_2, \quad
@@ -60,6 +60,8 @@ class PCNet(Classifier):
 
     The sums over k and n change places, so that the N - 1 products with L serve all filters.
     """
+
+    settings_class = PCNetSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -125,85 +127,3 @@ def series(filters: int, terms: int, heat: float) -> Tensor:
             table[n, k] = now / math.factorial(n)
             before, now = now, (k - n - heat) * now - n * heat * before
     return table.float()
-
-
-def _authors(
-    scale_features: str,
-    series: tuple[int, int, float, float, float, float],
-    rates: tuple[float, float, float],
-    decays: tuple[float, float, float],
-    dropouts: tuple[float, float, float],
-    patience: int = 200,
-) -> dict[str, Any]:
-    """Return settings; rates and decays are of the first map, the second, and the filters' shares."""
-    names = ("filters", "terms", "heat", "diagonal", "power", "start")
-    return dict(zip(names, series, strict=True)) | {
-        "scale_features": scale_features,
-        "epochs": 1000,
-        "patience": patience,
-        "width": 64,
-        "learning_rate": rates[0],
-        "second_rate": rates[1] / rates[0],
-        "filter_rate": rates[2] / rates[0],
-        "weight_decay": decays[0],
-        "second_decay": decays[1] / decays[0],
-        "filter_decay": decays[2] / decays[0],
-        "input_dropout": dropouts[0],
-        "dropout": dropouts[1],
-        "filter_dropout": dropouts[2],
-    }
-
-
-_PUBLISHED = {
-    "cornell": _authors(
-        "sums", (4, 4, 3.7, 8.3, 0.65, 0.5), (0.05, 0.005, 0.005), (0.002, 1e-4, 0.005), (0.05, 0.8, 0.15)
-    ),
-    "texas": _authors(
-        "sums", (4, 5, 0.0, 1.3, 0.8, 2.0), (0.01, 0.01, 0.01), (0.002, 5e-6, 5e-5), (0.1, 0.7, 0.15), 300
-    ),
-    "wisconsin": _authors(
-        "sums", (5, 4, 1.6, 7.3, 0.8, 0.5), (0.05, 0.005, 0.05), (0.001, 1e-4, 1e-4), (0.0, 0.7, 0.05), 300
-    ),
-    "actor": _authors(
-        "sums", (6, 6, 0.0, 1.0, 0.75, 2.0), (0.1, 0.05, 0.1), (0.005, 0.001, 5e-6), (0.0, 0.85, 0.0), 300
-    ),
-    "cora": _authors(
-        "sums", (6, 10, 0.0, 1.3, 0.45, 2.0), (0.005, 0.005, 0.05), (0.002, 0.005, 5e-4), (0.25, 0.35, 0.9)
-    ),
-    "citeseer": _authors(
-        "sums", (4, 10, 0.2, 1.5, 0.45, 0.5), (0.005, 0.1, 0.005), (0.002, 0.005, 5e-5), (0.0, 0.7, 0.75)
-    ),
-    "pubmed": _authors(
-        "sums", (6, 10, 0.0, 1.3, 0.45, 0.5), (0.01, 0.1, 0.005), (0.005, 0.005, 0.005), (0.85, 0.05, 0.35)
-    ),
-    "chameleon-filtered": _authors(
-        "none", (6, 4, 2.0, 1.8, 0.35, 0.5), (0.1, 0.005, 0.05), (0.001, 0.001, 5e-4), (0.8, 0.9, 0.05)
-    ),
-    "squirrel-filtered": _authors(
-        "none", (5, 4, 1.7, 1.8, 0.45, 0.5), (0.1, 0.005, 0.1), (5e-5, 5e-5, 5e-6), (0.85, 0.0, 0.0), 300
-    ),
-}
-
-
-SYSTEM = System(
-    name="pcnet",
-    title="PCNet",
-    estimator="PCNet",
-    group="supervised",
-    paper="Li, Pan and Kang: PC-Conv: Unifying Homophily and Heterophily with Two-fold Filtering. AAAI",
-    year=2024,
-    sees=("features", "edges", "labels"),
-    kind=PCNet,
-    settings=PCNetSettings(),
-    cost="one product with the features per epoch, and one of the classes' width with the edges per term",
-    ranges={
-        "filters": (4, 5, 6),
-        "terms": (4, 6, 10),
-        "heat": (0.0, 1.0, 2.0),
-        "diagonal": (1.0, 1.5, 3.0),
-        "power": (0.35, 0.5, 0.75),
-        "start": (0.5, 2.0),
-    },
-    published=_PUBLISHED,
-    source="the public code's bestHyperparams.py, uestclbh/PC-Conv: Table 3's, and for Planetoid Table 1's",
-)

@@ -1,4 +1,4 @@
-"""How alike two nodes stand in a graph, whatever their names and places: struc2vec's structural distance."""
+"""Structural distances between nodes, as struc2vec defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WRGAT (Suresh et al., 2021): attention over a node's neighbours, and over nodes that stand alike."""
+"""WRGAT: attention over neighbours and over structurally similar nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classifiers import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends
+from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.structure import structural_distances
-from h3gnn.baselines.systems import ANY, Sizes, System
+from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.graphs.graph import Graph
 
 
@@ -34,7 +34,7 @@ class WRGATSettings(ClassifierSettings):
 
 
 class WRGAT(Classifier):
-    r"""Two layers of attention over the relations: the edges, and alikeness in structure, ring by ring.
+    r"""Relational attention over edges and structural similarity (Suresh et al., 2021).
 
     .. math:: h'_v = W_0 h_v + b + \sum_r \frac{1}{|N_r(v)|} \sum_{u \in N_r(v)}
         w^r_{uv}\, \alpha^r_{vu}\, W_r h_u, \quad
@@ -43,6 +43,8 @@ class WRGAT(Classifier):
     :math:`w^r_{uv} = e^{-f_r(u, v)} / \sum_x e^{-f_r(u, x)}` with the structural distance f of `structure`;
     the edges of the graph all have one weight. A ReLU and dropout stand between the layers.
     """
+
+    settings_class = WRGATSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -114,34 +116,3 @@ class WRGAT(Classifier):
         share = softmax(score.flatten(1), target.cols, num_nodes=x.shape[0]).view_as(score)
         reached: Tensor = total @ (share * (source @ x))
         return reached
-
-
-SYSTEM = System(
-    name="wrgat",
-    title="WRGAT",
-    estimator="WRGAT",
-    group="supervised",
-    paper="Suresh et al.: Breaking the Limit of Graph Neural Networks by Improving the Assortativity of "
-    "Graphs with Local Mixing Patterns. KDD",
-    year=2021,
-    sees=("features", "edges", "labels"),
-    kind=WRGAT,
-    settings=WRGATSettings(),
-    cost="structural distances of each node to some twenty others, and messages on all relations' edges",
-    ranges={"layers": (1, 3, 5), "nearest": (5, 15, 0), "near_weight": (0.5, 1.0, 4.0)},
-    published={
-        ANY: {
-            "scale_features": "none",
-            "epochs": 300,
-            "patience": 300,
-            "layers": 11,
-            "nearest": 0,
-            "width": 128,
-            "dropout": 0.5,
-            "learning_rate": 0.01,
-            "weight_decay": 5e-5,
-        }
-    },
-    source="the public code's exp.py, susheels/gnns-and-local-assortativity, which has none by graph",
-    most_nodes=10_000,
-)

@@ -49,9 +49,7 @@ def _about(method: Method) -> dict[str, Any]:
         "cost": system.cost if system else None,
         "settings": dict(method.settings),
         "ranges": {key: list(values) for key, values in system.ranges.items()} if system else {},
-        "published": {graph or "everywhere": dict(one) for graph, one in system.published.items()}
-        if system
-        else {},
+        "published": system.published if system else {},
         "source": system.source if system else None,
     }
 

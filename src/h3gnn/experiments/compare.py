@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.baselines import Progress
-from h3gnn.baselines.systems import TooLargeError
+from h3gnn.baselines.registry import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits

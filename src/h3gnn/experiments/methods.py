@@ -1,6 +1,6 @@
 """The methods that can be compared: one list, and one way to run each.
 
-A new system is a module of `h3gnn.baselines` and its name in `h3gnn.baselines.registry`. One that embeds is
+A new system is a class of `h3gnn.baselines` with a card, see `h3gnn.baselines.registry`. One that embeds is
 probed; a classifier is trained on each split's labels.
 """
 
@@ -17,12 +17,11 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.embedder import Looks, embed
-from h3gnn.baselines.features import DIFFUSION, diffused_features, raw_features, smoothed_features
-from h3gnn.baselines.registry import systems
+from h3gnn.baselines.registry import GROUPS, Sizes, System, systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
-from h3gnn.baselines.systems import GROUPS, Sizes, System
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.evaluator import Judge
@@ -198,7 +197,7 @@ def supervised(system: System) -> Method:
 def checked_settings(system: System, task: Task) -> Any:
     """Return a system's settings; a graph that is too large for it is refused before its training begins."""
     settings = system.with_settings({key: value for key, value in task.settings.items() if key != "grid"})
-    system.check_room(Sizes.of(task.graph), settings, free_bytes(task.device))
+    system.check_memory(Sizes.of(task.graph), settings, free_bytes(task.device))
     return settings
 
 

@@ -1,0 +1,485 @@
+"""Autoencoders of features and edges: AE, GAE, VGAE, NWR-GAE and SDCN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus
+from h3gnn.baselines.embedder import BatchEmbedder, Embedder, EmbedderSettings, shuffled_batches
+from h3gnn.baselines.layers import (
+    Convolution,
+    Features,
+    SparseMatrix,
+    adjacency,
+    gcn_adjacency,
+    linear_layers,
+    scaled_features,
+    to_device,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import Neighbours
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class AESettings(EmbedderSettings):
+    """Settings of AE; those with which SDCN begins.
+
+    Attributes:
+        width: of the embedding.
+        hidden: widths of the layers before it; behind it they stand the other way round.
+        batch: nodes per step of the optimiser.
+    """
+
+    width: int = 10
+    hidden: tuple[int, ...] = (500, 500, 2000)
+    epochs: int = 30
+    batch: int = 256
+
+
+class AE(BatchEmbedder):
+    r"""A deep autoencoder of the features; edges are not used (Hinton and Salakhutdinov, 2006).
+
+    .. math:: \mathcal L = \tfrac1{n d} \lVert X - g(f(X)) \rVert^2, \quad Z = f(X)
+    """
+
+    settings_class = AESettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Return the weights with Adam's moments, dense features, and the layers for all nodes."""
+        return autoencoder_bytes(sizes, settings) + 4 * int(sizes.nodes * 3 * max(settings.hidden, default=0))
+
+    def build(self, graph: Graph) -> None:
+        """Make the layers."""
+        self.features = scaled_features(graph, self.device, self.settings.scale_features).dense()
+        self.coder = Autoencoder(graph.num_features, self.settings.hidden, self.settings.width)
+
+    def batches(self) -> Iterator[Tensor]:
+        """Give the nodes in a new order, some at a time."""
+        yield from shuffled_batches(len(self.features), self.settings.batch, self.device)
+
+    def batch_loss(self, batch: Tensor) -> Tensor:
+        """Return how far the features are from what they were."""
+        return self.coder.error(self.features[batch])
+
+    def embedding(self) -> Tensor:
+        """Return the narrowest layer."""
+        return self.coder.encode(self.features)[-1]
+
+
+class Autoencoder(nn.Module):
+    """An encoder and a decoder of linear layers with ReLU between them."""
+
+    def __init__(self, features: int, hidden: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        widths = (features, *hidden, width)
+        steps = list(pairwise(widths))
+        self.encoder = nn.ModuleList([nn.Linear(low, high) for low, high in steps])
+        self.decoder = nn.ModuleList([nn.Linear(high, low) for low, high in reversed(steps)])
+
+    def encode(self, rows: Tensor) -> list[Tensor]:
+        """Return what each layer says; the last is the embedding."""
+        return _layers(self.encoder, rows)
+
+    def decode(self, rows: Tensor) -> Tensor:
+        """Return features from embeddings."""
+        return _layers(self.decoder, rows)[-1]
+
+    def error(self, rows: Tensor) -> Tensor:
+        """Return how far features are from what is told of them."""
+        return functional.mse_loss(self.decode(self.encode(rows)[-1]), rows)
+
+
+def _layers(layers: nn.ModuleList, rows: Tensor) -> list[Tensor]:
+    """Return what each layer says, with ReLU after all but the last."""
+    said = []
+    for place, layer in enumerate(layers, start=1):
+        rows = layer(rows) if place == len(layers) else torch.relu(layer(rows))
+        said.append(rows)
+    return said
+
+
+def autoencoder_bytes(sizes: Sizes, settings: Any) -> int:
+    """Return what an autoencoder's weights, with gradients and Adam's moments, and the features take."""
+    widths = (sizes.features, *settings.hidden, settings.width)
+    weights = 2 * sum(low * high for low, high in pairwise(widths))
+    return 4 * int(4 * weights + 2 * sizes.nodes * sizes.features)
+
+
+@dataclass(frozen=True)
+class GAESettings(EmbedderSettings):
+    """Settings of GAE and VGAE; those of the paper.
+
+    Attributes:
+        width: of the embedding.
+        hidden: width of the first layer.
+        all_pairs: compare all pairs of nodes, as the authors do; else the edges and as many drawn pairs,
+            which is for graphs whose pairs are too many.
+    """
+
+    width: int = 16
+    hidden: int = 32
+    epochs: int = 200
+    learning_rate: float = 0.01
+    all_pairs: bool = True
+
+
+class GAE(Embedder):
+    r"""A graph autoencoder with an inner-product decoder (Kipf and Welling, 2016).
+
+    .. math:: Z = \tilde A\, \mathrm{ReLU}(\tilde A X W_0) W_1, \quad \mathcal L = \frac{c}{n^2} \sum_{ij}
+        -\omega A_{ij} \log \sigma(z_i^\top z_j) - (1 - A_{ij}) \log(1 - \sigma(z_i^\top z_j))
+
+    with A that has every node next to itself, :math:`\omega = (n^2 - m) / m` for m edges counted both ways,
+    and :math:`c = n^2 / (2 (n^2 - m))`. Encoder and decoder stand in PyG's `GAE`.
+    """
+
+    settings_class = GAESettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Return layers, what is kept for each node and edge, and a block of pairs."""
+        layers = sizes.features * (settings.hidden * 4 + sizes.nodes)
+        rows = sizes.nodes * (settings.hidden * 6 + settings.width * 12)
+        pairs = bytes_for_pairs(sizes.nodes, 0) if settings.all_pairs else 0
+        return 4 * int(layers + rows + sizes.edges * (12 + 6 * settings.width)) + pairs
+
+    def build(self, graph: Graph) -> None:
+        """Make the convolutions, and PyG's class around them."""
+        self.features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.edges = torch.stack([self.matrix.rows, self.matrix.cols])  # with loops
+        self.nodes = graph.num_nodes
+        self.coder = self.make_coder(graph.num_features)
+
+    def make_coder(self, features: int) -> Any:
+        """Return encoder and decoder."""
+        from torch_geometric import nn as pyg
+
+        return pyg.GAE(ConvolutionalEncoder(features, self.settings.hidden, (self.settings.width,)))
+
+    def loss(self, epoch: int) -> Tensor:
+        """Tell the edges from all other pairs."""
+        return self.reconstruction(self.coder.encode(self.features, self.matrix))
+
+    def reconstruction(self, rows: Tensor) -> Tensor:
+        """Return how badly inner products of these rows tell the edges."""
+        if not self.settings.all_pairs:
+            drawn = torch.randint(self.nodes, self.edges.shape, device=self.device)
+            sampled: Tensor = self.coder.recon_loss(rows, self.edges, drawn)
+            return sampled
+        products = self.coder.decode(rows, self.edges, sigmoid=False)
+        count = self.nodes**2
+        linked = min(max(1, self.edges.shape[1] - self.nodes), count - 1)
+        weight = (count - linked) / linked
+        of_edges = (weight * functional.softplus(-products) - functional.softplus(products)).sum()
+        return (sum_of_softplus(rows) + of_edges) / (2 * (count - linked))
+
+    def embedding(self) -> Tensor:
+        """Encode the graph; of VGAE, the mean."""
+        rows: Tensor = self.coder.encode(self.features, self.matrix)
+        return rows
+
+
+class ConvolutionalEncoder(nn.Module):
+    """A graph convolution with ReLU, and one more for each output on top of it; none has a bias."""
+
+    def __init__(self, features: int, hidden: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first = Convolution(features, hidden)
+        self.heads = nn.ModuleList([Convolution(hidden, width) for width in widths])
+        for convolution in (self.first, *self.heads):
+            convolution.bias.requires_grad_(False)  # a bias alone could give all nodes one place
+
+    def forward(self, features: Features, matrix: SparseMatrix) -> Any:
+        """Return the output, or the outputs where there are several."""
+        hidden = torch.relu(self.first.of_features(features, matrix))
+        outputs = tuple(head(hidden, matrix) for head in self.heads)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+class VGAE(GAE):
+    r"""The variational graph autoencoder (Kipf and Welling, 2016).
+
+    .. math:: z_v = \mu_v + \sigma_v \epsilon, \quad \mathcal L = \mathcal L_{\text{GAE}}(Z)
+        + \tfrac1{n^2} \textstyle\sum_v
+        \mathrm{KL}\big(\mathcal N(\mu_v, \sigma_v^2) \,\|\, \mathcal N(0, 1)\big)
+
+    Mean and spread share their first layer. The draw and the divergence are those of PyG's `VGAE`.
+    """
+
+    def make_coder(self, features: int) -> Any:
+        """Return an encoder of two outputs, and the decoder."""
+        from torch_geometric import nn as pyg
+
+        width = self.settings.width
+        return pyg.VGAE(ConvolutionalEncoder(features, self.settings.hidden, (width, width)))
+
+    def loss(self, epoch: int) -> Tensor:
+        """Tell the edges from all other pairs, with distributions near the normal one."""
+        loss: Tensor = super().loss(epoch) + self.coder.kl_loss() / self.nodes
+        return loss
+
+
+ALL_ORDERS = 6
+"""Up to so many points all orders are tried, 720 of them; more are matched by the Hungarian algorithm."""
+
+
+@dataclass(frozen=True)
+class NWRGAESettings(EmbedderSettings):
+    """Settings of NWR-GAE.
+
+    Attributes:
+        width: of every layer.
+        layers: of the encoder.
+        samples: how many neighbours and how many predicted points are compared.
+        degree_weight, feature_weight, neighbour_weight: of the three parts of the loss.
+        norm_scale: how long the rows are between layers, by PairNorm.
+    """
+
+    width: int = 256
+    epochs: int = 100
+    learning_rate: float = 0.001
+    weight_decay: float = 3e-4
+    layers: int = 2
+    samples: int = 5
+    degree_weight: float = 0.01
+    feature_weight: float = 1.0
+    neighbour_weight: float = 1.0
+    norm_scale: float = 20.0
+
+
+class NWRGAE(Embedder):
+    r"""Neighbourhood reconstruction with the Wasserstein distance (Tang et al., 2022).
+
+    With :math:`h^0 = X W_0`, l layers, and :math:`N^k(v) = \{h_u^k: u \in N(v)\}`, whose gradient is stopped,
+
+    .. math:: \mathcal L = \tfrac1n \sum_v \lambda_d \big(d_v - \psi_d(h_v^l)\big)^2
+        + \lambda_s \|x_v - \psi_s(h_v^l)\|^2
+        + \lambda_n \sum_{k<l} W_2^2\big(N^k(v),
+        \psi_n^k(\mathcal N(\mu(h_v^{k+1}), \sigma(h_v^{k+1})^2))\big)
+
+    The distance is taken between q drawn neighbours and q drawn points: the mean squared error in the best of
+    all ways to match them, :math:`\min_\pi \frac1q \sum_i \|a_i - b_{\pi(i)}\|^2 / D`.
+    """
+
+    settings_class = NWRGAESettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count the drawn points of every layer, the rebuilt features, and the dense ones."""
+        points = sizes.nodes * settings.samples * settings.width * settings.layers
+        numbers: int = 10 * points + 6 * sizes.nodes * sizes.features
+        return super().bytes_for(sizes, settings) + 4 * numbers
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder and the decoders."""
+        from torch_geometric.nn import PairNorm
+
+        width, layers = self.settings.width, range(self.settings.layers)
+        self.features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.goal = self.features.dense()
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.neighbours = Neighbours(to_device(adjacency(graph, self_loops=False), self.device))
+        self.linked = (self.neighbours.degree > 0).nonzero().squeeze(1)
+        self.start = nn.Linear(graph.num_features, width)
+        self.norm = PairNorm(self.settings.norm_scale, scale_individually=True)
+        self.convolutions = nn.ModuleList(Convolution(width, width) for _ in layers)
+        self.mean, self.spread = nn.Linear(width, width), nn.Linear(width, width)
+        self.points = nn.ModuleList(linear_layers(width, width, width) for _ in layers)
+        self.degree = linear_layers(width, width, 1)
+        self.content = linear_layers(width, width, graph.num_features)
+
+    def encode(self) -> list[Tensor]:
+        """Return what every layer says of the nodes, the projected features first."""
+        found = [self.norm(self.features @ self.start.weight.t() + self.start.bias)]
+        for layer in self.convolutions:
+            hidden = layer(found[-1] if len(found) == 1 else found[-1].relu(), self.matrix)
+            found.append(self.norm(hidden))
+        return found
+
+    def loss(self, epoch: int) -> Tensor:
+        """Decode degrees, features and neighbourhoods."""
+        layers = self.encode()
+        settings, last = self.settings, layers[-1]
+        degree = functional.mse_loss(self.degree(last).squeeze(1).relu(), self.neighbours.degree.float())
+        content = functional.mse_loss(self.content(last), self.goal)
+        loss: Tensor = settings.degree_weight * degree + settings.feature_weight * content
+        if not self.linked.numel():
+            return loss
+        for lower, upper, decoder in zip(layers, layers[1:], self.points, strict=False):
+            near = self.neighbours.draw(settings.samples)[self.linked]
+            loss = loss + settings.neighbour_weight * wasserstein(
+                self.imagine(upper[self.linked], decoder), lower.detach()[near]
+            )
+        return loss
+
+    def imagine(self, rows: Tensor, decoder: nn.Module) -> Tensor:
+        """Draw points that stand for the neighbours of nodes, `[nodes, samples, width]`."""
+        mean, spread = self.mean(rows)[:, None], self.spread(rows).clamp(-5, 2).exp()[:, None]
+        noise = torch.randn(len(rows), self.settings.samples, rows.shape[1], device=rows.device)
+        points: Tensor = decoder(mean + spread * noise)
+        return points
+
+    def embedding(self) -> Tensor:
+        """Return what the last layer says."""
+        return self.encode()[-1]
+
+
+def wasserstein(points: Tensor, others: Tensor) -> Tensor:
+    """Return the mean squared error of the best matching of points `[sets, count, width]` with others."""
+    squares = points.square().sum(dim=2)[:, :, None] + others.square().sum(dim=2)[:, None]
+    cost = (squares - 2 * points @ others.transpose(1, 2)) / points.shape[2]
+    return cost.gather(2, match(cost.detach())[:, :, None]).mean()
+
+
+def match(cost: Tensor) -> Tensor:
+    """Return each row's column `[sets, count]`, so that the costs `[sets, count, count]` add up to least."""
+    count = cost.shape[1]
+    if count > ALL_ORDERS:
+        from scipy.optimize import linear_sum_assignment
+
+        found = [torch.from_numpy(linear_sum_assignment(one)[1]) for one in cost.cpu().numpy()]
+        return torch.stack(found).to(cost.device)
+    orders = torch.tensor(list(permutations(range(count))), device=cost.device)
+    totals = cost[:, 0].index_select(1, orders[:, 0])
+    for row in range(1, count):
+        totals = totals + cost[:, row].index_select(1, orders[:, row])
+    return orders[totals.argmin(dim=1)]
+
+
+CLUSTERS = 8
+"""How many clusters, where neither the settings nor classes of the graph say it."""
+STARTS = 20
+"""k-means places the first centres, as the best of so many starts."""
+
+
+@dataclass(frozen=True)
+class SDCNSettings(EmbedderSettings):
+    """Settings of SDCN.
+
+    Attributes:
+        width: of the autoencoder's narrowest layer.
+        hidden: widths of the layers before it.
+        clusters: how many; 0 for as many as the graph has classes, or eight.
+        first_epochs: in which the autoencoder learns alone, with a learning rate of `first_rate`.
+        first_rate: of Adam, then.
+        batch: nodes per step, then; later all nodes are in one.
+        share: σ, of the autoencoder in what the next convolution reads.
+        centre_weight: α, of the divergence between target and the autoencoder's clusters.
+        graph_weight: β, of the divergence between target and the GCN's clusters.
+    """
+
+    width: int = 10
+    hidden: tuple[int, ...] = (500, 500, 2000)
+    epochs: int = 50
+    learning_rate: float = 0.001
+    clusters: int = 0
+    first_epochs: int = 30
+    first_rate: float = 0.001
+    batch: int = 256
+    share: float = 0.5
+    centre_weight: float = 0.1
+    graph_weight: float = 0.01
+
+
+class SDCN(Embedder):
+    r"""Structural deep clustering: an autoencoder coupled with a GCN (Bo et al., 2020).
+
+    .. math:: Z^{l+1} = \mathrm{ReLU}\big(\tilde A ((1 - \sigma) Z^l + \sigma H^l) W^l\big), \quad
+        q_{vk} \propto \frac{1}{1 + \lVert h_v - \mu_k \rVert^2}, \quad
+        p_{vk} \propto \frac{q_{vk}^2}{\sum_u q_{uk}}
+
+    .. math:: \mathcal L = \lVert X - \hat X \rVert^2 + \alpha\, \mathrm{KL}(P \,\|\, Q)
+        + \beta\, \mathrm{KL}(P \,\|\, Z)
+
+    The last Z are the shares of each node in the clusters. P is made anew in each epoch, a constant in it.
+    """
+
+    settings_class = SDCNSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Return weights, dense features and all layers of all nodes."""
+        layers = 12 * sum(settings.hidden) + 20 * settings.width + 3 * sizes.features
+        return 2 * autoencoder_bytes(sizes, settings) + 4 * int(sizes.nodes * layers + 12 * sizes.edges)
+
+    def build(self, graph: Graph) -> None:
+        """Make the autoencoder, the convolutions and the centres."""
+        settings = self.settings
+        self.constant = scaled_features(graph, self.device, settings.scale_features)
+        self.features = self.constant.dense()
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.count = min(settings.clusters or graph.num_classes or CLUSTERS, graph.num_nodes)
+        self.coder = Autoencoder(graph.num_features, settings.hidden, settings.width)
+        widths = (graph.num_features, *settings.hidden, settings.width, self.count)
+        self.first, *others = (Convolution(low, high) for low, high in pairwise(widths))
+        self.others = nn.ModuleList(others)
+        for convolution in (self.first, *others):
+            convolution.bias.requires_grad_(False)
+        self.centres = nn.Parameter(torch.zeros(self.count, settings.width))
+
+    def begin(self) -> None:
+        """Train the autoencoder alone, and place the centres by k-means."""
+        from sklearn.cluster import KMeans
+
+        first = torch.optim.Adam(self.coder.parameters(), lr=self.settings.first_rate)
+        for _ in range(self.settings.first_epochs):
+            for nodes in shuffled_batches(len(self.features), self.settings.batch, self.device):
+                first.zero_grad()
+                self.coder.error(self.features[nodes]).backward()  # type: ignore[no-untyped-call]
+                first.step()
+        with torch.no_grad():
+            rows = self.coder.encode(self.features)[-1]
+            seed = int(torch.randint(2**31, ()))
+            means = KMeans(self.count, n_init=STARTS, random_state=seed).fit(rows.cpu().numpy())
+            self.centres.copy_(torch.from_numpy(means.cluster_centers_))
+        super().begin()
+
+    def loss(self, epoch: int) -> Tensor:
+        """Tell the features, and bring both kinds of clusters to the target."""
+        layers = self.coder.encode(self.features)
+        near = student(layers[-1], self.centres)
+        goal = target(near.detach())
+        graph = functional.log_softmax(self.convolve(layers)[1], dim=1)
+        told = functional.mse_loss(self.coder.decode(layers[-1]), self.features)
+        of_centres = functional.kl_div(near.log(), goal, reduction="batchmean")
+        of_graph = functional.kl_div(graph, goal, reduction="batchmean")
+        loss: Tensor = told + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
+        return loss
+
+    def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what the last convolution reads, and what it says."""
+        said: Tensor = self.first.of_features(self.constant, self.matrix)
+        for convolution, layer in zip(self.others, layers, strict=True):
+            read = (1 - self.settings.share) * torch.relu(said) + self.settings.share * layer
+            said = convolution(read, self.matrix)
+        return read, said
+
+    def embedding(self) -> Tensor:
+        """Return what the last convolution reads: the autoencoder and the GCN together."""
+        return self.convolve(self.coder.encode(self.features))[0]
+
+    def clusters(self) -> Tensor:
+        """Return the cluster in which the GCN sees each node most."""
+        return self.convolve(self.coder.encode(self.features))[1].argmax(dim=1)
+
+
+def student(rows: Tensor, centres: Tensor) -> Tensor:
+    """Return how near each row is to each centre, `[nodes, clusters]`: by Student's t, adding up to 1."""
+    near = 1 / (1 + (rows[:, None] - centres[None]).square().sum(dim=2))
+    return near / near.sum(dim=1, keepdim=True)
+
+
+def target(near: Tensor) -> Tensor:
+    """Return clusters that are clearer, and large ones less so."""
+    clear = near.square() / near.sum(dim=0)
+    return clear / clear.sum(dim=1, keepdim=True)

@@ -1,0 +1,335 @@
+"""MLP, GCN, GAT, GraphSAGE and S²GC, and representations that need no training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    SparseMatrix,
+    adjacency,
+    edge_ends,
+    gcn_adjacency,
+    neighbour_mean,
+    scaled_features,
+    symmetric,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.stacks import Noise
+from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+
+class MLP(Classifier):
+    """A two-layer perceptron on a node's own features (Rumelhart et al., 1986)."""
+
+    def build(self) -> None:
+        """Add two layers."""
+        self.weights.glorot("first", self.in_channels, self.width)
+        self.weights.zeros("first bias", self.width)
+        self.weights.glorot("second", self.width, self.ground.classes)
+        self.weights.zeros("second bias", self.ground.classes)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Mix neighbours after each linear map; here, not at all."""
+        return x
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        """Return `P relu(P X W₁ + b₁) W₂ + b₂` with P = 1."""
+        first = self.ground.features.product(self.weights["first"], noise)
+        hidden = functional.relu(self.spread(first) + self.weights["first bias"])
+        hidden = self.dropped(hidden, noise)
+        return self.spread(self.dense(hidden, "second")) + self.weights["second bias"]
+
+
+class GCN(MLP):
+    r"""Two graph convolutions (Kipf and Welling, 2017).
+
+    The same, with :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`.
+    """
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        """Return P."""
+        return {"gcn": symmetric(adjacency(graph, self_loops=True))}
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Propagate along the normalised adjacency."""
+        return self.ground.matrices["gcn"] @ x
+
+
+HEADS = 8
+"""Attention heads of GAT's hidden layer, which share its width."""
+
+
+class GAT(Classifier):
+    r"""Two graph attention layers (Veličković et al., 2018).
+
+    .. math:: \alpha_{vu} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a^\top_{to} W x_v + a^\top_{from} W x_u)
+
+    The hidden layer has eight heads side by side and an ELU, the last has one. Per-edge values lie as
+    `[edges, models, heads]`; reading them from nodes and summing them into nodes are sparse products.
+    """
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        """Return what reads the two ends of each edge, and what sums edges into their targets."""
+        return edge_ends(adjacency(graph, self_loops=True))
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add what lies on the edges."""
+        return super().bytes_for(sizes, settings) + 4 * sizes.edges * (6 * USUAL_WIDTH + 10 * HEADS)
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Add what lies on the edges."""
+        edges = ground.matrices["source"].shape[0]
+        return super().values_each(ground, width) + edges * (6 * width + 10 * HEADS + 6 * ground.classes)
+
+    def build(self) -> None:
+        """Add two layers, each with a map and two attention vectors."""
+        self.heads = {"first": HEADS, "second": 1}
+        sizes = {"first": (self.in_channels, self.width), "second": (self.width, self.ground.classes)}
+        for layer, (rows, columns) in sizes.items():
+            self.weights.glorot(layer, rows, columns)
+            fan = self.heads[layer] + columns // self.heads[layer]
+            self.weights.glorot(f"{layer} from", 1, columns, fan)
+            self.weights.glorot(f"{layer} to", 1, columns, fan)
+            self.weights.zeros(f"{layer} bias", columns)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        """Attend twice."""
+        first = self.ground.features.product(self.weights["first"], noise)
+        hidden = functional.elu(self.attend(first, "first", noise))
+        hidden = self.dropped(hidden, noise)
+        return self.attend(self.dense(hidden, "second"), "second", noise)
+
+    def attend(self, x: Tensor, layer: str, noise: Noise | None) -> Tensor:
+        """Return what reaches each node through attention over its neighbours and itself."""
+        from torch_geometric.utils import softmax
+
+        source, target = self.ground.matrices["source"], self.ground.matrices["target"]
+        nodes, models, width = x.shape
+        heads = self.heads[layer]
+
+        def seen(end: str) -> Tensor:
+            weighed = (x * self.weights[f"{layer} {end}"]).view(nodes, models, heads, -1)
+            return weighed.sum(dim=-1)
+
+        score = functional.leaky_relu(source @ seen("from") + target @ seen("to"), 0.2)
+        share = softmax(score.flatten(1), target.cols, num_nodes=nodes).view_as(score)
+        share = self.dropped(share, noise)
+        messages = (source @ x).view(-1, models, heads, width // heads) * share[..., None]
+        return self.ground.matrices["sum"] @ messages.flatten(2) + self.weights[f"{layer} bias"]
+
+
+NORMS = ("unit", "batch", "none")
+"""What may follow a layer's sum: rows of length 1, batch normalisation, nothing."""
+MOMENTUM = 0.1
+"""The share of this epoch in the means and variances that batch normalisation uses outside of training."""
+
+
+@dataclass(frozen=True)
+class SAGESettings(ClassifierSettings):
+    """Settings of GraphSAGE; the paper's two layers and rows of length 1.
+
+    Attributes:
+        layers: how many, before the linear classifier.
+        norm: one of `NORMS`.
+        residual: whether each layer adds a further map of its input.
+        self_loops: whether a node is among its neighbours.
+        drop_features: whether the input is dropped as the hidden layers are.
+    """
+
+    layers: int = 2
+    norm: str = "unit"
+    residual: bool = False
+    self_loops: bool = False
+    drop_features: bool = True
+
+
+class SAGE(Classifier):
+    r"""GraphSAGE with the mean aggregator (Hamilton et al., 2017).
+
+    .. math:: h_v^l = \mathrm{norm}\Big(\mathrm{ReLU}\big(W_l h_v^{l-1} +
+        V_l \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u^{l-1} + b_l\big)\Big), \quad h^0 = X, \quad
+        \hat y = \mathrm{softmax}(h^L W + b)
+
+    The paper's mean aggregator, with all neighbours where it samples 25 and 10 of them for graphs that do
+    not fit into memory. Its norm divides rows by their length, after the ReLU; that of batches comes before.
+    """
+
+    settings_class = SAGESettings
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        """Return what takes the mean over neighbours."""
+        if settings.norm not in NORMS:
+            raise InputError(f"GraphSAGE's norm is {settings.norm!r}; it must be one of {', '.join(NORMS)}")
+        return {"mean": neighbour_mean(adjacency(graph, self_loops=settings.self_loops))}
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count every layer."""
+        return int(settings.layers) * super().bytes_for(sizes, settings)
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        """Count every layer."""
+        return int(ground.settings.layers) * super().values_each(ground, 2 * width)
+
+    @classmethod
+    def bytes_each(cls, ground: Ground, width: int) -> int:
+        """Count the maps of a layer."""
+        return (3 if ground.settings.residual else 2) * super().bytes_each(ground, width)
+
+    def build(self) -> None:
+        """Add the layers' maps, side by side in one tensor, and the classifier."""
+        self.maps = 3 if self.settings.residual else 2
+        self.running: dict[int, tuple[Tensor, Tensor]] = {}
+        rows = self.in_channels
+        for layer in range(self.settings.layers):
+            self.weights.glorot(f"{layer}", rows, self.maps * self.width, fan=rows + self.width)
+            self.weights.zeros(f"{layer} bias", self.width)
+            if self.settings.norm == "batch":
+                self.weights.constant(f"{layer} scale", torch.ones(1, self.width))
+                self.weights.zeros(f"{layer} shift", self.width)
+            rows = self.width
+        self.weights.glorot("classify", rows, self.ground.classes)
+        self.weights.zeros("classify bias", self.ground.classes)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        """Look at neighbours in each layer, and classify."""
+        hidden: Tensor | None = None
+        for layer in range(self.settings.layers):
+            if hidden is None:
+                drop = noise if self.settings.drop_features else None
+                mapped = self.ground.features.product(self.weights[f"{layer}"], drop)
+            else:
+                mapped = self.dense(hidden, f"{layer}")
+            hidden = self.joined(mapped, layer, training=noise is not None)
+            hidden = self.dropped(hidden, noise)
+        assert hidden is not None
+        return self.dense(hidden, "classify") + self.weights["classify bias"]
+
+    def joined(self, mapped: Tensor, layer: int, *, training: bool) -> Tensor:
+        """Return a layer's values from its maps' `[nodes, models, maps · width]`."""
+        near, *rest = mapped.chunk(self.maps, dim=2)
+        total = sum(rest, self.ground.matrices["mean"] @ near) + self.weights[f"{layer} bias"]
+        if self.settings.norm == "batch":
+            total = self.batch_norm(total, layer, training=training)
+        hidden = functional.relu(total)
+        return functional.normalize(hidden, dim=2) if self.settings.norm == "unit" else hidden
+
+    def batch_norm(self, x: Tensor, layer: int, *, training: bool) -> Tensor:
+        """Return values with mean 0 and variance 1 over all nodes, scaled and shifted."""
+        if training or layer not in self.running:
+            variance, mean = torch.var_mean(x, dim=0, correction=0)
+        else:
+            mean, variance = self.running[layer]
+        if training:
+            self._remember(layer, mean.detach(), variance.detach() * len(x) / max(1, len(x) - 1))
+        scale = self.weights[f"{layer} scale"] * (variance + 1e-5).rsqrt()
+        return (x - mean) * scale + self.weights[f"{layer} shift"]
+
+    def _remember(self, layer: int, mean: Tensor, variance: Tensor) -> None:
+        """Move the running mean and variance, which start at 0 and 1, towards this epoch's."""
+        old = self.running.get(layer, (torch.zeros_like(mean), torch.ones_like(variance)))
+        self.running[layer] = (old[0].lerp(mean, MOMENTUM), old[1].lerp(variance, MOMENTUM))
+
+
+@dataclass(frozen=True)
+class S2GCSettings(EmbedderSettings):
+    """Settings of S²GC; nothing is trained, so that width, epochs, rates and patience change nothing.
+
+    Attributes:
+        steps: how often the features are smoothed at most.
+        own_share: of a node's own features.
+    """
+
+    epochs: int = 0
+    steps: int = 16
+    own_share: float = 0.05
+
+
+class S2GC(Embedder):
+    r"""Simple spectral graph convolution, without training (Zhu and Koniusz, 2021).
+
+    .. math:: H = \tfrac1K \sum_{k=1}^K (1 - \alpha) \tilde A^k X + \alpha X
+    """
+
+    settings_class = S2GCSettings
+
+    has_chance = False
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count the features, dense, before and after a step, and their mean."""
+        return 4 * (4 * sizes.nodes * sizes.features + 12 * sizes.edges)
+
+    def build(self, graph: Graph) -> None:
+        """Smooth the features."""
+        own = scaled_features(graph, self.device, self.settings.scale_features).dense()
+        matrix, smoothed, total = gcn_adjacency(graph, self.device), own, torch.zeros_like(own)
+        for _ in range(self.settings.steps):
+            smoothed = matrix @ smoothed
+            total += smoothed
+        alpha = self.settings.own_share
+        self.rows: Tensor = alpha * own + (1 - alpha) / max(1, self.settings.steps) * total
+
+    def begin(self) -> None:
+        """Get nothing ready: there is nothing to train."""
+
+    def step(self, epoch: int) -> Tensor:
+        """Leave all as it is."""
+        return torch.zeros(())
+
+    def embedding(self) -> Tensor:
+        """Return the smoothed features."""
+        return self.rows
+
+
+DIFFUSION = 0.9
+"""How far the diffused features are carried, see `Smoother`."""
+
+
+def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
+    """Return the features as they are, `[nodes, features]`."""
+    features: npt.NDArray[np.float32] = graph.dense_features().numpy()
+    return features
+
+
+def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
+    r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]`, `[nodes, (hops + 1) · features]`.
+
+    :math:`\hat X` are the features with rows of length 1, and :math:`\bar A` takes the mean over a node's
+    neighbours, edges taken both ways, without the node itself.
+    """
+    mean = neighbour_mean(adjacency(graph, self_loops=False))
+    steps = [torch.nn.functional.normalize(graph.dense_features(), dim=1)]
+    for _ in range(hops):
+        steps.append(mean @ steps[-1])
+    smoothed: npt.NDArray[np.float32] = torch.cat(steps, dim=1).numpy()
+    return smoothed
+
+
+def diffused_features(graph: Graph, smoothing: float = DIFFUSION) -> npt.NDArray[np.float32]:
+    """Return the features with rows of length 1, averaged over random walks, `[nodes, features]`.
+
+    What H3GNN's own smoothing does to an embedding, done to the features: what it earns without any training.
+    """
+    unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
+    support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
+    walk = StepMatrix(support, "walks", unit.device)
+    diffused: npt.NDArray[np.float32] = Smoother(walk, smoothing)(unit).numpy()
+    return diffused

@@ -1,0 +1,471 @@
+"""Contrastive systems: DGI, GMI, GRACE, MVGRL and unsupervised GraphSAGE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus, two_view_loss
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    GraphEncoder,
+    SparseMatrix,
+    adjacency,
+    gcn_adjacency,
+    linear_layers,
+    neighbour_mean,
+    row_sums,
+    scaled_features,
+    to_device,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import View, Views
+from h3gnn.baselines.walks import ENDED, Walker, meeting_loss
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class DGISettings(EmbedderSettings):
+    """Settings of DGI; those of the paper, but for an upper bound on the epochs."""
+
+    patience: int = 20
+
+
+class DGI(Embedder):
+    r"""Deep Graph Infomax (Veličković et al., 2019).
+
+    .. math:: H = \mathrm{PReLU}(\tilde A X W), \quad s = \sigma\big(\tfrac1n \textstyle\sum_v h_v\big), \quad
+        \mathcal L = -\tfrac1n \sum_v \log \sigma(h_v^\top M s) + \log(1 - \sigma(\tilde h_v^\top M s))
+
+    :math:`\tilde H` is the encoding of the shuffled features :math:`P X`, and :math:`(P X) W = P (X W)`: one
+    product with the features serves both. The loss is that of PyG's `DeepGraphInfomax`.
+    """
+
+    settings_class = DGISettings
+
+    def build(self, graph: Graph) -> None:
+        """Make one convolution, and PyG's class around it."""
+        from torch_geometric.nn import DeepGraphInfomax
+
+        width = self.settings.width
+        features = scaled_features(graph, self.device, self.settings.scale_features)
+        encoder = GraphEncoder(features, [width], [nn.PReLU()])
+        self.order = torch.arange(graph.num_nodes, device=self.device)
+        self.infomax = DeepGraphInfomax(
+            width,
+            _InOrder(encoder, gcn_adjacency(graph, self.device)),
+            summary=lambda z, *_: torch.sigmoid(z.mean(dim=0)),
+            corruption=lambda order: order[torch.randperm(order.numel(), device=order.device)],
+        )
+        nn.init.xavier_uniform_(self.infomax.get_parameter("weight"))
+
+    def loss(self, epoch: int) -> Tensor:
+        """Tell nodes from shuffled ones."""
+        loss: Tensor = self.infomax.loss(*self.infomax(self.order))
+        return loss
+
+    def embedding(self) -> Tensor:
+        """Encode the graph as it is."""
+        rows: Tensor = self.infomax.encoder(self.order)
+        return rows
+
+
+class _InOrder(nn.Module):
+    """An encoder over the nodes' features in a given order."""
+
+    def __init__(self, encoder: GraphEncoder, matrix: SparseMatrix) -> None:
+        super().__init__()
+        self.encoder, self.matrix = encoder, matrix
+
+    def forward(self, order: Tensor) -> Tensor:
+        return self.encoder.along(self.matrix, self.encoder.product().index_select(0, order))
+
+
+@dataclass(frozen=True)
+class GMISettings(EmbedderSettings):
+    """Settings of GMI.
+
+    Attributes:
+        layers: graph convolutions, all of the embedding's width.
+        negatives: other nodes that each node is told from.
+        own_weight, neighbour_weight, edge_weight: of the three parts of the loss.
+    """
+
+    epochs: int = 150
+    patience: int = 20
+    layers: int = 2
+    negatives: int = 5
+    own_weight: float = 0.8
+    neighbour_weight: float = 1.0
+    edge_weight: float = 1.0
+
+
+class GMI(Embedder):
+    r"""Graphical mutual information maximization (Peng et al., 2020).
+
+    .. math:: \mathcal L = \alpha J(h_v, x_v) + \beta J(m_v, h_v) + \gamma R, \quad
+        J(a_v, b_v) = \tfrac1n \sum_v \mathrm{sp}\big(-D(a_v, b_v)\big)
+        + \tfrac1k \sum_{u \sim V^k} \mathrm{sp}\big(D(a_v, b_u)\big), \quad
+        D(a, b) = \sigma(b^\top \Theta a + c)
+
+    :math:`m_v = \mathrm{PReLU}\big(\tfrac1{|N(v)|} \sum_{u \in N(v)} W_1^\top x_u\big)` is the neighbours'
+    mean of the first layer's product, which is the paper's GMI-mean, and sp is the softplus. R is the
+    cross-entropy of :math:`\sigma(h_u^\top h_v)` with A + I over all pairs, see `edge_loss`.
+    """
+
+    settings_class = GMISettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count negatives, both ends of edges, and the pairs that are in memory at once."""
+        rows = 4 * settings.negatives * sizes.nodes + 4 * (sizes.edges + sizes.nodes)
+        pairs = bytes_for_pairs(sizes.nodes, 0)
+        return super().bytes_for(sizes, settings) + int(4 * rows * settings.width) + pairs
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder and what tells nodes apart."""
+        width, layers = self.settings.width, self.settings.layers
+        self.features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.neighbours = to_device(neighbour_mean(adjacency(graph, self_loops=False)), self.device)
+        after = [nn.PReLU() for _ in range(layers)]
+        self.encoder = GraphEncoder(self.features, [width] * layers, after)
+        self.activation = nn.PReLU()
+        self.own, self.near = Discriminator(graph.num_features, width), Discriminator(width, width)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Add up what features, neighbours and edges ask for."""
+        product = self.encoder.product()
+        rows = self.encoder.along(self.matrix, product)
+        near = self.activation(self.neighbours @ product)
+        settings = self.settings
+        own_keys = self.features @ self.own.weight
+        own = self.own.divergence(rows, own_keys, self._others())
+        neighbour = self.near.divergence(near, rows @ self.near.weight, self._others())
+        edges = edge_loss(rows, self.matrix.rows, self.matrix.cols)
+        total: Tensor = (
+            settings.own_weight * own + settings.neighbour_weight * neighbour + settings.edge_weight * edges
+        )
+        return total
+
+    def _others(self) -> Tensor:
+        """Draw for each node some others, `[negatives, nodes]`."""
+        nodes = self.matrix.shape[0]
+        itself = torch.arange(nodes, device=self.device)
+        drawn = torch.randint(max(1, nodes - 1), (self.settings.negatives, nodes), device=self.device)
+        return (drawn + (drawn >= itself)) % nodes
+
+    def embedding(self) -> Tensor:
+        """Encode the graph."""
+        rows: Tensor = self.encoder(self.matrix)
+        return rows
+
+
+class Discriminator(nn.Module):
+    """Tells whether two rows belong to one node, by a bilinear form and a sigmoid."""
+
+    def __init__(self, keys: int, rows: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(keys, rows)), nn.Parameter(torch.zeros(()))
+        nn.init.xavier_uniform_(self.weight)
+
+    def divergence(self, rows: Tensor, keys: Tensor, others: Tensor) -> Tensor:
+        """Return what is lost when nodes are told from others.
+
+        Args:
+            rows: `[nodes, D]`.
+            keys: what rows are compared with, times the weight, `[nodes, D]`.
+            others: whose keys are not a node's own, `[negatives, nodes]`.
+        """
+        true = torch.sigmoid((rows * keys).sum(dim=1) + self.bias)
+        false = torch.stack([torch.sigmoid((rows * keys[one]).sum(dim=1) + self.bias) for one in others])
+        return functional.softplus(-true).mean() + functional.softplus(false).mean()
+
+
+def edge_loss(rows: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
+    r"""Return how badly inner products tell linked pairs, the nodes themselves included, from all others.
+
+    With e half the number of linked pairs, as the authors count, linked pairs weigh :math:`(n^2 - e) / e`,
+    and the mean over all pairs is multiplied with :math:`n^2 / (n^2 - e)`.
+    """
+    half = sources.numel() / 2
+    linked = (rows[sources] * rows[targets]).sum(dim=1)
+    rest = rows.shape[0] ** 2 - half
+    of_links = rest / half * functional.softplus(-linked) - functional.softplus(linked)
+    return (sum_of_softplus(rows) + of_links.sum()) / rest
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "prelu": nn.PReLU}
+
+
+@dataclass(frozen=True)
+class GRACESettings(EmbedderSettings):
+    """Settings of GRACE; those of its authors on Cora.
+
+    Attributes:
+        width: of the embedding and the projection; the hidden layer is twice as wide.
+        temperature: what cosines are divided by.
+        feature_drop, edge_drop: shares dropped in the first and in the second view.
+        activation: relu or prelu.
+    """
+
+    width: int = 128
+    epochs: int = 200
+    learning_rate: float = 0.0005
+    weight_decay: float = 1e-5
+    temperature: float = 0.4
+    feature_drop: tuple[float, float] = (0.3, 0.4)
+    edge_drop: tuple[float, float] = (0.2, 0.4)
+    activation: str = "relu"
+
+
+class GRACE(Embedder):
+    r"""Contrastive learning of two augmented views with InfoNCE (Zhu et al., 2020).
+
+    .. math:: H = \sigma(\tilde A\, \sigma(\tilde A X W_1) W_2), \quad z = W_4\, \mathrm{ELU}(W_3 h), \quad
+        \mathcal L = \mathrm{InfoNCE}_\tau(Z^1, Z^2)
+
+    A node's negatives are all other nodes, of its own view and of the other, see `two_view_loss`.
+    """
+
+    settings_class = GRACESettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count the pairs of nodes that are in memory at once, beside the rest."""
+        return super().bytes_for(sizes, settings) + bytes_for_pairs(sizes.nodes, 3)
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder and the projection."""
+        width = self.settings.width
+        features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.views = Views(graph, self.device)
+        activation = ACTIVATIONS[self.settings.activation]
+        self.encoder = GraphEncoder(features, (2 * width, width), [activation(), activation()])
+        self.projection = linear_layers(width, width, width, activation=nn.ELU)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Find each node of a view in the other."""
+        shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
+        first, second = (self.project(self.views.draw(*one)) for one in shares)
+        return two_view_loss(first, second, self.settings.temperature)
+
+    def project(self, view: View) -> Tensor:
+        """Return the projected rows of a view."""
+        rows: Tensor = self.projection(self.encoder(view.matrix, view.kept_columns))
+        return rows
+
+    def embedding(self) -> Tensor:
+        """Encode the whole graph, without the projection."""
+        rows: Tensor = self.encoder(self.views.full().matrix)
+        return rows
+
+
+THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2)
+"""The smallest diffusion that is kept is one of these, where small ones are dropped."""
+
+
+@dataclass(frozen=True)
+class MVGRLSettings(EmbedderSettings):
+    """Settings of MVGRL.
+
+    Attributes:
+        teleport: how often a walk of the diffusion starts anew.
+        sample: a step sees a part of the graph, so many nodes that follow one another.
+        samples: how many parts a step sees; one where a part is the whole graph.
+        thin: whether to keep about as many entries of the diffusion as there are edges, the largest, and to
+            stretch its columns to between 0 and 1.
+    """
+
+    patience: int = 20
+    teleport: float = 0.2
+    sample: int = 2000
+    samples: int = 1
+    thin: bool = False
+
+
+class MVGRL(Embedder):
+    r"""Contrastive learning between the adjacency and a graph diffusion (Hassani and Khasahmadi, 2020).
+
+    .. math:: S = \alpha (I - (1 - \alpha) \tilde A)^{-1}, \quad
+        H_1 = \mathrm{PReLU}(\tilde A X W_1), \quad H_2 = \mathrm{PReLU}(S X W_2), \quad
+        s_i = \sigma\big(\tfrac1n \textstyle\sum_v h_{i,v}\big)
+
+    .. math:: \mathcal L = -\tfrac1{4n} \sum_v \sum_{i \ne j}
+        \log \sigma(h_{i,v}^\top M s_j + b) + \log(1 - \sigma(\tilde h_{i,v}^\top M s_j + b))
+
+    :math:`\tilde H` is the encoding of shuffled features; the embedding is :math:`H_1 + H_2`.
+    """
+
+    settings_class = MVGRLSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count the diffusion, which is dense: three such matrices while it is made."""
+        parts = settings.samples * min(settings.sample, sizes.nodes) * settings.width * 16
+        return super().bytes_for(sizes, settings) + int(4 * (3 * sizes.nodes**2 + parts))
+
+    def build(self, graph: Graph) -> None:
+        """Diffuse, and make both encoders and what tells nodes apart."""
+        settings, width = self.settings, self.settings.width
+        features = scaled_features(graph, self.device, settings.scale_features)
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.diffusion = personal_pagerank(self.matrix, settings.teleport)
+        if settings.thin:
+            edges = int((self.matrix.rows != self.matrix.cols).sum())
+            self.diffusion = thinned(self.diffusion, edges / max(1, graph.num_nodes))
+        self.near, self.far = (GraphEncoder(features, [width], [nn.PReLU()]) for _ in range(2))
+        self.bilinear, self.bias = nn.Parameter(torch.empty(width, width)), nn.Parameter(torch.zeros(()))
+        nn.init.xavier_uniform_(self.bilinear)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Tell nodes from shuffled ones, in parts of the graph."""
+        nodes = self.matrix.shape[0]
+        size = min(self.settings.sample, nodes)
+        shuffled = torch.randperm(size, device=self.device)
+        products = [encoder.product() for encoder in (self.near, self.far)]
+        starts = torch.randint(nodes - size + 1, (self.settings.samples if size < nodes else 1,)).tolist()
+        losses = [self._part_loss(products, start, start + size, shuffled) for start in starts]
+        return torch.stack(losses).mean()
+
+    def _part_loss(self, products: list[Tensor], start: int, stop: int, shuffled: Tensor) -> Tensor:
+        edges, diffusion = between(self.matrix, start, stop), self.diffusion[start:stop, start:stop]
+
+        def encode(rows: list[Tensor]) -> list[Tensor]:
+            return [self.near.along(edges, rows[0]), self.far.along(diffusion, rows[1])]
+
+        seen = [product[start:stop] for product in products]
+        true, false = encode(seen), encode([rows.index_select(0, shuffled) for rows in seen])
+        summaries = [torch.sigmoid(rows.mean(dim=0)) for rows in true]
+        return told_apart(true, false, [self.bilinear @ one for one in summaries], self.bias)
+
+    def embedding(self) -> Tensor:
+        """Add up the encodings along the edges and along the diffusion."""
+        rows: Tensor = self.near(self.matrix) + self.far(self.diffusion)
+        return rows
+
+
+def personal_pagerank(matrix: SparseMatrix, teleport: float) -> Tensor:
+    """Return where walks from each node are found when they start anew at a rate of `teleport`."""
+    dense = matrix.csr().to_dense().mul_(teleport - 1)
+    dense.diagonal().add_(1)
+    return torch.cholesky_inverse(torch.linalg.cholesky(dense)).mul_(teleport)
+
+
+def thinned(diffusion: Tensor, degree: float) -> Tensor:
+    """Return the diffusion without small entries, so that rows have about `degree`, stretched by column."""
+    kept = [float((diffusion >= least).sum()) / diffusion.shape[0] for least in THRESHOLDS]
+    least = min(zip(THRESHOLDS, kept, strict=True), key=lambda pair: abs(pair[1] - degree))[0]
+    large = torch.where(diffusion >= least, diffusion, 0.0)
+    low, high = large.amin(dim=0), large.amax(dim=0)
+    return (large - low) / torch.where(high > low, high - low, 1.0)
+
+
+def between(matrix: SparseMatrix, start: int, stop: int) -> SparseMatrix:
+    """Return the rows and columns from start to stop."""
+    if stop - start == matrix.shape[0]:
+        return matrix
+    inside = (matrix.rows >= start) & (matrix.rows < stop) & (matrix.cols >= start) & (matrix.cols < stop)
+    rows, cols = matrix.rows[inside] - start, matrix.cols[inside] - start
+    return SparseMatrix(rows, cols, matrix.values[inside], (stop - start, stop - start))
+
+
+def told_apart(true: list[Tensor], false: list[Tensor], keys: list[Tensor], bias: Tensor) -> Tensor:
+    """Return the cross-entropy of two views' nodes against the other view's key, `[D]` each."""
+    positive = torch.cat([rows @ key for rows, key in zip(true, reversed(keys), strict=True)]) + bias
+    negative = torch.cat([rows @ key for rows, key in zip(false, reversed(keys), strict=True)]) + bias
+    return (functional.softplus(-positive).mean() + functional.softplus(negative).mean()) / 2
+
+
+@dataclass(frozen=True)
+class SageSettings(EmbedderSettings):
+    """Settings of GraphSAGE without labels; an epoch is one walk from each node.
+
+    Attributes:
+        width: of a node's own half of each layer, and of its neighbours' half.
+        samples: neighbours drawn for a node in the first and in the second layer; 0 for all.
+        walk_length: steps of a walk; its start meets all others on it.
+        negatives: nodes drawn for an epoch, each counting as much as one that was met.
+    """
+
+    width: int = 128
+    epochs: int = 200
+    learning_rate: float = 0.001
+    samples: tuple[int, int] = (0, 0)
+    walk_length: int = 5
+    negatives: int = 20
+
+
+class SageUnsupervised(Embedder):
+    r"""GraphSAGE with the unsupervised random-walk loss (Hamilton et al., 2017).
+
+    .. math:: h_v' = \big[W_1 h_v \,\|\, W_2\, \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u\big], \quad
+        \mathcal L = -\log \sigma(z_v^\top z_u) - k\, \mathbb E_{n \sim d^{3/4}} \log \sigma(-z_v^\top z_n)
+
+    for u on a walk from v. ReLU stands between the layers, and rows of Z have length 1. While training,
+    neighbours may be drawn; the embedding hears all of them.
+    """
+
+    settings_class = SageSettings
+
+    frequency: Tensor
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Return weights, rows of both layers, drawn neighbours, and the pairs of an epoch."""
+        width = settings.width
+        rows = 24 * width + sizes.features + max(settings.samples) * 3 * width
+        pairs = 4 * settings.walk_length * 2 * width + 4 * settings.negatives
+        return 4 * int(sizes.features * width * 8 + sizes.nodes * (rows + pairs) + 16 * sizes.edges)
+
+    def build(self, graph: Graph) -> None:
+        """Make both layers, and the edges to hear and to walk along."""
+        width = self.settings.width
+        self.features = scaled_features(graph, self.device, self.settings.scale_features)
+        matrix = to_device(adjacency(graph, self_loops=False), self.device)
+        self.walker, self.mean = Walker(matrix), neighbour_mean(matrix)
+        self.everyone = torch.arange(graph.num_nodes, device=self.device)
+        self.first = nn.Parameter(torch.empty(graph.num_features, 2, width))
+        self.second = nn.Parameter(torch.empty(2 * width, 2, width))
+        for weight in (self.first, self.second):
+            bound = (6 / (weight.shape[0] + width)) ** 0.5
+            nn.init.uniform_(weight, -bound, bound)
+        degree = row_sums(matrix)
+        self.register_buffer("frequency", torch.where(degree.sum() > 0, degree, torch.ones_like(degree)))
+
+    def encode(self, samples: tuple[int, int]) -> Tensor:
+        """Return the encoding of all nodes `[nodes, 2 width]`."""
+        hidden = torch.relu(self.heard(self.features.product(self.first), samples[0]))
+        said = torch.einsum("ni,ijo->njo", hidden, self.second)
+        return functional.normalize(self.heard(said, samples[1]), dim=1)
+
+    def heard(self, said: Tensor, samples: int) -> Tensor:
+        """Join what each node says, `[nodes, 2, width]`, of itself with the mean over its neighbours."""
+        own, others = said[:, 0], said[:, 1]
+        if not samples:
+            return torch.cat([own, self.mean @ others], dim=1)
+        drawn = self.walker.step(self.everyone.repeat_interleave(samples))
+        known = (drawn != ENDED).float()
+        mean = (functional.embedding(drawn.clamp_min(0), others) * known[:, None]).view(len(own), samples, -1)
+        return torch.cat([own, mean.mean(dim=1)], dim=1)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Bring the start of each walk near to those on it, and away from drawn nodes."""
+        walks = self.walker.walks(self.everyone, self.settings.walk_length + 1)
+        drawn = torch.multinomial(self.frequency**0.75, self.settings.negatives, replacement=True)
+        return self.meetings(self.encode(self.settings.samples), walks, drawn)
+
+    def meetings(self, rows: Tensor, walks: Tensor, drawn: Tensor) -> Tensor:
+        """Return the loss of encodings, given walks `[nodes, length]` and drawn nodes."""
+        starts, others = walks[:, :1], walks[:, 1:]
+        weight = ((others != ENDED) & (others != starts)).float()[:, None]
+        company = functional.embedding(others.clamp_min(0), rows)
+        return meeting_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
+
+    def embedding(self) -> Tensor:
+        """Encode all nodes with all of their neighbours."""
+        return self.encode((0, 0))

@@ -1,0 +1,398 @@
+"""Self-supervised systems for heterophilous graphs: DSSL, HGRL and GraphACL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.allpairs import bytes_for_pairs, log_sums, mean_log_sums, nearest_others
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    Features,
+    GraphEncoder,
+    SparseMatrix,
+    adjacency,
+    gcn_adjacency,
+    linear_layers,
+    only,
+    scaled_features,
+    standard_columns,
+    symmetric,
+    to_device,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import Neighbours, follow, slow_copy
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class DSSLSettings(EmbedderSettings):
+    """Settings of DSSL.
+
+    Attributes:
+        width: of both layers of the encoder, and of all others.
+        learning_rate, weight_decay: of AdamW.
+        prototypes: how many latent clusters, K, explain a link.
+        samples: how many neighbours are predicted; the node itself counts as one.
+        shift: how much a cluster moves the prediction.
+        prior_weight: of the term that keeps a link's clusters near those of its node.
+        temperature: of the node's clusters; a small one makes them sharp.
+        momentum: of the slow copy of the encoder.
+        dropout: between the encoder's layers.
+    """
+
+    width: int = 256
+    epochs: int = 200
+    learning_rate: float = 0.001
+    weight_decay: float = 1e-5
+    prototypes: int = 6
+    samples: int = 5
+    shift: float = 1.0
+    prior_weight: float = 0.1
+    temperature: float = 1.0
+    momentum: float = 0.99
+    dropout: float = 0.5
+
+
+class DSSL(Embedder):
+    r"""Decoupled self-supervised learning with latent link types (Xiao et al., 2022).
+
+    With z of the encoder and t of the target (its moving average), rows of length 1, :math:`\mu_k` the
+    prototypes, and small networks q, g and s,
+
+    .. math:: q(k \mid v, u) = \mathrm{softmax}\, q(z_v \odot t_u), \quad
+        q(k \mid v) = \tfrac1{|N(v)|} \textstyle\sum_u q(k \mid v, u), \quad
+        p(k \mid v) = \mathrm{softmax}(z_v^\top \mu_k / \tau)
+
+    .. math:: \mathcal L = \tfrac1n \sum_v \tfrac1{|N(v)|} \sum_{u \in N(v)}
+        \big(2 - 2\cos(g(z_v) + \beta\, s(k_{vu}), t_u)\big)
+        + \gamma\, \mathrm{KL}\big(q(k \mid v) \,\|\, p(k \mid v)\big)
+
+    :math:`k_{vu}` is drawn from :math:`q(k \mid v, u)` by the Gumbel softmax. After each epoch a prototype is
+    the direction of the mean of the nodes whose likeliest cluster it is, by :math:`q(k \mid v)`.
+    """
+
+    settings_class = DSSLSettings
+
+    adam = torch.optim.AdamW
+    prototypes: Tensor
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count what is predicted for every drawn neighbour."""
+        pairs: int = sizes.nodes * settings.samples * settings.width
+        return super().bytes_for(sizes, settings) + 4 * 16 * pairs
+
+    def build(self, graph: Graph) -> None:
+        """Make both encoders and the three networks; draw the neighbours and where prototypes begin."""
+        width, clusters = self.settings.width, self.settings.prototypes
+        features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.matrix = gcn_adjacency(graph, self.device)
+        self.online = self.encoder(features)
+        self.target = self.encoder(features).requires_grad_(False)
+        self.target.load_state_dict(self.online.state_dict())
+        self.inference = linear_layers(width, width, clusters)
+        self.predictor = linear_layers(width, width, width)
+        self.shift = linear_layers(clusters, width, width)
+        loops = to_device(adjacency(graph, self_loops=True), self.device)
+        self.near = Neighbours(loops).draw(self.settings.samples)
+        self.register_buffer("prototypes", functional.normalize(torch.randn(clusters, width), dim=1))
+
+    def encoder(self, features: Features) -> GraphEncoder:
+        """Return two graph convolutions, with batch norm, ReLU and dropout between them."""
+        width = self.settings.width
+        between = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(self.settings.dropout))
+        return GraphEncoder(features, [width, width], [between, nn.Identity()])
+
+    def loss(self, epoch: int) -> Tensor:
+        """Predict neighbours by clusters, and keep the clusters near the prior."""
+        here = functional.normalize(self.online(self.matrix), dim=1)
+        with torch.no_grad():
+            there = functional.normalize(self.target(self.matrix), dim=1)[self.near]
+        scores = self.inference(here[:, None] * there)  # [nodes, samples, clusters]
+        self.seen = here.detach(), scores.detach()
+        drawn = functional.gumbel_softmax(scores, dim=2)
+        predicted = self.predictor(here)[:, None] + self.settings.shift * self.shift(drawn)
+        apart = 2 - 2 * functional.cosine_similarity(predicted, there, dim=2).mean()
+        loss: Tensor = apart + self.settings.prior_weight * self.divergence(here, scores)
+        return loss
+
+    def divergence(self, embedding: Tensor, scores: Tensor) -> Tensor:
+        """Return the mean over nodes of KL(q(k | v) || p(k | v)), of rows of length 1 and links' scores."""
+        posterior = scores.softmax(dim=2).mean(dim=1)
+        prior = (embedding @ self.prototypes.t() / self.settings.temperature).log_softmax(dim=1)
+        return functional.kl_div(prior, posterior, reduction="batchmean")
+
+    @torch.no_grad()
+    def after(self, epoch: int) -> None:
+        """Move the target towards the encoder, and the prototypes to their nodes."""
+        follow(self.target, self.online, self.settings.momentum)
+        embedding, scores = self.seen
+        self.gather(embedding, scores.softmax(dim=2).mean(dim=1).argmax(dim=1))
+
+    def gather(self, embedding: Tensor, chosen: Tensor) -> None:
+        """Make each prototype the direction of the mean of its nodes; without nodes it stays."""
+        sums = torch.zeros_like(self.prototypes).index_add_(0, chosen, embedding)
+        held = torch.bincount(chosen, minlength=len(sums)) > 0
+        self.prototypes.copy_(torch.where(held[:, None], functional.normalize(sums, dim=1), self.prototypes))
+
+    def embedding(self) -> Tensor:
+        """Encode the graph."""
+        rows: Tensor = self.online(self.matrix)
+        return rows
+
+
+KEPT_SCALE = 0.01
+"""The loss that keeps features is a sum over channels: this brings it to the size of the other."""
+
+
+@dataclass(frozen=True)
+class HGRLSettings(EmbedderSettings):
+    """Settings of HGRL; those of its authors, but for the number of epochs and the width.
+
+    Attributes:
+        width: of the embedding and of the hidden layer.
+        graph: "given", or "learned": from the features, by weights of their columns.
+        neighbours: of a node in the learned graph, the non-local ones.
+        hops: up to how many steps away neighbours are looked at.
+        balance: α, of neighbours against a node's own features.
+        dropout: of features and of the hidden layer.
+        feature_drop: share of feature columns that the second copy lacks.
+        temperature: of the similarities.
+    """
+
+    width: int = 256
+    epochs: int = 100
+    learning_rate: float = 0.005
+    weight_decay: float = 5e-4
+    graph: str = "given"
+    neighbours: int = 8
+    hops: int = 3
+    balance: float = 0.9
+    dropout: float = 0.4
+    feature_drop: float = 0.2
+    temperature: float = 1.0
+
+
+class HGRL(Embedder):
+    r"""A feature encoder that preserves features and neighbourhoods (Chen et al., 2022).
+
+    It captures neighbours k steps away, each distance with a weight of its own, on a graph with normalised
+    adjacency :math:`\tilde A`:
+
+    .. math:: \mathcal N = \sum_{k=1}^K -\tfrac1n \sum_v \log
+        \frac{e^{\gamma_k \cos(h_v, (\tilde A^k H)_v) / \tau}}{\sum_u e^{\cos(h_v, h_u) / \tau}}, \quad
+        \gamma = \operatorname{softmax}(g)
+
+    and it keeps features, as :math:`H'` of features without some columns should be the same, both with
+    columns of mean 0 and variance 1/n:
+
+    .. math:: \mathcal L = \alpha \, \mathcal N + 0.01 \, (1 - \alpha) \, \lVert H - H' \rVert_F^2
+
+    The learned graph joins a node with those whose :math:`\mathrm{ReLU}(x \circ w_1) \circ w_2` have the
+    largest cosine, by that cosine, half for each of the two that chooses the other.
+    """
+
+    settings_class = HGRLSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: HGRLSettings) -> int:
+        """Return about how much memory a training takes: pairs of nodes, features of both ends of edges."""
+        learned = settings.graph == "learned"
+        ends = 4 * 4 * sizes.nodes * (settings.neighbours + 1) * sizes.features if learned else 0
+        return super().bytes_for(sizes, settings) + ends + bytes_for_pairs(sizes.nodes)
+
+    def build(self, graph: Graph) -> None:
+        """Make the network, and the graph or what it is learned from."""
+        settings, width = self.settings, self.settings.width
+        self.features = scaled_features(graph, self.device, settings.scale_features)
+        self.first, self.second = nn.Linear(graph.num_features, width), nn.Linear(width, width)
+        spread = (3 / settings.hops) ** 0.5
+        start = (2 * torch.rand(settings.hops) - 1) * spread
+        self.distances = nn.Parameter(start / start.abs().sum())
+        if settings.graph == "learned":
+            self.dense = self.features.dense()
+            self.column_weights = nn.Parameter(torch.ones(2, graph.num_features))
+        elif settings.graph == "given":
+            self.matrix = gcn_adjacency(graph, self.device)
+        else:
+            raise InputError(f"graph={settings.graph!r} of HGRL: take 'given' or 'learned'")
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return Adam; the weights of distances do not decay."""
+        others = [parameter for parameter in self.parameters() if parameter is not self.distances]
+        groups = [
+            {"params": others, "weight_decay": self.settings.weight_decay},
+            {"params": [self.distances], "weight_decay": 0.0},
+        ]
+        return torch.optim.Adam(groups, lr=self.settings.learning_rate)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Capture neighbours and keep features."""
+        settings = self.settings
+        kept = torch.rand(self.features.shape[1], device=self.device) >= settings.feature_drop
+        rows, copy = self.encode(), self.encode(kept)
+        matrix = self.learned_graph() if settings.graph == "learned" else self.matrix
+        near = self.neighbour_loss(rows, matrix)
+        loss: Tensor = settings.balance * near + KEPT_SCALE * (1 - settings.balance) * apart(rows, copy)
+        return loss
+
+    def encode(self, kept: Tensor | None = None) -> Tensor:
+        """Return rows of features with dropout; columns that are not kept count as zero."""
+        product = self.features.dropped(self.settings.dropout) @ only(self.first.weight.t(), kept)
+        hidden = functional.dropout(torch.relu(product + self.first.bias), self.settings.dropout)
+        rows: Tensor = self.second(hidden)
+        return rows
+
+    def neighbour_loss(self, rows: Tensor, matrix: SparseMatrix) -> Tensor:
+        """Return the loss of neighbours at each distance; the sums below are the same for all."""
+        shares = torch.softmax(self.distances, dim=0)
+        loss: Tensor = self.settings.hops * mean_log_sums(rows, rows, self.settings.temperature)
+        reached = rows
+        for hop in range(self.settings.hops):
+            reached = matrix @ reached
+            alike = functional.cosine_similarity(rows, reached, dim=1).mean()
+            loss = loss - shares[hop] * alike / self.settings.temperature
+        return loss
+
+    def learned_graph(self) -> SparseMatrix:
+        """Return the graph of non-local neighbours: who is near is found, and how near is learned."""
+        weights = self.column_weights
+        unit = functional.normalize(torch.relu(self.dense * weights[0]) * weights[1])
+        nodes = len(unit)
+        near = nearest_others(unit.detach(), self.settings.neighbours)
+        one = torch.arange(nodes, device=self.device).repeat_interleave(near.shape[1])
+        other = near.flatten()
+        alike = torch.relu((unit[one] * unit[other]).sum(dim=1)) / 2
+        loop = torch.arange(nodes, device=self.device)
+        keys = torch.cat([one * nodes + other, other * nodes + one, loop * nodes + loop])
+        places, position = torch.unique(keys, return_inverse=True)
+        parts = torch.cat([alike, alike, torch.ones(nodes, device=self.device)])
+        values = torch.zeros(len(places), device=self.device).index_add(0, position, parts)
+        return symmetric(symmetric(SparseMatrix(places // nodes, places % nodes, values, (nodes, nodes))))
+
+    def embedding(self) -> Tensor:
+        """Encode the features."""
+        product = self.features @ self.first.weight.t()
+        rows: Tensor = self.second(torch.relu(product + self.first.bias))
+        return rows
+
+
+def apart(first: Tensor, second: Tensor) -> Tensor:
+    """Return the squared distance of two copies whose columns have mean 0 and squares that add up to 1."""
+    return (standard_columns(first) - standard_columns(second)).square().sum()
+
+
+@dataclass(frozen=True)
+class GraphACLSettings(EmbedderSettings):
+    """Settings of GraphACL; by default about the authors' for heterophilous graphs, six of the nine here.
+
+    Attributes:
+        width: of every layer.
+        layers: of the encoder.
+        linear: whether the encoder has no activation between its layers.
+        self_loops: whether a node is its own neighbour, in the encoder and in the loss.
+        samples: how many neighbours to predict and how many others to stay apart from, drawn for each node
+            in each epoch; 0 for all of them.
+        predictor_layers: of the predictor, with ReLU between.
+        temperature: of the cosines.
+        momentum: of the slow copy of the encoder.
+    """
+
+    width: int = 1024
+    epochs: int = 50
+    learning_rate: float = 0.0005
+    weight_decay: float = 3e-4
+    layers: int = 2
+    linear: bool = True
+    self_loops: bool = False
+    samples: int = 5
+    predictor_layers: int = 1
+    temperature: float = 0.5
+    momentum: float = 0.97
+
+
+class GraphACL(Embedder):
+    r"""Asymmetric contrastive learning without augmentations (Xiao et al., 2023).
+
+    With z of the encoder, t of the target (its moving average) and cosines divided by the temperature,
+
+    .. math:: \mathcal L = \frac1n \sum_v \frac1{|N(v)|} \sum_{u \in N(v)} -\log
+        \frac{e^{\cos(g(z_v), t_u)}}{e^{\cos(g(z_v), t_u)} + \sum_w e^{\cos(z_v, z_w)}}
+
+    Nothing makes neighbours alike themselves, since g stands between them. On homophilous graphs the authors
+    take all neighbours, the node itself among them, and all nodes w; on heterophilous ones a linear encoder
+    without self-loops, and a few drawn u and w.
+    """
+
+    settings_class = GraphACLSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Count messages along edges, or drawn pairs, and all pairs of nodes up to a chunk."""
+        pairs = 2 * sizes.nodes * settings.samples or sizes.edges + sizes.nodes
+        crowd = 0 if settings.samples else bytes_for_pairs(sizes.nodes, 0)
+        weights = settings.width**2 * (2 * settings.layers + settings.predictor_layers)
+        numbers: int = 6 * pairs * settings.width + 4 * weights
+        return super().bytes_for(sizes, settings) + 4 * numbers + crowd
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder, its slow copy, and the predictor."""
+        width, settings = self.settings.width, self.settings
+        links = to_device(adjacency(graph, self_loops=self.settings.self_loops), self.device)
+        if not links.cols.numel():
+            raise InputError("GraphACL predicts neighbours, and there is no edge; set self_loops=True")
+        features = scaled_features(graph, self.device, self.settings.scale_features)
+        self.neighbours = Neighbours(links)
+        self.matrix = symmetric(links)
+        between = nn.Identity() if settings.linear else nn.ReLU()
+        after = [*[between] * (settings.layers - 1), nn.Identity()]
+        self.online = GraphEncoder(features, [width] * settings.layers, after)
+        self.target = slow_copy(self.online)
+        self.predictor = linear_layers(*[width] * (settings.predictor_layers + 1))
+
+    def loss(self, epoch: int) -> Tensor:
+        """Predict neighbours, apart from others."""
+        embedding = self.online(self.matrix)
+        with torch.no_grad():
+            target = functional.normalize(self.target(self.matrix), dim=1)
+        predicted = functional.normalize(self.predictor(embedding), dim=1)
+        return self.asymmetric(predicted, target, functional.normalize(embedding, dim=1))
+
+    def asymmetric(self, predicted: Tensor, target: Tensor, embedding: Tensor) -> Tensor:
+        """Return the loss of rows of length 1: a node's prediction, a neighbour's target, embeddings."""
+        samples, temperature = self.settings.samples, self.settings.temperature
+        here, there = self._pairs()
+        alike = (predicted[here] * target[there]).sum(dim=1) / temperature
+        if samples:
+            others = torch.randint(len(embedding), (len(embedding), samples), device=embedding.device)
+            crowd = torch.einsum("nd,nsd->ns", embedding, embedding[others]).div(temperature).logsumexp(dim=1)
+        else:
+            crowd = log_sums(embedding, temperature)
+        each = torch.logaddexp(alike, crowd[here]) - alike
+        count = torch.bincount(here, minlength=len(embedding))
+        mean: Tensor = (each / count[here]).sum() / (count > 0).sum()
+        return mean
+
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Return nodes and their neighbours, all or drawn; a node without any has no pair."""
+        near = self.neighbours
+        if not self.settings.samples:
+            return near.rows, near.cols
+        linked = (near.degree > 0).nonzero().squeeze(1)
+        there = near.draw(self.settings.samples)[linked]
+        return linked.repeat_interleave(self.settings.samples), there.flatten()
+
+    def after(self, epoch: int) -> None:
+        """Move the target towards the encoder."""
+        follow(self.target, self.online, self.settings.momentum)
+
+    def embedding(self) -> Tensor:
+        """Encode the graph."""
+        rows: Tensor = self.online(self.matrix)
+        return rows

@@ -1,0 +1,239 @@
+"""Masked autoencoders of node features: GraphMAE and GraphMAE2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    Attention,
+    SparseMatrix,
+    adjacency,
+    linear_layers,
+    scaled_features,
+    to_device,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import follow, half_cosine, set_rate, slow_copy
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True)
+class GraphMAESettings(EmbedderSettings):
+    """Settings of GraphMAE.
+
+    Attributes:
+        width: of the embedding and of every hidden layer, shared among the heads.
+        learning_rate, weight_decay: of Adam; the rate falls to zero as half a cosine.
+        heads: of attention, in every layer of the encoder.
+        layers: of the encoder.
+        mask_ratio: the share of nodes whose features are hidden and to be said.
+        replace_ratio: the share of those that show another node's features instead of the token.
+        gamma: the power of the error: a large one looks away from nodes that are nearly right.
+        feature_drop, attention_drop: dropout of what goes into a layer, and of its attention.
+    """
+
+    weight_decay: float = 2e-4
+    heads: int = 4
+    layers: int = 2
+    mask_ratio: float = 0.5
+    replace_ratio: float = 0.05
+    gamma: float = 3.0
+    feature_drop: float = 0.2
+    attention_drop: float = 0.1
+
+
+class GraphMAE(Embedder):
+    r"""A masked graph autoencoder of the features (Hou et al., 2022).
+
+    .. math:: \tilde x_v = t \text{ (or some } x_u) \text{ for masked } v, \quad H = f(\tilde X, A), \quad
+        \hat X = g(M H W, A), \quad
+        \mathcal L = \tfrac1{|V_m|} \textstyle\sum_{v \in V_m} (1 - \cos(x_v, \hat x_v))^\gamma
+
+    The token t is learned, and :math:`M` makes masked rows zero a second time ("re-mask"), so that what is
+    said of a node comes from its neighbours alone. The decoder's layer is linear but for its attention, so
+    that it is averaged first and mapped to features afterwards, for masked nodes only.
+    """
+
+    settings_class = GraphMAESettings
+
+    def build(self, graph: Graph) -> None:
+        """Make the encoder, the token, the map between and the decoder."""
+        settings, features = self.settings, graph.num_features
+        if settings.width % settings.heads:
+            raise InputError(f"heads: {settings.heads} do not divide the width, {settings.width}, evenly")
+        self.features = scaled_features(graph, self.device, settings.scale_features)
+        self.targets = functional.normalize(self.features.dense(), dim=1)
+        self.edges = to_device(adjacency(graph, self_loops=True), self.device)
+        self.encoder = Encoder(features, settings)
+        self.token = nn.Parameter(torch.zeros(features))
+        self.bridge = nn.Linear(settings.width, settings.width, bias=False)
+        self.decoder = Attention(settings.width, features, 1, settings.attention_drop)
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add what lies on the edges, and features that are said for every node."""
+        edges = sizes.edges * (3 * settings.width // settings.heads + 12 * settings.heads)
+        said = 6 * sizes.nodes * sizes.features
+        return super().bytes_for(sizes, settings) + int(4 * (edges + said))
+
+    def after(self, epoch: int) -> None:
+        """Lower the rate."""
+        share = half_cosine((epoch + 1) / self.settings.epochs)
+        set_rate(self.optimiser, self.settings.learning_rate * share)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Hide some nodes' features, and say them."""
+        order = torch.randperm(self.features.shape[0], device=self.device)
+        masked = order[: share_of(order.numel(), self.settings.mask_ratio)]
+        code = self.bridge(self.encode_masked(masked))
+        return self.error(code.index_fill(0, masked, 0.0), masked)
+
+    def encode_masked(self, masked: Tensor) -> Tensor:
+        """Encode the graph with the token, or some other node's features, in place of masked nodes' own."""
+        nodes, drop = self.features.shape[0], self.settings.feature_drop
+        weight = self.encoder.first.weight
+        replaced = int(self.settings.replace_ratio * masked.numel())
+        noisy, hidden = masked[:replaced], masked[replaced:]
+        shown = torch.arange(nodes, device=self.device)
+        shown[noisy] = torch.randperm(nodes, device=self.device)[:replaced]
+        product = self.features.dropped(drop) @ weight
+        token = functional.dropout(self.token.expand(hidden.numel(), -1), drop) @ weight
+        result: Tensor = self.encoder(product.index_select(0, shown).index_copy(0, hidden, token), self.edges)
+        return result
+
+    def error(self, code: Tensor, masked: Tensor) -> Tensor:
+        """Return how far the decoder is from masked nodes' features: the scaled cosine error."""
+        code = functional.dropout(code, self.settings.feature_drop)
+        said = functional.normalize(self.decoder.averaged(code, self.edges, masked), dim=1)
+        alike = (said * self.targets.index_select(0, masked)).sum(dim=1)
+        return scaled(1 - alike, self.settings.gamma).mean()
+
+    def embedding(self) -> Tensor:
+        """Encode the graph as it is."""
+        rows: Tensor = self.encoder(self.features @ self.encoder.first.weight, self.edges)
+        return rows
+
+
+class Encoder(nn.Module):
+    """Layers of graph attention, each with a PReLU; it is given the features times the first weight."""
+
+    def __init__(self, features: int, settings: GraphMAESettings) -> None:
+        super().__init__()
+        shape = settings.width, settings.heads, settings.attention_drop
+        self.first = Attention(features, *shape)
+        self.others = nn.ModuleList(Attention(settings.width, *shape) for _ in range(settings.layers - 1))
+        self.activations = nn.ModuleList(nn.PReLU() for _ in range(settings.layers))
+        self.drop = nn.Dropout(settings.feature_drop)
+
+    def forward(self, product: Tensor, edges: SparseMatrix) -> Tensor:
+        """Return the embedding `[nodes, width]`."""
+        hidden = self.activations[0](self.first(product, edges))
+        for attention, activation in zip(self.others, self.activations[1:], strict=True):
+            product = self.drop(hidden) @ attention.weight
+            hidden = activation(attention(product, edges))
+        result: Tensor = hidden
+        return result
+
+
+def scaled(error: Tensor, gamma: float) -> Tensor:
+    """Return the error to a power; rounding may have left it just below zero, which has no power."""
+    return error.clamp_min(0) ** gamma
+
+
+def share_of(count: int, ratio: float) -> int:
+    """Return how many a ratio of so many is, at least one."""
+    return max(1, int(ratio * count))
+
+
+NARROW = 256
+"""Width of the projector's hidden layer."""
+
+
+@dataclass(frozen=True)
+class GraphMAE2Settings(GraphMAESettings):
+    """Settings of GraphMAE2.
+
+    Attributes:
+        decodings: how many times is decoded, each time with other nodes hidden from the decoder; 0 for once,
+            with the masked nodes hidden, as GraphMAE does.
+        hidden_ratio: the share of nodes hidden from the decoder.
+        latent_weight: of predicting the slow encoder's embedding of the whole graph.
+        momentum: of the slow encoder: 0 is the encoder itself, 1 never moves.
+    """
+
+    epochs: int = 150
+    replace_ratio: float = 0.0
+    decodings: int = 3
+    hidden_ratio: float = 0.5
+    latent_weight: float = 0.5
+    momentum: float = 0.996
+
+
+class GraphMAE2(GraphMAE):
+    r"""GraphMAE with multi-view random re-masking and latent prediction (Hou et al., 2023).
+
+    .. math:: \mathcal L = \textstyle\sum_{k=1}^K \tfrac1{|V_m|} \sum_{v \in V_m}
+        (1 - \cos(x_v, \hat x^k_v))^\gamma + \lambda \tfrac1n \sum_v (1 - \cos(q(p(h_v)), \bar p(\bar h_v)))
+
+    :math:`\bar H = \bar f(X, A)` and :math:`\bar p` are moving averages of the encoder and its projector;
+    they see the features of all nodes. Hidden nodes enter the decoder as a second token. Both tokens start
+    at zero.
+    """
+
+    settings_class = GraphMAE2Settings
+
+    def build(self, graph: Graph) -> None:
+        """Add the second token, the projector, the predictor, and the slow copies."""
+        super().build(graph)
+        width = self.settings.width
+        self.second_token = nn.Parameter(torch.zeros(width))
+        self.projector = linear_layers(width, NARROW, width, activation=nn.PReLU)
+        self.predictor = nn.Sequential(nn.PReLU(), nn.Linear(width, width))
+        self.slow_encoder, self.slow_projector = slow_copy(self.encoder), slow_copy(self.projector)
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add further decodings."""
+        more = max(0, settings.decodings - 1) * sizes.nodes * (3 * sizes.features + 6 * settings.width)
+        return super().bytes_for(sizes, settings) + int(4 * more)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Hide some nodes' features, say them, and predict what the slow encoder makes of all nodes."""
+        settings = self.settings
+        order = torch.randperm(self.features.shape[0], device=self.device)
+        masked = order[: share_of(order.numel(), settings.mask_ratio)]
+        encoded = self.encode_masked(masked)
+        code = self.bridge(encoded)
+        if settings.decodings:
+            said = torch.stack([self.error(self.hide(code), masked) for _ in range(settings.decodings)]).sum()
+        else:
+            said = self.error(code.index_fill(0, masked, 0.0), masked)
+        weight: float = settings.latent_weight
+        return said + weight * self.disagreement(encoded)
+
+    def hide(self, code: Tensor) -> Tensor:
+        """Put the second token in the place of random nodes."""
+        order = torch.randperm(len(code), device=self.device)
+        hidden = order[: share_of(len(code), self.settings.hidden_ratio)]
+        return code.index_copy(0, hidden, self.second_token.expand(len(hidden), -1))
+
+    def disagreement(self, encoded: Tensor) -> Tensor:
+        """Return how far the prediction is from the slow encoder's embedding, a mean over nodes."""
+        with torch.no_grad():
+            shown = self.features.dropped(self.settings.feature_drop) @ self.slow_encoder.first.weight
+            target = self.slow_projector(self.slow_encoder(shown, self.edges))
+        predicted = self.predictor(self.projector(encoded))
+        return (1 - functional.cosine_similarity(predicted, target, dim=1)).mean()
+
+    def after(self, epoch: int) -> None:
+        """Lower the rate, and move the slow copies."""
+        super().after(epoch)
+        follow(self.slow_encoder, self.encoder, self.settings.momentum)
+        follow(self.slow_projector, self.projector, self.settings.momentum)

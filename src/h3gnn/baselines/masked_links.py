@@ -1,0 +1,367 @@
+"""Masked autoencoders of edges: MaskGAE and Bandana."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.layers import (
+    Convolution,
+    Features,
+    SparseMatrix,
+    adjacency,
+    gcn_adjacency,
+    scaled_features,
+    symmetric,
+    to_device,
+)
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.sampling import Neighbours
+from h3gnn.errors import InputError
+from h3gnn.graphs.graph import Graph
+
+LARGEST_NORM = 1.0
+"""Longer gradients are made as short as this."""
+
+
+@dataclass(frozen=True)
+class LinkSettings(EmbedderSettings):
+    """Settings of a system that learns from edges and pairs without one.
+
+    Attributes:
+        layers: of the encoder; the embedding holds all of them side by side.
+        drop: dropout of what goes into each layer of the encoder.
+        decoder_width, decoder_drop: of what says from two embeddings whether they are linked.
+        held_out: the share of edges that is not trained on; where they are told best from pairs without an
+            edge is the epoch that counts. 0 for the last epoch.
+        look_every: so many epochs lie between two looks at them.
+        look_patience: stop after so many looks without a better one; 0 to go on to the end.
+    """
+
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-5
+    layers: int = 2
+    drop: float = 0.8
+    decoder_width: int = 32
+    decoder_drop: float = 0.2
+    held_out: float = 0.15
+    look_every: int = 10
+    look_patience: int = 0
+
+
+class LinkEmbedder(Embedder):
+    """Holds out some edges, trains on the others, and goes back to the epoch that knew the former best.
+
+    A subclass gives the widths of its encoder, what its decoder says, and its loss. The encoder sees
+    `looped`, the trained edges both ways and a loop at each node; `links` are those without the loops.
+    """
+
+    outputs = 1
+    """How many numbers the decoder says of a pair; the first is large for an edge."""
+
+    def widths(self) -> list[int]:
+        """Return how wide each layer of the encoder is."""
+        return [self.settings.width] * self.settings.layers
+
+    def build(self, graph: Graph) -> None:
+        """Hold out edges, and make the encoder and the decoder."""
+        entries = adjacency(graph, self_loops=True)
+        is_pair = entries.rows < entries.cols
+        if not bool(is_pair.any()):
+            raise InputError(
+                f"{type(self).__name__} learns from edges, and this graph has none: take a system that needs "
+                "features alone"
+            )
+        settings, nodes = self.settings, graph.num_nodes
+        pairs = torch.stack([entries.rows[is_pair], entries.cols[is_pair]])
+        pairs = pairs[:, torch.randperm(pairs.shape[1])]
+        held = pairs[:, : min(int(settings.held_out * pairs.shape[1]), pairs.shape[1] - 1)]
+        low, high = torch.minimum(entries.rows, entries.cols), torch.maximum(entries.rows, entries.cols)
+        kept = ~torch.isin(low * nodes + high, held[0] * nodes + held[1])
+        looped = SparseMatrix(entries.rows[kept], entries.cols[kept], entries.values[kept], entries.shape)
+        self.looped, self.whole = to_device(looped, self.device), gcn_adjacency(graph, self.device)
+        self.trained = symmetric(self.looped)
+        self.keys = self.looped.rows * nodes + self.looped.cols  # sorted
+        self.places = torch.nonzero(self.looped.rows != self.looped.cols).flatten()
+        self.links = torch.stack([self.looped.rows[self.places], self.looped.cols[self.places]])
+        self.held = held.to(self.device)
+        self.unheld = self.unlinked(held.shape[1])
+        self.features = scaled_features(graph, self.device, settings.scale_features)
+        self.encoder = Convolutions(self.features, self.widths(), settings.drop)
+        self.decoder = PairDecoder(
+            self.widths()[-1], settings.decoder_width, self.outputs, settings.decoder_drop
+        )
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add what lies on the edges, and as much on pairs without one."""
+        pair = 4 * settings.width + 4 * settings.decoder_width + 16
+        return super().bytes_for(sizes, settings) + int(4 * 2 * sizes.edges * pair * settings.layers)
+
+    def unlinked(self, count: int) -> Tensor:
+        """Draw about so many pairs of two nodes `[2, count]` that have no trained edge between them."""
+        nodes = self.looped.shape[0]
+        drawn = torch.randint(nodes * nodes, (2 * count,), device=self.device)
+        place = torch.searchsorted(self.keys, drawn).clamp_max(self.keys.numel() - 1)
+        drawn = drawn[self.keys[place] != drawn][:count]
+        return torch.stack([drawn // nodes, drawn % nodes])
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return Adam, which shortens long gradients first."""
+        optimiser = super().optimizer()
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        optimiser.register_step_pre_hook(
+            lambda *_: (nn.utils.clip_grad_norm_(parameters, LARGEST_NORM), None)[1]
+        )
+        return optimiser
+
+    def begin(self) -> None:
+        """Get ready to keep the best epoch."""
+        super().begin()
+        self.best, self.worse, self.ended = 0.0, 0, False
+        self.kept: dict[str, Any] | None = None
+        self.last = torch.zeros(())
+
+    def step(self, epoch: int) -> Tensor:
+        """Train for one epoch; once the looks have run out of patience, rest on the best one."""
+        if self.ended:
+            return self.last
+        self.last = super().step(epoch)
+        if (epoch + 1) % self.settings.look_every == 0 and self.held.shape[1] and self.unheld.shape[1]:
+            self.look()
+        self.ended = epoch + 1 == self.settings.epochs or 0 < self.settings.look_patience <= self.worse
+        if self.ended and self.kept is not None:
+            self.load_state_dict(self.kept)
+        return self.last
+
+    @torch.no_grad()
+    def look(self) -> None:
+        """Keep the weights if held-out edges are told from other pairs better than before."""
+        self.eval()
+        hidden = self.encoder([self.trained] * self.settings.layers)[-1]
+        area = area_under_curve(*(self.decoder(hidden, pairs)[:, 0] for pairs in (self.held, self.unheld)))
+        self.train()
+        if area > self.best:
+            self.best, self.kept, self.worse = area, copy.deepcopy(self.state_dict()), 0
+        else:
+            self.worse += 1
+
+    def embedding(self) -> Tensor:
+        """Encode the whole graph, held-out edges too, and join all layers."""
+        return torch.cat(self.encoder([self.whole] * self.settings.layers), dim=1)
+
+
+class Convolutions(nn.Module):
+    """Graph convolutions over constant features, each with dropout before, batch norm and an ELU after."""
+
+    def __init__(self, features: Features, widths: list[int], drop: float) -> None:
+        super().__init__()
+        self.features, self.rate = features, drop
+        sizes = zip([features.shape[1], *widths], widths, strict=False)
+        self.convolutions = nn.ModuleList(Convolution(rows, columns) for rows, columns in sizes)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths)
+
+    def forward(self, matrices: Iterable[SparseMatrix]) -> list[Tensor]:
+        """Return what each layer makes of the graph, given the matrix that it is convolved with."""
+        hidden: list[Tensor] = []
+        rate = self.rate if self.training else 0.0
+        for convolution, norm, matrix in zip(self.convolutions, self.norms, matrices, strict=True):
+            assert isinstance(convolution, Convolution)
+            shown = functional.dropout(hidden[-1], rate) if hidden else self.features.dropped(rate)
+            hidden.append(functional.elu(norm(matrix @ (shown @ convolution.weight) + convolution.bias)))
+        return hidden
+
+
+class PairDecoder(nn.Module):
+    """What is said of a pair, from the product of its two embeddings."""
+
+    def __init__(self, width: int, hidden: int, outputs: int, drop: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Dropout(drop), nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        )
+
+    def forward(self, hidden: Tensor, pairs: Tensor) -> Tensor:
+        """Return `[pairs, outputs]` for pairs `[2, pairs]`."""
+        result: Tensor = self.layers(hidden.index_select(0, pairs[0]) * hidden.index_select(0, pairs[1]))
+        return result
+
+
+def area_under_curve(high: Tensor, low: Tensor) -> float:
+    """Return how likely one of `high` is above one of `low`, a tie being half of that."""
+    high, ranked = high.contiguous(), low.sort().values
+    below = [torch.searchsorted(ranked, high, right=right).double().mean() for right in (False, True)]
+    return float((below[0] + below[1]) / (2 * low.numel()))
+
+
+def mean(values: Tensor) -> Tensor:
+    """Return the mean; of nothing, zero."""
+    return values.sum() / max(1, values.numel())
+
+
+@dataclass(frozen=True)
+class MaskGAESettings(LinkSettings):
+    """Settings of MaskGAE.
+
+    Attributes:
+        width: of the last layer.
+        hidden: width of the layers before it.
+        mask: "path" hides random walks of one step more than there are layers, "edge" single edges.
+        mask_ratio: the share of nodes that walks start from, or of edges.
+        whole: whether an edge is hidden when one of its directions is drawn, as the paper says; else only
+            when both are, as its authors' code does, and the decoder is asked about all that are drawn.
+        degree_weight: of saying how many hidden edges a node has.
+    """
+
+    width: int = 64
+    epochs: int = 500
+    hidden: int = 128
+    mask: str = "path"
+    mask_ratio: float = 0.7
+    whole: bool = False
+    degree_weight: float = 0.001
+
+
+class MaskGAE(LinkEmbedder):
+    r"""A masked graph autoencoder of edges or paths (Li et al., 2023).
+
+    .. math:: \mathcal L = -\tfrac1{|E_m|} \textstyle\sum_{E_m} \log d(z_u \odot z_v)
+        - \tfrac1{|E^-|} \sum_{E^-} \log(1 - d(z_u \odot z_v))
+        + \alpha \tfrac1n \sum_v (g(z_v) - \deg_m(v))^2
+    """
+
+    settings_class = MaskGAESettings
+
+    def widths(self) -> list[int]:
+        """Return the hidden widths and the last."""
+        return [self.settings.hidden] * (self.settings.layers - 1) + [self.settings.width]
+
+    def build(self, graph: Graph) -> None:
+        """Add what says degrees, and where the edges of a node begin."""
+        super().build(graph)
+        if self.settings.mask not in ("path", "edge"):
+            raise InputError(f"mask: {self.settings.mask!r} is not known; take path or edge")
+        width, hidden, drop = self.settings.width, self.settings.decoder_width, self.settings.decoder_drop
+        self.degree_decoder = nn.Sequential(
+            nn.Linear(width, hidden), nn.Dropout(drop), nn.ReLU(), nn.Linear(hidden, 1), nn.ReLU()
+        )
+        there = torch.ones(self.links.shape[1], device=self.device)
+        matrix = SparseMatrix(self.links[0], self.links[1], there, self.looped.shape)
+        self.neighbours, self.reverse = Neighbours(matrix), matrix.order  # edges are there both ways
+
+    def loss(self, epoch: int) -> Tensor:
+        """Hide edges, and tell them from other pairs."""
+        drawn = self.along_paths() if self.settings.mask == "path" else self.by_edges()
+        return self.errors(drawn)
+
+    def by_edges(self) -> Tensor:
+        """Draw directions of edges, each by itself; bool `[links]`."""
+        ratio: float = self.settings.mask_ratio
+        return torch.rand(self.links.shape[1], device=self.device) < ratio
+
+    def along_paths(self) -> Tensor:
+        """Draw the directions that random walks take; bool `[links]`."""
+        degree, nodes = self.neighbours.degree, self.neighbours.degree.numel()
+        order = torch.randperm(nodes, device=self.device)[: max(1, round(self.settings.mask_ratio * nodes))]
+        at = order[degree[order] > 0]
+        drawn = torch.zeros(self.links.shape[1], dtype=torch.bool, device=self.device)
+        for _ in range(self.settings.layers + 1):
+            taken = self.neighbours.edge(at)
+            drawn[taken] = True
+            at = self.links[1][taken]
+        return drawn
+
+    def errors(self, drawn: Tensor) -> Tensor:
+        """Return the loss when these directions of edges are drawn."""
+        either, both = drawn | drawn[self.reverse], drawn & drawn[self.reverse]
+        gone, asked = (either, either) if self.settings.whole else (both, drawn)
+        kept = torch.ones_like(self.looped.values).index_copy(0, self.places, (~gone).float())
+        matrix = symmetric(self.looped.with_values(self.looped.values * kept))
+        embedding = self.encoder([matrix] * self.settings.layers)[-1]
+        linked = self.links[:, asked]
+        linked_score = self.decoder(embedding, linked)
+        other_score = self.decoder(embedding, self.unlinked(linked.shape[1]))
+        degrees = torch.bincount(linked[1], minlength=len(embedding)).float()
+        wrong = functional.mse_loss(self.degree_decoder(embedding).squeeze(1), degrees)
+        told = mean(functional.softplus(-linked_score)) + mean(functional.softplus(other_score))
+        weight: float = self.settings.degree_weight
+        return told + weight * wrong
+
+
+@dataclass(frozen=True)
+class BandanaSettings(LinkSettings):
+    """Settings of Bandana.
+
+    Attributes:
+        width: of every layer of the encoder.
+        temperature: of the bandwidths: with a small one, one edge of a node carries nearly everything.
+        own_weights: whether an edge counts in the loss as much as it carries, as the paper says; else as much
+            as some other edge does, always the same one, as in its authors' code, where two orders of the
+            edges meet. Edges that carry little then count as well.
+    """
+
+    width: int = 256
+    decoder_drop: float = 0.0
+    temperature: float = 0.2
+    own_weights: bool = False
+
+
+class Bandana(LinkEmbedder):
+    r"""A masked graph autoencoder with continuous edge bandwidths (Zhao et al., 2024).
+
+    .. math:: b_{vu} = \mathrm{softmax}_{u \in N(v)}(\epsilon_{vu} / T), \quad \epsilon \sim \mathcal N(0, 1),
+        \quad H_l = \mathrm{ELU}(\mathrm{BN}(\hat B_l H_{l-1} W_l)), \quad
+        \mathcal L = -\tfrac1L \textstyle\sum_l \tfrac1{|E|} \sum_{E} b_{vu} \log d_1(h_v \odot h_u)
+        + \tfrac1{|E^-|} \sum_{E^-} \log d_0(h_v \odot h_u)
+
+    :math:`\hat B` has a loop of 1 at each node and is scaled by its row sums as a GCN's adjacency is, the
+    two outputs of d add up to 1, and one decoder serves all layers. Embeddings see plain edges. Unless
+    `own_weights`, the b of the loss are those of :math:`\hat B` in another order, drawn once.
+    """
+
+    settings_class = BandanaSettings
+
+    outputs = 2
+
+    def build(self, graph: Graph) -> None:
+        """Add whose bandwidth each edge counts with."""
+        super().build(graph)
+        count = self.links.shape[1]
+        order = torch.arange(count) if self.settings.own_weights else torch.randperm(count)
+        self.weighed_by = order.to(self.device)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Draw bandwidths for each layer, and say them."""
+        bandwidths = [self.bandwidth() for _ in range(self.settings.layers)]
+        return self.errors(bandwidths, self.unlinked(self.links.shape[1]))
+
+    def bandwidth(self) -> Tensor:
+        """Draw what each edge carries `[links]`: over the edges of a node it adds up to 1."""
+        from torch_geometric.utils import softmax
+
+        noise = torch.randn(self.links.shape[1], device=self.device) / self.settings.temperature
+        share: Tensor = softmax(noise, self.links[0], num_nodes=self.looped.shape[0])
+        return share
+
+    def carrying(self, bandwidth: Tensor) -> SparseMatrix:
+        """Return the matrix of edges with these bandwidths and of loops."""
+        values = torch.ones_like(self.looped.values).index_copy(0, self.places, bandwidth)
+        return symmetric(self.looped.with_values(values))
+
+    def errors(self, bandwidths: list[Tensor], others: Tensor) -> Tensor:
+        """Return the loss of these bandwidths, and of pairs without an edge."""
+        layers = self.encoder([self.carrying(bandwidth) for bandwidth in bandwidths])
+        errors = []
+        for hidden, bandwidth in zip(layers, bandwidths, strict=True):
+            linked = functional.log_softmax(self.decoder(hidden, self.links), dim=1)[:, 0]
+            unlinked = functional.log_softmax(self.decoder(hidden, others), dim=1)[:, 1]
+            weight = bandwidth.index_select(0, self.weighed_by)
+            errors.append(-mean(weight * linked) - mean(unlinked))
+        return torch.stack(errors).mean()

@@ -1,0 +1,130 @@
+"""Random views of a graph, sampled neighbours, learning-rate schedules and moving averages."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from h3gnn.baselines.layers import SparseMatrix, adjacency, pairs_of, symmetric, to_device
+from h3gnn.graphs.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A graph with some feature columns and some edges gone.
+
+    Attributes:
+        kept_columns: bool `[features]`; None for all.
+        matrix: the GCN's adjacency of what is left.
+    """
+
+    kept_columns: Tensor | None
+    matrix: SparseMatrix
+
+
+class EdgePairs:
+    """Draws which edges of a symmetric matrix are left: both directions of an edge, or none."""
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.count, self.pair_of = pairs_of(matrix)
+
+    def kept(self, drop: float) -> Tensor:
+        """Draw bool `[edges]`, False for about a share of `drop`."""
+        coins = torch.rand(self.count, device=self.pair_of.device) >= drop
+        return coins[self.pair_of]
+
+
+class Views:
+    """Draws views: columns are dropped for all nodes, an edge in both directions, degrees counted anew."""
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        loops = to_device(adjacency(graph, self_loops=True), device)
+        self.loops, self.pairs = loops, EdgePairs(loops)
+        self.is_loop = loops.rows == loops.cols
+        self.columns, self.device = graph.num_features, device
+
+    def full(self) -> View:
+        """Return the whole graph."""
+        return View(None, symmetric(self.loops))
+
+    def draw(self, feature_drop: float, edge_drop: float) -> View:
+        """Return a view with these shares dropped."""
+        columns = torch.rand(self.columns, device=self.device) >= feature_drop
+        kept = self.pairs.kept(edge_drop) | self.is_loop
+        return View(columns, symmetric(self.loops.with_values(self.loops.values * kept)))
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def half_cosine(share: float) -> float:
+    """Return 1 at the beginning, 0 at the end, and half a cosine between them."""
+    return (1 + math.cos(math.pi * share)) / 2
+
+
+def warm_cosine(epoch: int, epochs: int) -> float:
+    """Return the share of the learning rate: a line up over the first tenth, then half a cosine down."""
+    warm = max(1, epochs // 10)
+    if epoch < warm:
+        return (epoch + 1) / warm
+    return half_cosine((epoch - warm) / max(1, epochs - warm))
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Let all parameters learn at a rate from now on."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def slow_copy(part: Part) -> Part:
+    """Return a copy that no gradient moves; constant features are shared."""
+    return copy.deepcopy(part).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
+    """Move the slow copy towards the fast one by a share of 1 - momentum."""
+    for old, new in zip(slow.parameters(), fast.parameters(), strict=True):
+        old.lerp_(new, 1 - momentum)
+
+
+class Neighbours:
+    """The neighbours of every node: the places of a matrix, on its device."""
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.rows, self.cols = matrix.rows, matrix.cols
+        self.first = matrix.crow[:-1]
+        self.degree = matrix.crow.diff()
+
+    def draw(self, count: int) -> Tensor:
+        """Draw neighbours `[nodes, count]`: others as long as there are any, then any of them again.
+
+        Of a node without neighbours, the node itself.
+        """
+        nodes, edges = self.degree.numel(), self.cols.numel()
+        device = self.degree.device
+        place, degree = torch.arange(count, device=device), self.degree[:, None]
+        itself = torch.arange(nodes, device=device)[:, None]
+        if not edges:
+            return itself.expand(-1, count)
+        order = torch.rand(edges, device=device).argsort()
+        order = order[self.rows[order].argsort(stable=True)]  # each node's neighbours among themselves
+        again = self._any(degree.expand(-1, count))
+        where = self.first[:, None] + torch.where(place < degree, place, again)
+        drawn = self.cols[order[where.clamp_max(edges - 1)]]
+        return torch.where(degree > 0, drawn, itself)
+
+    def edge(self, nodes: Tensor) -> Tensor:
+        """Draw one of the edges of each of these nodes, as its place among all; each must have one."""
+        return self.first[nodes] + self._any(self.degree[nodes])
+
+    @staticmethod
+    def _any(degree: Tensor) -> Tensor:
+        """Draw a number below each degree; 0 below 0."""
+        drawn = (torch.rand(degree.shape, device=degree.device) * degree).long()
+        return torch.minimum(drawn, (degree - 1).clamp_min(0))
