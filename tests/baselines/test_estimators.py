@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rejects import rejects
 from sklearn.exceptions import NotFittedError
 
 from h3gnn import baselines
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
+from tests.rejects import rejects
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_what_is_too_large_is_said_with_a_size_and_the_others_run(
     found = compare(find_methods("raw, mvgrl"), small_mixed, seeds=[0], model=MODEL)
     assert list(found.results) == ["raw"]
     assert found.left_out["mvgrl"].word == "too large"
-    assert re.search(r"MVGRL would take .* on 100 nodes .* about \d+ nodes", found.left_out["mvgrl"].why)
+    assert re.search(r"MVGRL needs .* on 100 nodes .* about \d+ nodes", found.left_out["mvgrl"].why)
     assert found.as_dict()["left_out"]["mvgrl"]["word"] == "too large"
     with pytest.raises(InputError, match="MVGRL would take"):
         compare(find_methods("mvgrl"), small_mixed, seeds=[0], model=MODEL)

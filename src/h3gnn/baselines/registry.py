@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from h3gnn.errors import InputError
-from h3gnn.resources import words_of
+from h3gnn.resources import format_bytes
 
 if TYPE_CHECKING:  # the cards are read without torch
     from h3gnn.graphs.graph import Graph
@@ -139,8 +139,8 @@ class System(
             fits = self.kind.bytes_for(sizes.shrunk(middle), settings) <= free
             low, high = (middle, high) if fits else (low, middle)
         raise TooLargeError(
-            f"{self.title} needs {words_of(needed)} on {sizes.nodes:,} nodes ({self.cost}), but only "
-            f"{words_of(free)} are available; about {_rounded(low):,} nodes of the same degree would fit",
+            f"{self.title} needs {format_bytes(needed)} on {sizes.nodes:,} nodes ({self.cost}), but only "
+            f"{format_bytes(free)} are available; about {_rounded(low):,} nodes of the same degree would fit",
             code="not-enough-memory",
         )
 
