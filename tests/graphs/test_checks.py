@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.checks import check_graph, valid_weights
 
 FEATURES = np.eye(3)
 EDGES = np.array([[2, 0, 0, 1], [0, 1, 1, 1]])
@@ -97,7 +99,7 @@ for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
 import h3gnn.graphs.catalogue, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
 import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.graphics
-from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.checks import check_graph, valid_weights
 from h3gnn.graphs.profile import profile
 from h3gnn.errors import InputError
 print(profile(check_graph([[1.0], [2.0]], [[0], [1]])).nodes)
@@ -128,3 +130,15 @@ def test_the_benchmark_of_the_readers_runs() -> None:
     measured = program["run"](nodes=50, edges=200, repeats=1)
     assert len(measured["results"]) == 3
     assert all(times["seconds"] > 0 for times in measured["results"].values())
+
+
+@given(st.floats(min_value=0, width=64))
+@example(2.0**-150)
+@example(np.nextafter(2.0**-150, 1))
+@example(float(np.finfo(np.float32).max))
+@example(2.0**128 - 2.0**103)
+@example(np.nextafter(2.0**128 - 2.0**103, 0))
+def test_valid_weights_are_positive_and_finite_in_float32(weight: float) -> None:
+    with np.errstate(over="ignore"):
+        stored = np.float32(weight)
+    assert valid_weights(np.array([weight]))[0] == (np.isfinite(stored) and stored > 0)

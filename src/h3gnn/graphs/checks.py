@@ -237,7 +237,7 @@ def _check_edges(
         repairs.append(Repair("self-loops", f"{loops:,} self-loop(s) in the data", loops))
     if weights is not None:
         summed = np.bincount(group, weights=weights, minlength=unique.size)
-        weights = np.minimum(summed, np.finfo(np.float32).max).astype(np.float32)
+        weights = stored_weights(summed)
     return (
         torch.from_numpy(np.ascontiguousarray(edges[:, first_of])),
         None if weights is None else torch.from_numpy(weights),
@@ -256,14 +256,27 @@ def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[n
         raise GraphError(f"there are {edges} edges but weights of shape {list(weights.shape)}")
     check_numbers(weights, "edge weights")
     weights = weights.astype(np.float64)
-    with np.errstate(over="ignore"):
-        stored = weights.astype(np.float32)  # what is positive and finite must still be so in float32
-    bad = np.flatnonzero(~(np.isfinite(stored) & (stored > 0)))
+    bad = np.flatnonzero(~valid_weights(weights))
     if bad.size:
         raise GraphError(
-            f"{where('edges', int(bad[0]))}: the edge weight {weights[bad[0]]:g} is not a positive number"
+            f"{where('edges', int(bad[0]))}: the edge weight {weights[bad[0]]:g} is not a positive number",
+            code="edge-weight-not-positive",
         )
     return weights
+
+
+WEIGHT_ABOVE, WEIGHT_BELOW = 2.0**-150, 2.0**128 - 2.0**103
+"""Weights between these two, exclusively, are positive and finite when rounded to float32."""
+
+
+def valid_weights(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return which float64 weights may be stored: those that are positive and finite in float32."""
+    return np.asarray((weights > WEIGHT_ABOVE) & (weights < WEIGHT_BELOW))
+
+
+def stored_weights(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Return sums of valid weights as float32; a sum beyond its range becomes its largest number."""
+    return np.minimum(weights, np.finfo(np.float32).max).astype(np.float32)
 
 
 def _check_labels(

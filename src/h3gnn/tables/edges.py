@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
+from h3gnn.graphs.checks import valid_weights
 from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import NOTHING
@@ -124,15 +125,9 @@ def read_rows(
         _check_guess(edges, rows)
     weight = rows.numbers[:, 0] if edges.weight else np.ones(1)
     strange = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in rows.ids)
-    if strange or (rules.weights == "error" and not _usable(weight).all()):
+    if strange or (rules.weights == "error" and not valid_weights(weight).all()):
         list_problems(edges, known, known_by, rules)
     return rows
-
-
-def _usable(weight: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    with np.errstate(over="ignore"):
-        stored = weight.astype(np.float32)
-    return np.asarray(np.isfinite(stored) & (stored > 0))
 
 
 def list_problems(
@@ -153,7 +148,7 @@ def list_problems(
         for column, cell in zip(edges.weight, cells[2:], strict=True):
             if cell.lower() not in NOTHING and not is_number(cell):
                 problems.add(place + table.title(column), f"{cell!r} is not a number", FIX_COLUMN)
-            elif rules.weights == "error" and not _usable(value := _weight_of(cell)).all():
+            elif rules.weights == "error" and not valid_weights(value := _weight_of(cell)).all():
                 problems.add(place, f"the edge weight {value[0]:g} is not a positive number", FIX_WEIGHT)
     problems.check()
 
@@ -211,7 +206,7 @@ def settle(
                 message = f"{name}: {negative:,} negative weight(s) replaced by their absolute value"
                 repairs.append(Repair("absolute-weights", message, negative))
             weight = np.abs(weight)
-        bad = keep & ~_usable(weight)
+        bad = keep & ~valid_weights(weight)
         if (count := int(bad.sum())) and rules.weights != "error":
             message = f"{name}: {count:,} edge(s) without a positive weight left out"
             repairs.append(Repair("weights-not-positive", message, count))
