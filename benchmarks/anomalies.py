@@ -27,8 +27,8 @@ from sklearn.neighbors import LocalOutlierFactor
 from h3gnn.answers.pairs import Neighbourhood, reduced_features
 from h3gnn.encoder.support import build_support
 from h3gnn.estimator import H3GNN
-from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import read_json, rounded, write_json
 from reproduction.origin import made_with, origin

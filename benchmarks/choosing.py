@@ -24,7 +24,7 @@ from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import STRENGTHS, inner_products, turned
 from h3gnn.evaluation.protocols import best_within_error, known_classes, tempered_loss
 from h3gnn.experiments.selection import inner_draws
-from h3gnn.graphs.catalogue import benchmarks, load
+from h3gnn.graphs.datasets import benchmarks, load
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import pick_device
 from reproduction.origin import made_with

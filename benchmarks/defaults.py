@@ -25,7 +25,7 @@ from torch import Tensor
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import RidgeValidation
-from h3gnn.graphs.catalogue import is_benchmark, load
+from h3gnn.graphs.datasets import is_benchmark, load
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph

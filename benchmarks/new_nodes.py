@@ -22,8 +22,8 @@ import torch
 
 from h3gnn.answers.prediction import NodePredictor, Rule
 from h3gnn.estimator import H3GNN
-from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import read_json, rounded, write_json
 from reproduction.origin import made_with, origin

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from h3gnn.experiments.search import preset_of
-from h3gnn.graphs.catalogue import benchmarks
+from h3gnn.graphs.datasets import benchmarks
 from h3gnn.storage.atomic import write_atomically
 from reproduction.cells import Scope, lines_of
 from reproduction.results import ResultStore

@@ -38,7 +38,7 @@ from benchmarks.cpu import machine
 from benchmarks.workload import Shape, graph_of, random_graph
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.synthetic import mixed_graph
 
 RESULTS = Path(__file__).parent / "results" / "waiting.json"

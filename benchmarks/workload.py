@@ -13,8 +13,8 @@ from benchmarks.reference import ReferenceEncoder, ReferenceTrainer, probability
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.graphs.catalogue import load
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.masking import ProbabilityMask, RandomMask

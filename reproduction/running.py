@@ -30,7 +30,7 @@ from h3gnn.experiments import workers
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.scoring import Splits
 from h3gnn.experiments.search import Allowance, Part, run_clustered, run_nested
-from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.graphs.homophily import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph

@@ -40,7 +40,7 @@ class Entry:
     def too_large(self, graph: str) -> bool:
         """Return whether a benchmark graph is too large for this system."""
         from h3gnn.experiments.methods import METHODS
-        from h3gnn.graphs.catalogue import benchmarks
+        from h3gnn.graphs.datasets import benchmarks
 
         method = METHODS.get(self.method)
         most = method.system.most_nodes if method is not None and method.system is not None else None

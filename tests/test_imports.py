@@ -80,7 +80,7 @@ ALLOWED = {
     "storage.checkpoint_file": {"storage.tensors"},
     "experiments": {"report", "report.findings"},
 }
-LOADERS = {"graphs.catalogue", "graphs.formats", "ondisk.mapped", "ondisk.prepare", "tables.read"}
+LOADERS = {"graphs.datasets", "graphs.formats", "ondisk.mapped", "ondisk.prepare", "tables.read"}
 
 
 def name_of(path: Path) -> str:

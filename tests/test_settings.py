@@ -9,7 +9,7 @@ import pytest
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import with_objectives
-from h3gnn.graphs.catalogue import benchmarks
+from h3gnn.graphs.datasets import benchmarks
 from h3gnn.settings import (
     PURPOSES,
     SETTINGS,

@@ -20,7 +20,7 @@ from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
 from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
-from h3gnn.graphs.catalogue import load
+from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.storage.atomic import fingerprint
 from reproduction.origin import made_with

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
     from h3gnn.evaluation.clustering import compare_clusters, kmeans_clusters
     from h3gnn.evaluation.probe import ProbeResult, linear_probe
-    from h3gnn.graphs.catalogue import load as load_graph
     from h3gnn.graphs.convert import as_graph
+    from h3gnn.graphs.datasets import load as load_graph
     from h3gnn.graphs.formats import read_graph_file
     from h3gnn.graphs.graph import Graph, with_splits
     from h3gnn.graphs.profile import GraphProfile
@@ -64,7 +64,7 @@ _HOMES = {
     "estimator": ("H3GNN",),
     "evaluation.clustering": ("compare_clusters", "kmeans_clusters"),
     "evaluation.probe": ("ProbeResult", "linear_probe"),
-    "graphs.catalogue": ("load_graph",),
+    "graphs.datasets": ("load_graph",),
     "graphs.convert": ("as_graph",),
     "graphs.formats": ("read_graph_file",),
     "graphs.graph": ("Graph", "with_splits"),

@@ -18,7 +18,7 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import is_missing
+from h3gnn.graphs.ids import is_missing
 from h3gnn.storage.atomic import fingerprint
 
 KEPT = 8

@@ -35,11 +35,11 @@ from h3gnn.encoder.encode import (
 from h3gnn.encoder.readout import Columns, Smoother, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
-from h3gnn.graphs.convert import as_graph, find_nearest, is_graph
+from h3gnn.graphs.convert import as_graph, find_nearest
 from h3gnn.graphs.graph import Graph, match_rows
-from h3gnn.graphs.grown import check_kind, in_terms_of
-from h3gnn.graphs.mistaken import check_target
+from h3gnn.graphs.guards import check_target, is_graph
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
+from h3gnn.graphs.structural import check_kind, in_terms_of
 from h3gnn.inference import (
     CHUNK,
     NewEdges,
@@ -450,7 +450,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge that
         was fitted keeps its learned weight and every other edge takes its start value. Nodes are the same
         when their ids are, or, where the user gave no ids, when position and features are. Where neither
-        graph has features, the new one is told in the fitted one's terms (`graphs.grown`). A new row of a
+        graph has features, its features are computed in terms of the fitted one. A new row of a
         table hears its nearest fitted rows. Columns of features are known by their names. Rows without edges
         are embedded where they are those of the fitted graph, or where the model was fitted without edges.
         """

@@ -20,10 +20,10 @@ from h3gnn.encoder.readout import StepMatrix, step_support
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.convert import as_graph, is_graph, nearest_neighbour_graph
+from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, match_nodes, with_columns
-from h3gnn.graphs.mistaken import check_dates, check_table
-from h3gnn.graphs.names import find_ids
+from h3gnn.graphs.guards import check_dates, check_table, is_graph
+from h3gnn.graphs.ids import find_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows

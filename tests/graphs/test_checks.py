@@ -97,7 +97,7 @@ def test_the_readers_import_without_the_optional_libraries() -> None:
 import sys
 for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
-import h3gnn.graphs.catalogue, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
+import h3gnn.graphs.datasets, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
 import h3gnn.cli.inspect, h3gnn.cli.datasets, h3gnn.report.graphics
 from h3gnn.graphs.checks import check_graph, valid_weights
 from h3gnn.graphs.profile import profile

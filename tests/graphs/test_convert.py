@@ -14,9 +14,9 @@ import torch
 
 from h3gnn import H3GNN
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_graph, is_graph
+from h3gnn.graphs.convert import as_graph, import_pyg
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.networks import import_pyg
+from h3gnn.graphs.guards import is_graph
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
 

@@ -14,10 +14,9 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.convert import as_graph, import_pyg
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.networks import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
 

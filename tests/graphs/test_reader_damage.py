@@ -20,10 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.convert import as_graph, import_pyg
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.networks import import_pyg
 from h3gnn.tables.read import read_graph
 from tests.fuzz.mutations import byte_changes
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from h3gnn.graphs import structural
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.grown import in_terms_of
-from h3gnn.graphs.structural import count_triangles, structural_features
+from h3gnn.graphs.structural import count_triangles, in_terms_of, structural_features
 
 
 def both_ways(network: nx.Graph) -> torch.Tensor:

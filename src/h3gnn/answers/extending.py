@@ -15,7 +15,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, csr_features
-from h3gnn.graphs.names import as_ids, find_ids, one_kind, quoted
+from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
 from h3gnn.tables.edges import EdgeRules, merge_repeated, open_edges, read_rows, settle
 from h3gnn.tables.features import Encoding, read_features
 from h3gnn.tables.roles import ends_of

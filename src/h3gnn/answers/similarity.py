@@ -12,7 +12,7 @@ import pandas as pd
 from h3gnn.answers.reasons import REASONS, Reasons
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.strangers import check_ids
 
 Floats = npt.NDArray[np.float32]

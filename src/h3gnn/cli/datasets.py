@@ -14,7 +14,7 @@ from h3gnn.cli.source import DataDirOption
 
 def datasets(as_json: settings.JsonOption = False, data_dir: DataDirOption = None) -> None:
     """List the benchmark graphs: size, homophily, source, licence, and whether they are cached."""
-    from h3gnn.graphs.catalogue import benchmarks
+    from h3gnn.graphs.datasets import benchmarks
 
     rows = [
         {

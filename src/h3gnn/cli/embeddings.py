@@ -114,7 +114,7 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
 
     import numpy as np
 
-    from h3gnn.graphs.names import find_ids, quoted
+    from h3gnn.graphs.ids import find_ids, quoted
     from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes
     from h3gnn.tables.features import read_vectors
 

@@ -126,7 +126,7 @@ class Source:
     @property
     def benchmark(self) -> str | None:
         """A benchmark's name as it stands in results; None for a graph that says itself what it is."""
-        from h3gnn.graphs.catalogue import is_benchmark
+        from h3gnn.graphs.datasets import is_benchmark
 
         return self.graph.lower() if self.graph is not None and is_benchmark(self.graph) else None
 
@@ -227,7 +227,7 @@ def _named_graph(graph: str, data_dir: Path | None, **chosen: Any) -> Graph:
         from h3gnn.graphs.synthetic import mixed_graph
 
         return mixed_graph()
-    from h3gnn.graphs.catalogue import is_benchmark, load
+    from h3gnn.graphs.datasets import is_benchmark, load
     from h3gnn.graphs.formats import READERS, read_graph_file
 
     if is_benchmark(graph):

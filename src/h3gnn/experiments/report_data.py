@@ -27,7 +27,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.graphs.names import find_ids
+from h3gnn.graphs.ids import find_ids
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,

@@ -15,7 +15,6 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, content_hash, csr_features
 from h3gnn.graphs.provenance import Kind, Provenance, Repair
-from h3gnn.graphs.room import check_matrix
 from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]
@@ -334,3 +333,10 @@ def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDA
         again = int(np.setdiff1d(np.arange(nodes), first_of)[0])
         raise GraphError(f"{where('features', again)}: the node id {node_ids[again]!r} stands there twice")
     return node_ids
+
+
+def check_matrix(rows: int, columns: int, stored: int, what: str) -> None:
+    """Refuse a sparse matrix whose rows, of which each costs a number, are more than there is memory for."""
+    if columns >= 2**62 or rows >= 2**62:
+        raise GraphError(f"{what} of {rows:,} x {columns:,} are more than can be numbered")
+    check_memory(24 * (rows + stored), f"{what} of {rows:,} rows", GraphError)

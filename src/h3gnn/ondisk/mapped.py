@@ -22,7 +22,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import SEED, Graph, csr_features, random_splits, random_splits_repair
-from h3gnn.graphs.names import NodeIndex, one_kind
+from h3gnn.graphs.ids import NodeIndex, one_kind
 from h3gnn.graphs.provenance import PROVENANCE, Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, Moments
 from h3gnn.ondisk.csr import EdgeBuckets, index_type

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.arrays import array_place, read_array
 from h3gnn.graphs.checks import check_features, duplicate_edges
-from h3gnn.graphs.names import INDEX_NAMES, NodeIndex, is_id_name, one_kind
+from h3gnn.graphs.formats import array_place, read_array
+from h3gnn.graphs.ids import INDEX_NAMES, NodeIndex, is_id_name, one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.ondisk.csr import EdgeBuckets, index_type

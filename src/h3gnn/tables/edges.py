@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import valid_weights
-from h3gnn.graphs.names import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
+from h3gnn.graphs.ids import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import NOTHING
 from h3gnn.tables.reader import FIX_CELLS, FIX_ID, Problems, Table, TableBlock, open_table

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.arrays import ARRAY_SUFFIXES, array_place, read_array
-from h3gnn.graphs.names import (
+from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
+from h3gnn.graphs.ids import (
     INDEX_NAMES,
     SPLIT_NAMES,
     is_id_name,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
-from h3gnn.graphs.names import as_ids, find_ids, quoted
+from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.plan import TablePlan, encode_table
 from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of

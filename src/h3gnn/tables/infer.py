@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.names import INDEX_NAMES, is_id_name, is_missing, words_in
+from h3gnn.graphs.ids import INDEX_NAMES, is_id_name, is_missing, words_in
 from h3gnn.resources import check_memory
 
 NOTHING = frozenset(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.names import (
+from h3gnn.graphs.ids import (
     SPLIT_NAMES,
     NodeIndex,
     as_classes,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.names import as_text, one_kind, quoted
+from h3gnn.graphs.ids import as_text, one_kind, quoted
 from h3gnn.resources import available_memory, check_memory
 from h3gnn.tables.infer import cells_of, texts_of
 from h3gnn.tables.roles import is_number, numbers_of, odd_list, row_is_header, words_of

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.names import INDEX_NAMES, PLAIN, is_id_name, words_in
+from h3gnn.graphs.ids import INDEX_NAMES, PLAIN, is_id_name, words_in
 from h3gnn.tables.infer import ISO
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import DATES, holds_dates, is_sparse
-from h3gnn.graphs.convert import ROWS_OF_AN_ADJACENCY, is_graph
+from h3gnn.graphs.graph import Graph
 from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
 WIDEST_CUT = 2.5
@@ -151,3 +151,33 @@ def _check_not_rows(table: Any) -> None:
             f"X has {rows} rows, {columns} columns and no edges: they look like {ROWS_OF_AN_ADJACENCY}; if "
             "the columns are features, name them (a DataFrame), or give edge_index=kneighbors_graph(X, 10)"
         )
+
+
+ROWS_OF_AN_ADJACENCY = (
+    "rows of an adjacency matrix without the columns that belong to them, as cross-validation cuts them: a "
+    "graph is not cut, so fit H3GNN once on the whole of it, and cross-validate a classifier over its "
+    "model.embedding_"
+)
+
+
+def is_graph(data: Any) -> bool:
+    """Tell an object that is a graph on its own from a table of features, which needs edges beside it."""
+    return input_kind(data) is not None
+
+
+def input_kind(data: Any) -> str | None:
+    """Say what an object is, by its class and those that it inherits from; no library is imported for it."""
+    if isinstance(data, Graph):
+        return "graph"
+    if _comes_from(data, "torch_geometric"):
+        return "pyg"
+    if _comes_from(data, "networkx"):
+        return "networkx"
+    if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
+        return "dgl"
+    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
+
+
+def _comes_from(data: Any, library: str) -> bool:
+    """Tell by its class where an object comes from, without importing the library."""
+    return any(cls.__module__.partition(".")[0] == library for cls in type(data).__mro__)

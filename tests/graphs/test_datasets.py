@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.catalogue import (
+from h3gnn.graphs.convert import import_pyg
+from h3gnn.graphs.datasets import (
     PinnedFile,
     benchmarks,
     cache_folder,
@@ -20,7 +21,6 @@ from h3gnn.graphs.catalogue import (
     load,
     sha256_of,
 )
-from h3gnn.graphs.networks import import_pyg
 from h3gnn.graphs.profile import profile
 
 DATA = os.environ.get("H3GNN_DATA")
