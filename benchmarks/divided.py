@@ -1,7 +1,7 @@
 """Memory of each of several processes: `python -m benchmarks.divided --processes 1 2 4`.
 
-A random graph in files, as in `benchmarks.scale`; then, for learned edge weights and for fixed ones, some
-steps of the preset `single` in 1, 2, … processes. Each looks at its own memory, without the pages of mapped
+A random graph in files, as in `benchmarks.scale`; then some steps of the preset `single`, with
+fixed edge weights, in 1, 2, … processes. Each looks at its own memory, without the pages of mapped
 files, at the pages of the features that it has touched, at the bytes of what grows with the graph, and at
 what it sends. From these bytes the same is computed for a graph a hundred times as large. `--folder` keeps
 the graph, or takes one that was kept.
@@ -22,7 +22,6 @@ from typing import Any
 
 from benchmarks.scale import BATCH, CHANNELS, FAN_OUT, machine, write_graph
 
-KINDS = ("learned", "fixed")
 LARGER = 100
 """How many times as large the computed graph is."""
 
@@ -64,57 +63,50 @@ def resident_bytes(path: Path) -> int:
     return found
 
 
-def take_steps(folder: Path, kind: str, steps: int) -> dict[str, Any]:
+def take_steps(folder: Path, steps: int) -> dict[str, Any]:
     """Train on some batches and return what this process holds and sends."""
     import torch
 
     from h3gnn.estimator import H3GNN
     from h3gnn.ondisk.mapped import open_mapped
-    from h3gnn.training.distributed import ProcessGroup, together
-    from h3gnn.training.edges import SparseEdges
+    from h3gnn.training.distributed import ProcessGroup, process_group
     from h3gnn.training.models import Training, stack_step
 
     device = torch.device("cpu")
     torch.set_num_threads(1)
-    how = {"channels": CHANNELS, "batch_size": BATCH, "fan_out": FAN_OUT, "edge_weights": kind}
+    how = {"channels": CHANNELS, "batch_size": BATCH, "fan_out": FAN_OUT, "edge_weights": "fixed"}
     model: Any = H3GNN.from_preset("single", device="cpu", smoothing=0.0, **how)
-    with PeakOfOwnMemory() as peak, together(device) as ranks:
+    with PeakOfOwnMemory() as peak, process_group(device) as ranks:
         model._take_in(open_mapped(folder))
         source, training = model._source(device, ranks), Training.of(model.get_params())
         step = stack_step(model._stack(1), source, model.seeds_, training, ranks=ranks)
         mask = training.mask_of(1)(0)(step.difficulty, step.generators)
-        lines = [ranks, ranks.aside] if isinstance(ranks, ProcessGroup) else [ranks]
+        lines = [ranks, ranks.prefetching] if isinstance(ranks, ProcessGroup) else [ranks]
         before = [line.sent for line in lines]
         for batch in islice(source.epoch(step.order, ranks), steps):
             step._train_on(batch, mask)
         sent = [(line.sent - one) / steps for line, one in zip(lines, before, strict=True)]
-        per_edge = []
-        if isinstance(step.edges, SparseEdges):
-            state = step.edges.state()
-            per_edge = [state[name] for name in ("first", "second", "touched", "followed")]
-            per_edge += [one for one in (step.edges.logit, step.edges.teacher_logit) if one is not None]
         per_node = [step.difficulty, mask, source.support.receives, source.support.sends]
         numbers = 4 + 8  # where each node stands in a batch, and the order of an epoch
         return {
             "rank": ranks.rank,
             "own": peak.most,
-            "per_edge": sum(one.numel() * one.element_size() for one in per_edge),
             "per_node": sum(one.numel() * one.element_size() for one in per_node) + numbers * source.nodes,
             "features_resident": resident_bytes(folder / "features.bin"),
-            "features_held": 4 * model.graph_.num_features * len(ranks.part(source.nodes)),
+            "features_held": 4 * model.graph_.num_features * len(ranks.shard(source.nodes)),
             "sent_for_training": sent[0],
             "sent_for_rows": sum(sent[1:]),
             "entries": source.support.entries,
         }
 
 
-def in_processes(folder: Path, kind: str, processes: int, steps: int) -> dict[str, Any]:
+def in_processes(folder: Path, processes: int, steps: int) -> dict[str, Any]:
     """Measure in so many processes; return the largest figure of any of them."""
     with tempfile.TemporaryDirectory(prefix="h3gnn-divided-") as name:
         command = [sys.executable]
         if processes > 1:
             command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command += ["-m", "benchmarks.divided", "--child", kind, "--folder", str(folder), "--out", name]
+        command += ["-m", "benchmarks.divided", "--child", "--folder", str(folder), "--out", name]
         here = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **os.environ}
         done = subprocess.run(
             [*command, "--steps", str(steps)], env=here, capture_output=True, text=True, check=False
@@ -123,15 +115,14 @@ def in_processes(folder: Path, kind: str, processes: int, steps: int) -> dict[st
             raise RuntimeError(done.stderr[-2000:])
         found = [json.loads(path.read_text()) for path in Path(name).glob("*.json")]
     most = {key: max(one[key] for one in found) for key in found[0] if key != "rank"}
-    return {"edge_weights": kind, "processes": processes, **most}
+    return {"processes": processes, **most}
 
 
 def computed(row: dict[str, Any]) -> dict[str, Any]:
     """Return the memory of a process on a graph that is `LARGER`; what does not grow stays as measured."""
-    grows = row["per_edge"] + row["per_node"]
+    grows = row["per_node"]
     return {
         "own": row["own"] - grows + LARGER * grows,
-        "per_edge": LARGER * row["per_edge"],
         "features_held": LARGER * row["features_held"],
     }
 
@@ -144,11 +135,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--folder", type=Path, help="where the graph is kept")
-    parser.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        found = take_steps(given.folder, given.child, given.steps)
+        found = take_steps(given.folder, given.steps)
         (given.out / f"{found['rank']}.json").write_text(json.dumps(found))
         return
     with tempfile.TemporaryDirectory(prefix="h3gnn-divided-") as name:
@@ -156,11 +147,10 @@ def main() -> None:
         if not folder.exists():
             write_graph(folder, given.nodes, given.edges)
         rows = []
-        for kind in KINDS:
-            for processes in given.processes:
-                row = in_processes(folder, kind, processes, given.steps)
-                rows.append({**row, "larger": computed(row)})
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        for processes in given.processes:
+            row = in_processes(folder, processes, given.steps)
+            rows.append({**row, "larger": computed(row)})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     about = {"nodes": given.nodes, "edges": given.edges, "steps": given.steps, "larger": LARGER}
     print(json.dumps({"machine": machine(), **about, "rows": rows}, indent=2))
 

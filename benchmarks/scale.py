@@ -1,7 +1,7 @@
 """Time and memory as a graph grows: `python -m benchmarks.scale [--table] [--commands] [--device cuda]`.
 
 A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
-memory is its own: an epoch of mini-batches of one model with learned edge weights (the preset `single`) and
+memory is its own: an epoch of mini-batches of one model (the preset `single` with fixed edge weights) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
 implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, and computes
 10⁸ and 10⁹ from the largest measured one, and the plain version's figures from the largest that it fits.
@@ -84,6 +84,7 @@ def model_of(device: str, batch_size: int) -> Any:
 
     return H3GNN.from_preset(
         "single",
+        edge_weights="fixed",
         channels=CHANNELS,
         batch_size=batch_size,
         fan_out=FAN_OUT,
@@ -246,6 +247,7 @@ def run_commands(folder: Path, nodes: int, edges: int, epochs: int) -> dict[str,
     write_tables(folder, nodes, edges)
     how = ["--preset", "single", "--channels", CHANNELS, "--batch-size", BATCH, "--epochs", epochs]
     how += ["--fan-out", ",".join(map(str, FAN_OUT)), "--device", "cpu", "--set", "lr_warmup=0"]
+    how += ["--set", "edge_weights=fixed"]
     tables = ["--edges", folder / "edges.parquet", "--features", folder / "features.parquet"]
     commands = {
         "prepare": [*tables, "--out", folder / "graph"],

@@ -130,18 +130,16 @@ def scale() -> str:
 def divided() -> str:
     """Return what each of several processes holds and sends."""
     headings = (
-        "edge weights,processes,own memory,state of edges in it,pages of features,sent per step,of it rows,"
-        "10⁹ edges: own memory,state of edges in it,own features"
+        "processes,own memory,pages of features,sent per step,of it rows,10⁹ edges: own memory,own features"
     )
     rows = []
     for row in stored("divided")["rows"]:
         sent = row["sent_for_training"] + row["sent_for_rows"]
-        larger = (row["larger"][name] for name in ("own", "per_edge", "features_held"))
+        larger = (row["larger"][name] for name in ("own", "features_held"))
         rows.append(
             [
-                row["edge_weights"],
                 row["processes"],
-                *(f"{row[name] / 1e6:,.0f} MB" for name in ("own", "per_edge", "features_resident")),
+                *(f"{row[name] / 1e6:,.0f} MB" for name in ("own", "features_resident")),
                 *(f"{one / 1e6:.1f} MB" for one in (sent, row["sent_for_rows"])),
                 *(f"{one / 1e9:.1f} GB" for one in larger),
             ]

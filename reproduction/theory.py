@@ -48,7 +48,7 @@ class Asked:
     def __init__(self, step: Step, seeds: Sequence[int], training: Training) -> None:
         self.step, self.seeds, self.training = step, seeds, training
         self.batch = step.source.batch_of(torch.empty(0, dtype=torch.int64))
-        asked = step.committee.members[0]
+        asked = step.objectives.members[0]
         self.decoder = asked.decoder if isinstance(asked, FeatureReconstruction) else None
         self.mask = self.hide(training.mask_ratio)
 
@@ -67,7 +67,9 @@ class Asked:
 
     def encode(self, mask: Tensor | None) -> Tensor:
         """Return the student's embedding `[models, nodes, D]` of the graph with a mask."""
-        found: Tensor = self.step.student(self.batch.part, self.step.edges.student(self.batch), mask)
+        found: Tensor = self.step.student(
+            self.batch.part, self.step.student.edges(self.batch.factor, self.batch.start), mask
+        )
         return found
 
     def decode(self, embedding: Tensor) -> Tensor:
@@ -80,7 +82,9 @@ class Asked:
         teacher = self.step.teacher
         if teacher is None:
             return self.batch.part.features.dense[None]
-        found: Tensor = teacher.encoder(self.batch.part, self.step.edges.teacher(self.batch))
+        found: Tensor = teacher.encoder(
+            self.batch.part, teacher.encoder.edges(self.batch.factor, self.batch.start)
+        )
         return found
 
     def loss(self) -> Tensor:
@@ -95,13 +99,13 @@ class Asked:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All that are trained."""
-        return [*self.encoder_parameters, *self.step.committee.parameters()]
+        return [*self.encoder_parameters, *self.step.objectives.parameters()]
 
     @property
     def others(self) -> list[Tensor]:
         """What the encoder's gradient depends on beside the encoder: the decoder, or the teacher."""
         teacher = self.step.teacher
-        return [*(self.step.committee if teacher is None else teacher.encoder).parameters()]
+        return [*(self.step.objectives if teacher is None else teacher.encoder).parameters()]
 
     def place(self) -> Tensor:
         """Return the parameters of each model as a vector, `[models, parameters]`."""

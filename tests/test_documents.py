@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import scale_accuracy, tables
 from h3gnn import H3GNN
-from h3gnn.training.objectives import deal
+from h3gnn.training.objectives import assign_objectives
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -98,5 +98,5 @@ def test_both_ways_of_the_accuracy_of_batches_make_equally_many_steps() -> None:
 
 def test_models_of_one_objective_are_neighbours() -> None:
     objectives = H3GNN().objective
-    dealt = deal(objectives, 3 * len(objectives))
+    dealt = assign_objectives(objectives, 3 * len(objectives))
     assert [set(dealt[at : at + 3]) for at in range(0, len(dealt), 3)] == [{one} for one in objectives]

@@ -15,6 +15,7 @@ from h3gnn.encoder.support import START_BOUNDS
 from h3gnn.errors import TrainingStopped
 from h3gnn.graphs.checks import check_graph
 from h3gnn.settings import check_arguments
+from tests.rejects import rejects
 
 SMALL: dict[str, Any] = {"epochs": 4, "channels": 4, "heads": 2, "mask_warmup": 1, "device": "cpu"}
 
@@ -71,22 +72,22 @@ def test_a_variant_is_stacked_stored_and_gone_on_with(small_mixed: Graph, tmp_pa
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_trains_in_batches(small_mixed: Graph, tmp_path: Path, name: str) -> None:
-    model = variant(**{**VARIANTS[name], "batch_size": 60}).fit(small_mixed)
+    in_batches = {**VARIANTS[name], "batch_size": 60, "edge_weights": "fixed"}
+    model = variant(**in_batches).fit(small_mixed)
     assert np.isfinite(model.history_["loss"]).all()
     model.save(tmp_path)
     np.testing.assert_array_equal(H3GNN.load(tmp_path).embedding_, model.embedding_)
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_free_weights_are_the_entries_themselves(batch_size: int | None) -> None:
+def test_free_weights_are_the_entries_themselves() -> None:
     # Two nodes that have only each other: both entries of Ã are 1, where a sigmoid could not start.
     pair = check_graph(torch.eye(2), torch.tensor([[0, 1], [1, 0]]))
-    start = variant(self_loops=False, epochs=0, batch_size=batch_size).fit(pair)
+    start = variant(self_loops=False, epochs=0).fit(pair)
     assert start.encoder_.edges.logit.tolist() == [[1.0, 1.0]]
-    bounded = variant(self_loops=False, epochs=0, batch_size=batch_size, edge_weights="learned").fit(pair)
+    bounded = variant(self_loops=False, epochs=0, edge_weights="learned").fit(pair)
     torch.testing.assert_close(bounded.encoder_.edges.logit.sigmoid(), torch.full((1, 2), START_BOUNDS[1]))
     # Adam's first step is the learning rate, either way.
-    moved = variant(self_loops=False, epochs=1, batch_size=batch_size, mask_ratio=0.5).fit(pair)
+    moved = variant(self_loops=False, epochs=1, mask_ratio=0.5).fit(pair)
     steps = (moved.encoder_.edges.logit - 1).abs()
     torch.testing.assert_close(steps, torch.full((1, 2), moved.learning_rate), rtol=1e-2, atol=0)
 
@@ -103,6 +104,12 @@ def test_free_weights_may_turn_negative_and_are_carried_to_new_graphs(path_graph
     dense[fitted.rows, fitted.cols] = weights[0]
     by_hand = dense[support.pattern.rows, support.pattern.cols][None]
     np.testing.assert_allclose(model.transform(ring), model._encode(ring, support, by_hand), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["free", "learned"])
+def test_learned_edge_weights_need_the_full_graph(path_graph: Graph, kind: str) -> None:
+    with rejects("learned-edges-need-full-graph"):
+        variant(edge_weights=kind, batch_size=2).fit(path_graph)
 
 
 def test_free_weights_cannot_start_at_nothing(path_graph: Graph) -> None:

@@ -76,8 +76,7 @@ from h3gnn.training.batches import (
     rows_in_memory,
     sampled_batches,
 )
-from h3gnn.training.distributed import Ranks, launched_together, together
-from h3gnn.training.divided import divided_rows
+from h3gnn.training.distributed import Ranks, is_distributed, process_group
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import (
@@ -85,10 +84,9 @@ from h3gnn.training.models import (
     Training,
     default_chunk,
     derive_seeds,
-    edge_files,
     train_models,
 )
-from h3gnn.training.objectives import OBJECTIVES, deal
+from h3gnn.training.objectives import OBJECTIVES, assign_objectives
 from h3gnn.training.resources import (
     Size,
     check_fits,
@@ -99,6 +97,7 @@ from h3gnn.training.resources import (
     pick_group,
     use_bfloat16,
 )
+from h3gnn.training.sharding import shard_rows
 
 
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -353,10 +352,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         started, device = time.perf_counter(), pick_device(self.device)
         self._take_in(X if isinstance(X, MappedGraph) else read_input(self, X, edge_index))
         at_once, chunk = self._room(device)
-        with (
-            together(device) as ranks,
-            edge_files(self.support_.entries, self.n_models, self._budget(), ranks) as allocate,
-        ):
+        with process_group(device) as ranks:
             self.encoder_, self.history_ = train_models(
                 self._stack,
                 self._source(device, ranks),
@@ -370,8 +366,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 snapshots=self._read_out_of(snapshots, device),
                 after_epoch_of=after_epoch_of,
                 ranks=ranks,
-                allocate=allocate if self.batch_size is not None else None,
-                everywhere=isinstance(self.graph_, Graph),
             )
             if isinstance(self.graph_, Graph):
                 self.embedding_ = self._embed_fitted()
@@ -403,7 +397,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return
         if checkpoints is not None and snapshots is not None:
             raise InputError("a run that goes on from checkpoints has no earlier snapshots: give one of them")
-        if launched_together():
+        if is_distributed():
             raise InputError("several processes share mini-batches: give batch_size (--batch-size 1024)")
 
     def _take_in(self, graph: Graph | MappedGraph) -> None:
@@ -416,7 +410,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         take_columns(self, graph)
         self.is_table_ = graph.provenance.kind == "table"
         self.seeds_ = derive_seeds(self.random_state, self.n_models)
-        self.members_ = deal(self.objective, self.n_models)
+        self.members_ = assign_objectives(self.objective, self.n_models)
         self.smoothing_ = self._pick_smoothing()
 
     def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[npt.NDArray[np.float32]]:
@@ -645,7 +639,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         take_columns(model, state.graph)
         model.is_table_ = state.graph.provenance.kind == "table"
         model.scaler_ = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
-        model.members_ = deal(model.objective, model.n_models)
+        model.members_ = assign_objectives(model.objective, model.n_models)
         model.support_ = model._intake.support(state.graph)
         model.smoothing_ = model._pick_smoothing()
         entries = model.support_.entries
@@ -682,17 +676,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def _check_all_edges(self) -> None:
-        """Refuse what needs all edge weights where this process has only its part of them."""
-        edges = self.encoder_.edges
-        if edges.learns and edges.logit.shape[1] != self.support_.entries:
-            raise InputError(
-                "of several processes the first one alone has all edge weights of a graph in files: save and "
-                "embed in rank 0"
-            )
-
     def _state(self) -> storage.ModelState:
-        self._check_all_edges()
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
         if self.scaler_.mean is not None and self.scaler_.scale is not None:
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
@@ -761,7 +745,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             return WholeGraph(features, self.support_.to(device), self.hops, compared)
         in_memory = isinstance(self.graph_, Graph)
         return sampled_batches(
-            divided_rows(self._rows_anywhere(), ranks or Ranks(), in_memory=in_memory),
+            shard_rows(self._rows_anywhere(), ranks or Ranks(), in_memory=in_memory),
             self.hops,
             device,
             batch_size=self.batch_size,
@@ -832,7 +816,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
     def _layers(
         self, allocate: Allocate | None = None, rows: GraphRows | None = None, weights: Tensor | None = None
     ) -> LayerwiseEncoder:
-        self._check_all_edges()
         encoder = self.encoder_.to(pick_device(self.device)).eval()
         return LayerwiseEncoder(encoder, rows or self._rows_anywhere(), weights, CHUNK, allocate)
 

@@ -340,6 +340,12 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             f"least_layers ({given['least_layers']}) must not be more than hops ({given['hops']}), "
             "since no token may hear further than that"
         )
+    if given["edge_weights"] in ("free", "learned") and given["batch_size"] is not None:
+        raise InputError(
+            f'edge_weights="{given["edge_weights"]}" needs full-graph training: leave batch_size out, '
+            'or choose edge_weights="fixed" (--set edge_weights=fixed)',
+            code="learned-edges-need-full-graph",
+        )
     if given["edge_weights"] == "free" and given["edge_start"] == 0:
         raise InputError('edge_start must be above 0 for edge_weights="free": at 0 no message has a slope')
 

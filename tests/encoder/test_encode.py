@@ -112,6 +112,3 @@ def test_starts_and_factors_by_entry_are_those_of_the_support(
     torch.testing.assert_close(rows.factors(some), support.factor[some])
     torch.testing.assert_close(rows.starts(span), support.start[4:60])
     torch.testing.assert_close(rows.factor, support.factor)
-    logit = torch.zeros(2, pattern.entries)
-    rows.fill_logit(logit)
-    torch.testing.assert_close(torch.sigmoid(logit[1]), support.start)

@@ -124,7 +124,9 @@ def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.
     return H3GNN.from_preset("single", **QUICK, **changes, smoothing=0.6).fit(graph), by_hand
 
 
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 3}, {"memory": "1GB"}, {"n_models": 2}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"batch_size": 3, "edge_weights": "fixed"}, {"memory": "1GB"}, {"n_models": 2}]
+)
 def test_every_way_to_an_embedding_is_smoothed_alike(
     path_graph: Graph, changes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -177,7 +179,8 @@ def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
     in_files = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
     inside = check_graph(rows, torch.tensor([[0, 1], [1, 2]]))
-    how = {**QUICK, "batch_size": 2, "smoother": kind, "scale_features": "none", "memory": memory}
+    how = {**QUICK, "batch_size": 2, "edge_weights": "fixed", "memory": memory}
+    how |= {"smoother": kind, "scale_features": "none"}
     wanted = H3GNN.from_preset("single", **how, smoothing=0.5).fit(inside).embedding_
     assert not np.allclose(wanted, H3GNN.from_preset("single", **how).fit(inside).embedding_, atol=1e-2)
     found = np.concatenate(

@@ -21,7 +21,13 @@ from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.tables.read import read_graph
 from h3gnn.training.step import MaskStrategy, Step
 
-QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
+QUICK: dict[str, Any] = {
+    "epochs": 3,
+    "channels": 8,
+    "batch_size": 30,
+    "device": "cpu",
+    "edge_weights": "fixed",
+}
 
 
 def prepared(graph: Graph, folder: Path) -> MappedGraph:

@@ -118,7 +118,7 @@ def test_both_objectives_have_one_start_and_one_mask_and_their_own_loss(small_mi
     pairs = zip(teacher.encoder_parameters, decoder.encoder_parameters, strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
     student, part = teacher.step.student, teacher.batch.part
-    weights = teacher.step.edges.student(teacher.batch)
+    weights = teacher.step.student.edges(teacher.batch.factor, teacher.batch.start)
     apart = student(part, weights, teacher.mask) - student(part, weights)  # teacher and student start as one
     assert torch.allclose(teacher.loss(), apart.square().sum(dim=2).mean(dim=1))
     assert decoder.decoder is not None

@@ -74,7 +74,7 @@ def test_the_recorded_step_learns_what_the_plain_step_learns(small_mixed: Graph,
     assert len(run._graphs) == 2  # neither kind of mask was refused, which would also be a warning
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(captured.difficulty, plain.difficulty, rtol=1e-2, atol=1e-3)
-    pairs = [(captured.student, plain.student), (captured.committee, plain.committee)]
+    pairs = [(captured.student, plain.student), (captured.objectives, plain.objectives)]
     if captured.teacher is not None and plain.teacher is not None:
         pairs.append((captured.teacher.encoder, plain.teacher.encoder))
     for mine, theirs in pairs:

@@ -103,8 +103,14 @@ def epochs_in(folder: Path) -> list[int]:
         {"teacher_mode": "train", "batch_norm": True, "attention_dropout": 0.5, "token_dropout": 0.2},
         {"objective": "features", "mask": "random", "weight_decay": 0.01},
         {"mask": "difficulty", "schedule": "constant", "fusion": "mlp", "normalize": True},
-        {"batch_size": 32, "n_models": 2, "batch_norm": True, "token_dropout": 0.3},
-        {"batch_size": 32, "objective": "features", "mask": "random", "precision": "float32"},
+        {"batch_size": 32, "edge_weights": "fixed", "n_models": 2, "batch_norm": True, "token_dropout": 0.3},
+        {
+            "batch_size": 32,
+            "edge_weights": "computed",
+            "objective": "features",
+            "mask": "random",
+            "precision": "float32",
+        },
     ],
     ids=str,
 )

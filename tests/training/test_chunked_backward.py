@@ -65,8 +65,8 @@ def test_chunks_change_neither_difficulty_nor_gradients(
     def gradients(size: int) -> dict[str, Tensor]:
         encoder, source = setting(small_mixed, token_dropout=dropout, attention_dropout=dropout)
         step = stack_step(encoder.train(), source, [0, 1], how, chunk=size)
-        difficulty = step._look(batch_of(source), mask)
-        trained = dict(step.student.named_parameters()) | dict(step.committee.named_parameters())
+        difficulty = step._forward_backward(batch_of(source), mask)
+        trained = dict(step.student.named_parameters()) | dict(step.objectives.named_parameters())
         found = {name: p.grad for name, p in trained.items() if p.grad is not None}
         assert found.keys() >= {"input.weight", "edges.logit", "fusion.qkv.weight"}
         return {"difficulty": difficulty, **found}
@@ -84,7 +84,7 @@ def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targ
     encoder, source = setting(path_graph)
     batch = batch_of(source)
     weights = encoder.edges(batch.factor, batch.start)
-    teacher = Teacher(encoder, [0.9, 0.9]).look(batch.part, None, weights, None, DrawnNoise([]))
+    teacher = Teacher(encoder, [0.9, 0.9])(batch.part, None, weights, None, DrawnNoise([]))
     compare = LatentPrediction(MODELS, encoder, targets).compare(view_of(batch, teacher=teacher.embedding))
     target = encoder(batch.part, weights)
     if targets == "standardized":

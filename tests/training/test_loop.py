@@ -61,7 +61,9 @@ def test_groups_say_which_models_they_are(small_mixed: Graph, monkeypatch: pytes
 def test_what_has_no_snapshots_says_so(small_mixed: Graph, tmp_path: object) -> None:
     snapshots = Snapshots((1,), lambda *part: None)
     with pytest.raises(InputError, match="batch_size"):
-        H3GNN.from_preset("single", **ARGUMENTS, batch_size=32).fit(small_mixed, snapshots=snapshots)
+        H3GNN.from_preset("single", **ARGUMENTS, batch_size=32, edge_weights="fixed").fit(
+            small_mixed, snapshots=snapshots
+        )
     with pytest.raises(InputError, match="checkpoints"):
         H3GNN.from_preset("single", **ARGUMENTS).fit(
             small_mixed, snapshots=snapshots, checkpoints=Checkpoints(str(tmp_path))

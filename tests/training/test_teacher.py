@@ -60,9 +60,9 @@ def test_averaging_products_equals_multiplying_with_averaged_weights(path_graph:
     teacher = Teacher(student, [0.7])
     for _ in range(5):
         weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double), None)
-        averaged = teacher.look(part, None, weights, student.project(part), nothing)
+        averaged = teacher(part, None, weights, student.project(part), nothing)
         assert teacher.products is not None  # it did not multiply with the features
-        by_itself = teacher.look(part, None, weights, None, nothing)
+        by_itself = teacher(part, None, weights, None, nothing)
         wanted = teacher.encoder.tokens(teacher.encoder.project(part), part, weights)
         torch.testing.assert_close(averaged.tokens, wanted, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(by_itself.tokens, wanted, rtol=1e-12, atol=1e-12)

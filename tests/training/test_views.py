@@ -85,9 +85,14 @@ def step_of(
 
 def ends(batch: Batch, support: Support) -> list[tuple[int, int]]:
     """Return the two ends of each of a batch's edge weights."""
-    entries = torch.arange(support.entries) if batch.entries is None else batch.entries
-    rows, cols = support.pattern.rows[entries], support.pattern.cols[entries]
-    return list(zip(rows.tolist(), cols.tolist(), strict=True))
+    if batch.part.whole:
+        return list(zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True))
+    found = {}
+    for block in batch.part.blocks:
+        assert block.weight_of is not None
+        pairs = batch.part.nodes[torch.stack([block.rows, block.cols])].t().tolist()
+        found |= dict(zip(block.weight_of.tolist(), map(tuple, pairs), strict=True))
+    return [found[weight] for weight in range(len(batch.factor))]
 
 
 def factors(batch: Batch, support: Support, kept: Tensor) -> dict[tuple[int, int], float]:
@@ -319,7 +324,7 @@ def test_a_step_compares_a_thinned_graph_with_the_full_one(small_mixed: Graph) -
     batch = source.batch_of(torch.arange(nodes))
     student = step.student
     mask = RandomMask([0.5] * 2)(step.difficulty, step.generators)
-    difficulty = step._look(batch, mask)
+    difficulty = step._forward_backward(batch, mask)
     found = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
     student.zero_grad()
     x, pattern = small_mixed.dense_features().double(), source.support.pattern

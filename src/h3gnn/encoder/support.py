@@ -3,7 +3,6 @@ r"""The support of Ã: between which nodes messages may flow, and how strongly a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -106,18 +105,6 @@ class Support:
         rows, cols = ends or self.ends(entries)
         keys = torch.minimum(rows, cols) * self.nodes + torch.maximum(rows, cols)
         return torch.where(rows == cols, -1, keys)
-
-    def fill_logit(
-        self, logit: Tensor, logit_of: Callable[[Tensor], Tensor] = torch.logit, begin: int = 0
-    ) -> None:
-        """Put every model's edge logits `[models, some]`, from entry `begin` on, at their start."""
-        crow, end = self.pattern.crow, begin + logit.shape[1]
-        with torch.no_grad():
-            for first in range(begin, end, ENTRIES_AT_A_TIME):
-                last = min(first + ENTRIES_AT_A_TIME, end)
-                entries = torch.arange(first, last, device=crow.device)
-                ends = _rows_between(crow, first, last), self.pattern.cols[first:last].long()
-                logit[:, first - begin : last - begin] = logit_of(self.starts(entries, ends)).to(logit.device)
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
         """Return the support on another device, or in another precision."""

@@ -231,7 +231,8 @@ class Outlook:
     def _in_batches(self) -> float | None:
         """Return the seconds of a whole training in mini-batches; None where that is no choice."""
         model = self.model
-        if model.batch_size is not None or not isinstance(model.graph_, Graph):
+        learned_edges = model.edge_weights in ("free", "learned")  # they need the full graph
+        if model.batch_size is not None or learned_edges or not isinstance(model.graph_, Graph):
             return None
         if model.graph_.num_nodes < 4 * BATCH_SIZE:
             return None

@@ -25,7 +25,7 @@ from h3gnn.training.sampling import (
     CLUSTERS_PER_BATCH,
     ClusterSampler,
     NeighbourSampler,
-    Whole,
+    NodeIds,
     cluster_batches,
     fan_out_for,
     find_clusters,
@@ -54,7 +54,6 @@ class Batch:
             -1 for a loop; of the whole graph a position in `pairs`, of a part of it any number.
         pairs: positions of the two ends of pairs of neighbours among the seeds, `[2, pairs]`.
         pair_keys: what `pair_of` calls these pairs.
-        entries: which entries of the support the edge weights are, each once; None is all of them.
         seeds: the seeds of all processes; None is all nodes.
         own: how many of this process's seeds are its share of those; the others are there to make pairs.
         compared: positions of the part's nodes that are fused and compared in this step; None is all seeds.
@@ -67,7 +66,6 @@ class Batch:
     pair_of: Tensor
     pairs: Tensor
     pair_keys: Tensor
-    entries: Tensor | None = None
     seeds: Tensor | None = None
     own: int = 0
     compared: Tensor | None = None
@@ -263,7 +261,7 @@ class SampledBatches:
         sampler: NeighbourSampler,
         batch_size: int,
         device: torch.device,
-        clusters: Sequence[Whole] | None = None,
+        clusters: Sequence[NodeIds] | None = None,
         *,
         paired: bool = False,
     ) -> None:
@@ -286,9 +284,9 @@ class SampledBatches:
                 f"a batch of {min(map(len, batches))} node(s) cannot be shared by {ranks.size} processes: "
                 "give a larger batch_size, or fewer processes"
             )
-        seed, lane = int(torch.randint(2**62, (), generator=order)), Lane(self.device)
+        seed, lane = int(torch.randint(2**62, (), generator=order)), PrefetchStream(self.device)
 
-        def make(batch: Whole) -> tuple[Batch, torch.cuda.Event | None]:
+        def make(batch: NodeIds) -> tuple[Batch, torch.cuda.Event | None]:
             with lane.beside():
                 every = self._there(batch)
                 self.sampler.begin(seed, every)
@@ -305,7 +303,7 @@ class SampledBatches:
         nodes = seeds.to(self.sampler.device)
         return self._batch(nodes, nodes, None)
 
-    def _there(self, nodes: Whole) -> Tensor:
+    def _there(self, nodes: NodeIds) -> Tensor:
         """Return node numbers where the sampler draws."""
         return torch.from_numpy(nodes).to(self.sampler.device)
 
@@ -338,7 +336,7 @@ class SampledBatches:
         keys = (first * self.nodes + last).to(self.device)
         start = self.support.starts(touched, ends).to(self.device, features.dtype)
         shared = batch.to(self.device)
-        return Batch(part, factor, start, pair_of, at.to(self.device), keys, touched, shared, len(mine))
+        return Batch(part, factor, start, pair_of, at.to(self.device), keys, shared, len(mine))
 
     def _partners(self, seeds: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return the seeds, followed by a random neighbour of each that is not among them, and the pairs."""
@@ -355,7 +353,7 @@ class SampledBatches:
         return extended, torch.stack([at, place[torch.searchsorted(ordered, partner)]])
 
 
-class Lane:
+class PrefetchStream:
     """Where the next batch is made while one trains: on a GPU a stream of its own, else nothing special.
 
     Memory of a batch that has been trained on is used again by a batch to come, which therefore waits until
@@ -393,7 +391,7 @@ class Lane:
             torch.cuda.current_stream(self._stream.device).wait_event(ready)
 
 
-def one_ahead(make: Callable[[Whole], Made], seeds: Sequence[Whole]) -> Iterator[Made]:
+def one_ahead(make: Callable[[NodeIds], Made], seeds: Sequence[NodeIds]) -> Iterator[Made]:
     """Yield what is made of these seeds, in order; a thread makes the next one while the last one trains."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(make, seeds[0])

@@ -36,12 +36,6 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 """What Adam remembers of each parameter, beside the number of its steps."""
 BY_MODEL = ("student", "teacher", "committee", "products", "step", "moments")
 """The parts whose tensors have a first axis of models."""
-PER_EDGE = {
-    ("student", "edges.logit"),
-    ("teacher", "edges.logit"),
-    *(("edges", name) for name in ("first", "second", "touched", "followed")),
-}
-"""Tensors whose last axis is the entries of the support: of several processes, each holds a range of them."""
 
 
 def take(step: Step, recorder: Recorder) -> State:
@@ -49,12 +43,9 @@ def take(step: Step, recorder: Recorder) -> State:
 
     Student and teacher with their buffers, the teacher's averaged products, the objectives' parameters,
     Adam's moments and counts, each generator, the difficulty, and the history so far. The schedule needs
-    nothing of its own: it is a function of the epoch. Of several processes all have to ask at the same time,
-    and the first one gets the state of all.
+    nothing of its own: it is a function of the epoch.
     """
     state = _in_place(step)
-    for part, name in sorted(_divided(step, state)):
-        state[part][name] = step.edges.whole(f"{part}-{name}", state[part][name])
     state["products"], state["strides"] = {}, {}
     if step.teacher is not None and step.teacher.products is not None:
         state["products"] = step.teacher.products._asdict()
@@ -77,8 +68,7 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
 
     Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
     as it was. Each tensor is copied into memory of torch's own, with the strides that it had: kernels round
-    otherwise where the layout or the alignment is another. What is divided among processes waits in the step
-    until `agree` hands it out.
+    otherwise where the layout or the alignment is another.
 
     Args:
         step: as it was before its first epoch.
@@ -97,12 +87,9 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
     rows = {name: values.to(step.source.device) for name, values in state["history"].items()}
     recorder = Recorder.from_state(rows, columns)
     _put_back_adam(step, state)
-    divided = _divided(step, places)
-    step.to_hand_out = {key: state[key[0]][key[1]] for key in divided}
     for part, tensors in places.items():
         for name, place in tensors.items():
-            if (part, name) not in divided:
-                place.copy_(state[part][name])
+            place.copy_(state[part][name])
     for number, generator in enumerate(_generators(step)):
         generator.set_state(state["generators"][str(number)].cpu().clone())
     if step.teacher is not None:
@@ -113,23 +100,17 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
 def agree(step: Step, recorder: Recorder) -> Recorder:
     """Bring all processes to where the first one is, which alone may have read a checkpoint."""
     ranks = step.ranks
-    done = ranks.first_says(len(recorder))
+    done = ranks.broadcast_int(len(recorder))
     if ranks.size == 1 or done == 0:
         return recorder
-    places = _in_place(step)
-    divided = _divided(step, places)
-    for part, tensors in places.items():
-        ranks.copy_first([place for name, place in tensors.items() if (part, name) not in divided])
-    for part, name in sorted(divided):
-        assert step.edges.entries is not None
-        whole = step.to_hand_out.pop((part, name), None)
-        ranks.hand_out(whole, places[part][name], step.edges.entries)
+    for tensors in _in_place(step).values():
+        ranks.broadcast(list(tensors.values()))
     drawn = [generator.get_state() for generator in _generators(step)]
-    ranks.copy_first(drawn)
+    ranks.broadcast(drawn)
     for generator, state in zip(_generators(step), drawn, strict=True):
         generator.set_state(state)
     for moments in step.optimizer.begun():
-        ranks.copy_first([moments["step"], *(moments[name] for name in MOMENTS)])
+        ranks.broadcast([moments["step"], *(moments[name] for name in MOMENTS)])
     while len(recorder) < done:
         recorder.add()
     return recorder
@@ -161,26 +142,15 @@ def _in_place(step: Step) -> State:
     return {
         "student": step.student.state_dict(),
         "teacher": {} if step.teacher is None else step.teacher.encoder.state_dict(),
-        "committee": step.committee.state_dict(),
-        "edges": step.edges.state(),
+        "committee": step.objectives.state_dict(),
         "step": {"difficulty": step.difficulty},
     }
-
-
-def _divided(step: Step, places: State) -> set[tuple[str, str]]:
-    """Return part and name of the tensors of which this process holds a range of entries."""
-    if step.ranks.size == 1 or step.edges.entries is None:
-        return set()
-    return {(part, name) for part, name in PER_EDGE if name in places[part]}
 
 
 def _check_fit(step: Step, places: State, state: State) -> None:
     """Compare every tensor's type, shape and content with what it will be put into."""
     parameters = step.optimizer.stepped
     wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
-    for part, name in _divided(step, places):
-        here = places[part][name]
-        wanted[part, name] = Spec(here.dtype, (*here.shape[:-1], step.edges.entries or 0))
     for place, one in enumerate(_generators(step)):
         wanted["generators", str(place)] = _like(one.get_state())
     for index in _stepped(state, len(parameters)):
@@ -291,9 +261,9 @@ def checkpointing(
     Yields:
         The history so far, and what the loop has to call after each epoch.
     """
-    written = bool(step.ranks.first_says(policy is not None))
+    written = bool(step.ranks.broadcast_int(policy is not None))
     if policy is None and step.ranks.size > 1:
-        yield Recorder(), (lambda _, recorder: _help(step, recorder)) if written else None
+        yield Recorder(), (lambda _, recorder: _follow(step)) if written else None
         return
     if policy is None:
         with signals_wait() as request:
@@ -358,12 +328,11 @@ class CheckpointWriter:
     def after_epoch(self, recorder: Recorder, request: StopRequest) -> None:
         """Write a checkpoint if it is time for one; end the training if a signal asked for it."""
         number = request.take()
-        due = self._due(len(recorder))
-        self.step.ranks.first_says(int(due) if number is None else -number)
+        self.step.ranks.broadcast_int(number or 0)
         if number is not None:
             fault = self._write(recorder)
             raise TrainingStopped(self._last_words(recorder, fault), number)
-        if due:
+        if self._due(len(recorder)):
             fault = self._write(recorder)
             if fault is not None:
                 message = f"no checkpoint after epoch {len(recorder)}: {fault}; the training goes on, and "
@@ -399,13 +368,11 @@ class CheckpointWriter:
         return f"{done}, but {fault}, and there is no checkpoint"
 
 
-def _help(step: Step, recorder: Recorder) -> None:
-    """Hand over what this process holds if the first one writes a checkpoint, and stop if it stops."""
-    said = step.ranks.first_says(0)
-    if said:
-        take(step, recorder)
-    if said < 0:
-        raise TrainingStopped("stopped with the first process", -said)
+def _follow(step: Step) -> None:
+    """Stop when process 0 stops."""
+    number = step.ranks.broadcast_int(0)
+    if number:
+        raise TrainingStopped("stopped with process 0", number)
 
 
 def _stop_if_asked(recorder: Recorder, request: StopRequest, epochs: int) -> None:

@@ -171,7 +171,7 @@ def measure(step: Step) -> dict[str, Tensor]:
     student.eval()
     rows = sample_rows(step.source.nodes).to(step.source.device)
     batch = step.source.batch_of(rows)
-    tokens = student.tokens(student.project(batch.part), batch.part, step.edges.student(batch))
+    tokens = student.tokens(student.project(batch.part), batch.part, student.edges(batch.factor, batch.start))
     measured = {
         "effective_rank": effective_rank(student.fuse(tokens[:, rows] if batch.part.whole else tokens))
     }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numbers
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,21 +12,19 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from torch import Tensor, nn
+from torch import Tensor
 
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
-from h3gnn.encoder.support import Support
 from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import agree, checkpointing
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.edges import Edges, EdgeSteps, ParameterEdges, SparseEdges
 from h3gnn.training.history import History
 from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
-from h3gnn.training.objectives import OBJECTIVES, Committee, deal
+from h3gnn.training.objectives import OBJECTIVES, ObjectiveEnsemble, assign_objectives
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
 from h3gnn.training.resources import free_bytes, fusion_bytes, models_at_once, use_bfloat16
 from h3gnn.training.step import MaskStrategy, Step
@@ -155,7 +151,7 @@ class Training(FromSettings):
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
         """Take the fields from arguments by name, and from each model's objective what is left to it."""
-        names = deal(params["objective"], params["n_models"])
+        names = assign_objectives(params["objective"], params["n_models"])
         own = {
             name: [OBJECTIVES[one].views[name] for one in names]
             for name in ("feature_drop", "edge_drop", "mask_ratio")
@@ -200,8 +196,6 @@ def train_models(
     snapshots: Snapshots | None = None,
     after_epoch_of: AfterEpochOf | None = None,
     ranks: Ranks | None = None,
-    allocate: Allocate | None = None,
-    everywhere: bool = True,
 ) -> tuple[EncoderStack, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
@@ -219,9 +213,6 @@ def train_models(
         snapshots: after which epochs to hand over the embedding.
         after_epoch_of: gives what is called after each epoch of the group that starts with a given model.
         ranks: the processes that share the mini-batches.
-        allocate: where the state of edges that mini-batches touch lives; memory by default.
-        everywhere: every process gets all edge weights in the end; else the first one alone, and the others
-            keep their part.
     """
     ranks = ranks or Ranks()
     first = ranks.rank == 0
@@ -236,11 +227,9 @@ def train_models(
         if place is not None and size < len(seeds):
             where = replace(place, folder=group_folder(Path(place.folder), start, len(group)))
         mine = training.of_models(models)
-        step = stack_step(build(len(group)), source, group, mine, chunk, ranks, allocate)
+        step = stack_step(build(len(group)), source, group, mine, chunk, ranks)
         if trained and trained[-1][1].stopped is not None:  # a signal came before its turn
-            trained.append(
-                (_finished(step, everywhere=everywhere).eval(), _not_begun(trained[-1][1], len(group)))
-            )
+            trained.append((step.student.eval(), _not_begun(trained[-1][1], len(group))))
             continue
         told = {**(fingerprint or {}), "seeds": group}
         with (
@@ -260,7 +249,7 @@ def train_models(
                 after_epoch=each(bar, more, write, taken),
                 recorder=agree(step, recorder),
             )
-        trained.append((_finished(step, everywhere=everywhere), history))
+        trained.append((step.student, history))
     students = [student for student, _ in trained]
     history = History.side_by_side([part for _, part in trained])
     history.stopped = trained[-1][1].stopped
@@ -274,19 +263,6 @@ def train_models(
     joined = _join(build, students)
     joined.fuse_in_bfloat16 = False  # what users get is computed in full
     return joined, history
-
-
-def _finished(step: Step, *, everywhere: bool) -> EncoderStack:
-    """Return the students with all of their edge weights, which several processes have divided."""
-    student, ranks = step.student, step.ranks
-    if ranks.size > 1 and step.edges.entries is not None:
-        logit = step.edges.whole("logit", student.edges.logit.detach())
-        if everywhere:
-            shape = (student.models, step.edges.entries)
-            logit = logit if ranks.rank == 0 else torch.empty(shape, dtype=logit.dtype)
-            ranks.copy_first([logit])
-        student.edges.logit = nn.Parameter(logit, requires_grad=False)
-    return student
 
 
 def _not_begun(before: History, models: int) -> History:
@@ -309,43 +285,28 @@ def stack_step(
     training: Training,
     chunk: int | None = None,
     ranks: Ranks | None = None,
-    allocate: Allocate | None = None,
 ) -> Step:
     """Draw a stack of models, one for each seed, and return the step that trains them as one program."""
     device, models = source.device, len(seeds)
     drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
     student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
-    committee = Committee(training.objective, student, training.targets, training.loss)
-    committee.reset_parameters(drawing)
-    committee.to(device)
+    objectives = ObjectiveEnsemble(training.objective, student, training.targets, training.loss)
+    objectives.reset_parameters(drawing)
+    objectives.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
-    momentum = per_model(training.momentum, models)[: committee.teachers]
-    sparse = not source.whole and student.edges.learns
-    teacher = None
-    if momentum:
-        teacher = Teacher(student, momentum, training.teacher_mode == "train", sparse_edges=sparse)
-    taught = None if teacher is None else teacher.encoder
-    edges: Edges
-    stepped = [Stepped(student.dense_parameters(), range(models))]
-    if not sparse:
-        edges = ParameterEdges(student, taught)
-        stepped.append(Stepped([student.edges.logit], range(models), training.edge_rate))
-    else:
-        make = allocate or (lambda _, shape, dtype: torch.zeros(shape, dtype=dtype, device=device))
-        support, held = source.support, (ranks or Ranks()).part(source.support.entries)
-        logit = _place_edges(student, support, held, make, "logit")
-        followed = None if taught is None else _place_edges(taught, support, held, make, "teacher-logit")
-        moved = EdgeSteps([training.edge_rate * rate for rate in rates], decays, momentum)
-        strength, entries = student.edges.strength, support.entries
-        edges = SparseEdges(logit, followed, moved, strength, allocate, ranks, entries)
-    stepped += [Stepped(list(one.parameters()), those) for one, those in committee]
+    momentum = per_model(training.momentum, models)[: objectives.teachers]
+    teacher = Teacher(student, momentum, training.teacher_mode == "train") if momentum else None
+    stepped = [
+        Stepped(student.dense_parameters(), range(models)),
+        Stepped([student.edges.logit], range(models), training.edge_rate),
+    ]
+    stepped += [Stepped(list(one.parameters()), those) for one, those in objectives]
     return Step(
         student,
         teacher,
-        committee,
+        objectives,
         StackedAdam(stepped, rates, decays),
-        edges,
         source,
         per_model(training.feature_drop, models),
         per_model(training.edge_drop, models),
@@ -369,14 +330,6 @@ def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
     return torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
 
 
-def _place_edges(encoder: EncoderStack, support: Support, held: range, make: Allocate, name: str) -> Tensor:
-    """Give an encoder the weights of a range of edges, at their start, where `make` puts them."""
-    logit = make(name, (encoder.models, len(held)), torch.float32).to(encoder.linear_bias.dtype)
-    support.fill_logit(logit, encoder.edges.logit_of, held.start)
-    encoder.edges.logit = nn.Parameter(logit, requires_grad=False)
-    return logit
-
-
 def _join(build: Callable[[int], EncoderStack], students: list[EncoderStack]) -> EncoderStack:
     """Return the models of several stacks as one."""
     if len(students) == 1:
@@ -394,20 +347,6 @@ def derive_seeds(random_state: int | np.random.RandomState | None, models: int) 
         seed = check_random_state(random_state).randint(2**31)
     streams = np.random.SeedSequence(int(seed)).spawn(models)
     return [int(stream.generate_state(1)[0]) for stream in streams]
-
-
-@contextmanager
-def edge_files(entries: int, models: int, budget: int, ranks: Ranks) -> Iterator[Allocate | None]:
-    """Put the edge weights and their state into files while the block runs, if half the budget is less.
-
-    Of several processes each has its part, and the first one brings them together, to write them down.
-    """
-    entries = len(ranks.part(entries)) + (entries if ranks.size > 1 and ranks.rank == 0 else 0)
-    if entries * (6 + 16 * models) <= budget // 2:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
-        yield files_in(Path(folder))
 
 
 def files_in(folder: Path) -> Allocate:

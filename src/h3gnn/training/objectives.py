@@ -313,7 +313,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 """By the name that the user gives; those with a teacher first, since these models stand first in a stack."""
 
 
-def deal(objectives: str | Sequence[str], models: int) -> list[str]:
+def assign_objectives(objectives: str | Sequence[str], models: int) -> list[str]:
     """Return the objective of each model: they are dealt out in turn, and those with a teacher stand first.
 
     With fewer models than objectives, the first ones take part.
@@ -323,7 +323,7 @@ def deal(objectives: str | Sequence[str], models: int) -> list[str]:
     return sorted(dealt, key=lambda name: (not OBJECTIVES[name].needs_teacher, every.index(name)))
 
 
-class Committee(nn.Module):
+class ObjectiveEnsemble(nn.Module):
     """The objectives of a stack of models: neighbouring models with the same one are asked together.
 
     Models whose objective needs a teacher stand first in the stack, since the teachers are the first models'.
@@ -431,9 +431,9 @@ def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
         return centred * torch.rsqrt(variance + 1e-8)
     count = embedding.new_tensor([float(embedding.shape[1])])
     mean = embedding.sum(dim=1, keepdim=True)
-    ranks.add([count, mean])
+    ranks.all_reduce([count, mean])
     mean /= count
     variance = (embedding - mean).square().sum(dim=1, keepdim=True)
-    ranks.add([variance])
+    ranks.all_reduce([variance])
     variance /= count
     return (embedding - mean) * torch.rsqrt(variance + 1e-8)

@@ -21,7 +21,7 @@ from torch import Tensor
 from h3gnn.encoder.noise import node_below
 from h3gnn.errors import InputError
 
-Whole = npt.NDArray[np.int64]
+NodeIds = npt.NDArray[np.int64]
 ALL = -1
 """As a fan-out: every neighbour."""
 CLUSTERS_PER_BATCH = 4
@@ -179,7 +179,7 @@ def fan_out_for(hops: int, given: int | Sequence[int] | None) -> list[int]:
     return [given] * hops if isinstance(given, int) else [int(one) for one in given]
 
 
-def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> list[Whole]:
+def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> list[NodeIds]:
     """Cut the graph into clusters of about `size` nodes with few edges between them.
 
     Args:
@@ -209,7 +209,7 @@ def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> 
     return [cluster for cluster in np.split(order, ends) if len(cluster)]
 
 
-def _undirected(crow: npt.NDArray[Any], cols: npt.NDArray[Any]) -> tuple[Whole, Whole]:
+def _undirected(crow: npt.NDArray[Any], cols: npt.NDArray[Any]) -> tuple[NodeIds, NodeIds]:
     """Return each edge in both directions, once, and no loops."""
     nodes = len(crow) - 1
     rows = np.repeat(np.arange(nodes), np.diff(crow))
@@ -220,14 +220,14 @@ def _undirected(crow: npt.NDArray[Any], cols: npt.NDArray[Any]) -> tuple[Whole, 
     return np.searchsorted(rows, np.arange(nodes + 1)), ends
 
 
-def cluster_batches(clusters: list[Whole], generator: torch.Generator) -> list[Whole]:
+def cluster_batches(clusters: list[NodeIds], generator: torch.Generator) -> list[NodeIds]:
     """Return the batches of an epoch: every cluster once, some at a time, in random order."""
     order = torch.randperm(len(clusters), generator=generator).tolist()
     groups = [order[start : start + CLUSTERS_PER_BATCH] for start in range(0, len(order), CLUSTERS_PER_BATCH)]
     return [np.concatenate([clusters[one] for one in group]) for group in groups]
 
 
-def node_batches(nodes: int, size: int, generator: torch.Generator) -> list[Whole]:
+def node_batches(nodes: int, size: int, generator: torch.Generator) -> list[NodeIds]:
     """Return the batches of an epoch: every node once, in random order, in batches as even as can be."""
     order = torch.randperm(nodes, generator=generator).numpy()
     return [np.asarray(batch) for batch in np.array_split(order, max(1, -(-nodes // size)))]

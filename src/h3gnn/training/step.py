@@ -14,9 +14,8 @@ from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.tokens import Part, Projected, Unprojected
 from h3gnn.training.batches import Batch, Source
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.edges import Edges
 from h3gnn.training.masking import draw
-from h3gnn.training.objectives import Committee, Compare, View
+from h3gnn.training.objectives import Compare, ObjectiveEnsemble, View
 from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import rounded_products
 from h3gnn.training.teacher import Teacher, TeacherView
@@ -38,9 +37,8 @@ class Step:
     Args:
         student: a stack of one or more models.
         teacher: of the first models, if any has one.
-        committee: what each model is asked for.
+        objectives: what each model learns to predict.
         optimizer: over the parameters of student and objectives.
-        edges: the edge weights of students and teachers.
         source: the graph, batch by batch.
         feature_drop, edge_drop: the chances with which each model's student does not see a feature column or
             an edge.
@@ -53,16 +51,14 @@ class Step:
 
     Attributes:
         difficulty: `[models, nodes]`, of each node when it was last a seed.
-        to_hand_out: of a checkpoint that was read, what other processes hold, until they have it.
     """
 
     def __init__(
         self,
         student: EncoderStack,
         teacher: Teacher | None,
-        committee: Committee,
+        objectives: ObjectiveEnsemble,
         optimizer: StackedAdam,
-        edges: Edges,
         source: Source,
         feature_drop: Sequence[float],
         edge_drop: Sequence[float],
@@ -74,21 +70,19 @@ class Step:
         *,
         keep: bool = True,
     ) -> None:
-        self.student, self.teacher, self.committee = student, teacher, committee
-        self.optimizer, self.edges, self.source = optimizer, edges, source
+        self.student, self.teacher, self.objectives = student, teacher, objectives
+        self.optimizer, self.source = optimizer, source
         self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
         self.swap_ratio = list(swap_ratio)
         self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
         self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
-        self.to_hand_out: dict[tuple[str, str], Tensor] = {}
         dtype = student.linear_bias.dtype
         self.difficulty = torch.zeros(student.models, source.nodes, device=source.device, dtype=dtype)
 
     def set_learning_rate(self, factor: float) -> None:
         """Set every learning rate to this share of its own."""
         self.optimizer.set_learning_rate(factor)
-        self.edges.set_learning_rate(factor)
 
     def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
         """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
@@ -100,23 +94,22 @@ class Step:
 
     def _train_on(self, batch: Batch, mask: Tensor) -> Tensor:
         """Make one step; return the difficulty of the seeds of all processes, `[models, seeds]`."""
-        difficulty = self._look(batch, mask)
+        difficulty = self._forward_backward(batch, mask)
         self._share_gradients(batch)
         spent = self.student.input.weight.grad
         self.optimizer.step()
         batch.part.features.recycle(spent)
-        self.edges.step()
         self._share_statistics()
         if self.teacher is not None:
             self.teacher.update(self.student)
         if batch.seeds is None:
             self.difficulty.copy_(difficulty)
             return difficulty
-        every = self.ranks.join(difficulty[:, : batch.own])
+        every = self.ranks.all_gather(difficulty[:, : batch.own])
         self.difficulty.index_copy_(1, batch.seeds, every)
         return every
 
-    def _look(self, batch: Batch, mask: Tensor) -> Tensor:
+    def _forward_backward(self, batch: Batch, mask: Tensor) -> Tensor:
         """Run forward and backward on this process's seeds; return their difficulty `[models, seeds]`."""
         student, part = self.student, batch.part
         noise, drawers = self.source.noise(self.generators, self.order, self.ranks)
@@ -141,7 +134,7 @@ class Step:
             drawers,
             self.ranks,
         )
-        compare, whole = self.committee.compare(view), not self.committee.node_by_node
+        compare, whole = self.objectives.compare(view), not self.objectives.node_by_node
         return backward_by_chunks(
             student.fuse, compare, tokens, kept, self.chunk, batch.share, whole=whole, keep=self.keep
         )
@@ -152,8 +145,9 @@ class Step:
         """Let the teacher, if there is one, look at a batch; it averages the student's products, if given."""
         if self.teacher is None:
             return None
-        heard, again = self.edges.teacher(batch), noise.another(self.teacher.models)
-        return self.teacher.look(batch.part, batch.compared, heard, products, again, self.chunk)
+        weights = self.teacher.encoder.edges(batch.factor, batch.start)
+        noise = noise.another(self.teacher.models)
+        return self.teacher.forward(batch.part, batch.compared, weights, products, noise, self.chunk)
 
     def _follows_products(self, features: FeatureMatrix) -> bool:
         """Whether the teacher averages the student's products, which must be of all columns.
@@ -190,7 +184,7 @@ class Step:
 
     def _seen_edges(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor | None]:
         """Return the students' edge weights, with some edges dropped, and which pairs are kept."""
-        weights = self.edges.student(batch)
+        weights: Tensor = self.student.edges(batch.factor, batch.start)
         kept = batch.pairs_kept(self.edge_drop, noise)
         return (weights, None) if kept is None else (weights * kept[0], kept[1])
 
@@ -201,13 +195,13 @@ class Step:
         for parameter in self.optimizer.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self.ranks.add([cast(Tensor, parameter.grad) for parameter in self.optimizer.parameters])
+        self.ranks.all_reduce([cast(Tensor, parameter.grad) for parameter in self.optimizer.parameters])
 
     def _share_statistics(self) -> None:
         """Let batch norm's running statistics be the mean over processes."""
         buffers = list(self.student.buffers())
         if buffers and self.ranks.size > 1:
-            self.ranks.add(buffers)
+            self.ranks.all_reduce(buffers)
             torch._foreach_div_(buffers, self.ranks.size)
 
     def teacher_distance(self) -> Tensor | None:
@@ -215,9 +209,6 @@ class Step:
         if self.teacher is None:
             return None
         apart, size = self.teacher.distance(self.student)
-        of_edges = self.edges.distance()
-        if of_edges is not None:
-            apart, size = apart + of_edges[0].to(apart), size + of_edges[1].to(size)
         found = (apart / size.clamp_min(torch.finfo(size.dtype).tiny)).sqrt()
         missing = self.student.models - self.teacher.models
         return torch.cat([found, found.new_full((missing,), float("nan"))]) if missing else found

@@ -30,21 +30,12 @@ class Teacher(nn.Module):
         student: the encoders to follow; the teacher's models are the first ones of the student's stack.
         momentum: α of each of the teacher's models.
         live: keep batch norm and dropout as in training.
-        sparse_edges: the edge weights are moved by someone else, who steps them where a batch touches them.
     """
 
-    def __init__(
-        self,
-        student: EncoderStack,
-        momentum: Sequence[float],
-        live: bool = False,
-        *,
-        sparse_edges: bool = False,
-    ) -> None:
+    def __init__(self, student: EncoderStack, momentum: Sequence[float], live: bool = False) -> None:
         super().__init__()
         self.momentum, self.live = list(momentum), live
         self.encoder = student.like(range(len(self.momentum))).requires_grad_(False)
-        self.sparse_edges = sparse_edges
         self.products: Projected | None = None
         self._sizes: Tensor | None = None
         self.train()
@@ -59,7 +50,7 @@ class Teacher(nn.Module):
         return super().train(self.live)
 
     @torch.no_grad()
-    def look(
+    def forward(
         self,
         part: Part,
         compared: Tensor | None,
@@ -108,8 +99,7 @@ class Teacher(nn.Module):
         self._follow(self._weights(self.encoder), [w[: self.models] for w in self._weights(student)])
 
     def _weights(self, encoder: EncoderStack) -> list[Tensor]:
-        parameters = encoder.dense_parameters() if self.sparse_edges else list(encoder.parameters())
-        return [*(parameter.detach() for parameter in parameters), *encoder.buffers()]
+        return [*(parameter.detach() for parameter in encoder.parameters()), *encoder.buffers()]
 
     def distance(self, student: EncoderStack) -> tuple[Tensor, Tensor]:
         """Return ‖Φ − Ψ‖² and ‖Φ‖² of each model `[models]`, over the weights that move here."""
