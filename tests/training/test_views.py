@@ -87,7 +87,7 @@ def ends(batch: Batch, support: Support) -> list[tuple[int, int]]:
     """Return the two ends of each of a batch's edge weights."""
     if batch.part.whole:
         return list(zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True))
-    found = {}
+    found: dict[int, tuple[int, ...]] = {}
     for block in batch.part.blocks:
         assert block.weight_of is not None
         pairs = batch.part.nodes[torch.stack([block.rows, block.cols])].t().tolist()
