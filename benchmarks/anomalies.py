@@ -24,7 +24,7 @@ from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import LocalOutlierFactor
 
-from h3gnn.answers.pairs import Neighbourhood, reduced_features
+from h3gnn.answers.links import Neighbourhood, reduced_features
 from h3gnn.encoder.support import build_support
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from h3gnn.cli import ending, settings
-from h3gnn.cli.ending import ENDED, Stopped, code_of_signal
+from h3gnn.cli import exit as ending
+from h3gnn.cli import options
+from h3gnn.cli.exit import ENDED, Stopped, code_of_signal
 from h3gnn.cli.output import AddBar, progress, say
 from h3gnn.errors import InputError
 
@@ -56,8 +57,8 @@ def reproduce(
         bool,
         typer.Option("--document", help=f"Write {DOCUMENT} and the tables' texts from the stored results."),
     ] = False,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Reproduce the paper's tables and figures.
 

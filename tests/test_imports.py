@@ -24,7 +24,6 @@ ROOT = {
     "preprocessing",
     "resources",
     "settings",
-    "strangers",
 }
 ON_THE_MOVE: set[str] = set()
 """Modules at the root that are about to find a home in a package."""
@@ -38,7 +37,6 @@ FORBIDDEN = {
     "errors": {"*"},
     "resources": {"*"},
     "settings": {"*"},
-    "strangers": {"*"},
     "storage.schema": {"*"},
     "storage.atomic": {"*"},
     "storage.tensors": {"*"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from h3gnn.answers.extending import Extension
+    from h3gnn.answers.extend import Extension
     from h3gnn.classifier import NodeClassifier
     from h3gnn.encoder.joint import JointEncoder
     from h3gnn.errors import (

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from h3gnn.answers.anomalies import find_anomalies
-from h3gnn.answers.extending import Extension, add_nodes, rows_below
+from h3gnn.answers.extend import Extension, add_nodes, rows_below
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from h3gnn.answers.export import check_ids
 from h3gnn.encoder import Support, build_support
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import StepMatrix, step_support
@@ -27,7 +28,6 @@ from h3gnn.graphs.ids import find_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
-from h3gnn.strangers import check_ids
 from h3gnn.tables.frames import (
     as_frame,
     column_names,

@@ -8,7 +8,7 @@ import torch
 
 from h3gnn import H3GNN
 from h3gnn.answers.anomalies import disagreement, edge_surprise, feature_surprise, find_anomalies
-from h3gnn.answers.pairs import Neighbourhood
+from h3gnn.answers.links import Neighbourhood
 from h3gnn.graphs.checks import check_graph
 
 

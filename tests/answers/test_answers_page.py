@@ -18,7 +18,7 @@ def test_the_scikit_learn_example_runs(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_page_names_every_command_and_format() -> None:
-    from h3gnn.cli.export import USUAL
+    from h3gnn.cli.ask import USUAL
 
     text = PAGE.read_text(encoding="utf-8")
     for word in ("predict", "similar", "anomalies", "links", "embed", "export"):

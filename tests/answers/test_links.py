@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph, InputError
-from h3gnn.answers.links import find_links, hide_edges
-from h3gnn.answers.pairs import Neighbourhood, unique_pairs
+from h3gnn.answers.links import Neighbourhood, find_links, hide_edges, unique_pairs
 from h3gnn.graphs.checks import check_graph
 
 KITE = torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 3, 4]])  # a triangle with a tail

@@ -8,16 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn import InputError
-from h3gnn.answers.heldout import calibration_error, score_held_out
 from h3gnn.answers.prediction import (
     NodePredictor,
     Rule,
+    Span,
     _best_threshold,
     _fit_temperature,
     _learn_cuts,
+    calibration_error,
     check_labels,
+    score_held_out,
 )
-from h3gnn.answers.span import Span
 
 
 def two_groups(nodes: int = 120, apart: float = 3.0, rare: float = 0.5) -> tuple[Any, Any]:

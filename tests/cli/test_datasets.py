@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from h3gnn.cli.datasets import datasets
+from h3gnn.cli.inspect import datasets
 
 
 def run(*arguments: str) -> Any:

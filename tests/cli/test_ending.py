@@ -17,7 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from h3gnn import H3GNN
-from h3gnn.cli import ending
+from h3gnn.cli import exit as ending
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError, TrainingStopped
 from reproduction.__main__ import _resumable
@@ -26,8 +26,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR
 
 BROKEN = """
 import sys
-from h3gnn.cli import ending
-from reproduction.__main__ import _resumable
+from h3gnn.cli import exit as ending
 def load():
     raise {error}
 sys.argv = ["h3gnn", "tune", "--storage", "postgresql://me:secret@host/db"]
@@ -179,8 +178,7 @@ def test_a_signal_while_the_program_loads_is_a_sentence_too(number: signal.Signa
 SWALLOWED = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, and then it stays so
-from h3gnn.cli import ending
-from reproduction.__main__ import _resumable
+from h3gnn.cli import exit as ending
 
 def work():
     try:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from h3gnn import H3GNN, read_graph
 from h3gnn.cli.app import app
-from h3gnn.cli.source import parse_columns
+from h3gnn.cli.options import parse_columns
 from h3gnn.errors import GraphError, InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -16,12 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from h3gnn import H3GNN, InputError
+from h3gnn.answers.export import guarded
 from h3gnn.cli.app import app
 from h3gnn.cli.output import write_embedding, write_table
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import read_json, write_json
-from h3gnn.strangers import guarded
 from tests.experiments.test_comparison import result_of
 
 SMALL = {"n_models": 1, "channels": 4, "heads": 2, "epochs": 1, "objective": "teacher", "device": "cpu"}

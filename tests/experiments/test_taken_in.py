@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from h3gnn.answers.pairs import reduced_features
+from h3gnn.answers.links import reduced_features
 from h3gnn.baselines.layers import scaled_features as of_other_systems
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import scaled_features

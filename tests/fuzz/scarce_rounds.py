@@ -50,7 +50,8 @@ BY_A_LIBRARY = {
 """What libraries say that end the process themselves where they get no memory."""
 SHRUNK = """
 import sys
-from h3gnn.cli import _load, ending
+from h3gnn.cli import _load
+from h3gnn.cli import exit as ending
 
 def load():
     from tests.fuzz.signal_rounds import shrink

@@ -103,7 +103,7 @@ def shrink(command: str) -> None:
 
     small = partial(synthetic.mixed_graph, 60, words=20, splits=2)
     if command == "demo":
-        from h3gnn.cli import settings
+        from h3gnn.cli import options as settings
 
         usual, few = settings.build_estimator, {"epochs": FEW, "channels": 8, "heads": 2}
 
@@ -160,7 +160,8 @@ def _become(arguments: tuple[str, ...], home: Path, before: Callable[[], None]) 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        from h3gnn.cli import ending, main
+        from h3gnn.cli import exit as ending
+        from h3gnn.cli import main
 
         shrink(arguments[0])
         ending.end_on_signals()

@@ -1,28 +1,87 @@
-"""Classes of nodes from the labelled ones: calibrated probabilities, and a mark where none can be told.
-
-A linear classifier of the embedding. Its strength, the temperature that calibrates it, and the probability
-below which it cannot tell are learned on labelled nodes that its fit did not see. How good all this is, is
-measured on labelled nodes that no part of it saw.
-"""
+"""Rows in few columns, for classifiers that are fitted on few of them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from sklearn import metrics
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from h3gnn.answers.span import ROWS, Span
+from h3gnn.answers.export import check_ids
+from h3gnn.answers.extend import Extension
 from h3gnn.errors import InputError, check_choice, check_number
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
+from h3gnn.evaluation.probe import CONSTANT, span_of
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.scaling import MomentSums
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.resources import one_thread
+
+Whole = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+DIRECTIONS = 256
+"""Where more labelled nodes than this meet a wider embedding, it is seen in so many principal directions."""
+ROWS = 16_384
+"""So many rows are worked on at a time."""
+
+
+class Span:
+    """An embedding's rows, standardised over all nodes, and turned into the span of the rows fitted on.
+
+    An L2-regularised classifier lies in the span of its training rows: where these are fewer than the
+    columns, nothing is lost by the turn, and the fit is as cheap as its nodes are few.
+
+    Args:
+        embedding: of all nodes, `[nodes, D]`; no label is needed to standardise it.
+        chosen: positions of the labelled nodes.
+    """
+
+    def __init__(self, embedding: Floats, chosen: Whole) -> None:
+        every = torch.from_numpy(np.ascontiguousarray(embedding))
+        sums = MomentSums(every.shape[1])
+        for piece in torch.split(every, ROWS):
+            sums.add(piece)
+        self.mean, spread = sums.mean, (sums.squares / sums.rows).sqrt()
+        self.spread = torch.where(spread > CONSTANT, spread, float("inf"))
+        self.directions: Tensor | None = None
+        if min(len(chosen), every.shape[1]) > DIRECTIONS:
+            self.directions = self._principal(every)
+        self.labelled = self.standard(embedding[chosen])
+
+    def standard(self, rows: Floats) -> Tensor:
+        """Return rows of any nodes on the scale of the embedding, `[rows, columns]` in float64."""
+        found = (torch.from_numpy(np.ascontiguousarray(rows)).double() - self.mean) / self.spread
+        return found if self.directions is None else found @ self.directions
+
+    def _principal(self, every: Tensor) -> Tensor:
+        draw = torch.Generator().manual_seed(0)
+        some = torch.randperm(len(every), generator=draw)[:ROWS].numpy()
+        rows = self.standard(every.numpy()[some])
+        values, vectors = torch.linalg.eigh(rows.T @ rows)
+        found: Tensor = vectors[:, values.argsort(descending=True)[:DIRECTIONS]]
+        return found
+
+    def of(self, seen: Whole) -> Callable[[Whole], Tensor]:
+        """Return what gives labelled rows, by their place among the labelled, in the span of those seen."""
+        turn = self.turn(seen)
+        return lambda places: turn(self.labelled[torch.from_numpy(places)])
+
+    def turn(self, seen: Whole) -> Callable[[Tensor], Tensor]:
+        """Return what turns standard rows into the span of the labelled rows seen; the identity if wider."""
+        rows = self.labelled[torch.from_numpy(seen)]
+        if len(rows) >= rows.shape[1]:
+            return lambda given: given.float()
+        basis = rows.T @ span_of(rows @ rows.T)
+        return lambda given: (given @ basis).float().contiguous()
+
 
 Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -283,3 +342,221 @@ def check_labels(labels: Whole, names: tuple[str, ...]) -> tuple[str, ...]:
             "balanced accuracy; --class-weight balanced or --threshold find more of it"
         )
     return tuple(notes)
+
+
+OUTER_FOLDS, REPEATS, MANY = 5, 3, 300
+"""Folds that score, and how often they are drawn; beyond MANY labelled nodes, once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Held-out scores by name, mean and standard deviation over folds; and the held-out decisions.
+
+    Attributes:
+        mean, std: of accuracy, balanced accuracy, log loss, the share that is told, the accuracy there; of
+            two classes also average precision, precision and recall of the rarer. The calibration error is
+            that of all held-out nodes together, without a deviation.
+        majority: the share of the largest class.
+        folds: how many folds were scored.
+        positive: the rarer of two classes, None of more.
+        held_out: what was said of each labelled node by a model that had not seen it.
+    """
+
+    mean: dict[str, float]
+    std: dict[str, float]
+    majority: float
+    folds: int
+    positive: int | None
+    held_out: Decision = field(repr=False)
+
+
+def score_held_out(
+    span: Span,
+    labels: Whole,
+    classes: int,
+    rule: Rule,
+    *,
+    seed: int = 0,
+    watch: Callable[[float], None] = lambda share: None,
+) -> Scores:
+    """Score the whole procedure by stratified folds: all that is chosen is chosen without the held-out fold.
+
+    Args:
+        span: of the labelled rows.
+        labels: their classes `[labelled]`.
+        classes: how many there are.
+        rule: how to decide.
+        seed: of the folds.
+        watch: is told the share that is done.
+    """
+    repeats = REPEATS if len(labels) <= MANY else 1
+    drawn = [
+        fold for one in range(repeats) for fold in labelled_folds(labels, OUTER_FOLDS, seed + 1000 * one)
+    ]
+    per_repeat = len(drawn) // repeats
+    counts = np.bincount(labels, minlength=classes)
+    positive = int(counts.argmin()) if classes == 2 else None
+    found, kept = [], []
+    for number, (seen, hidden) in enumerate(drawn):
+        rows = span.of(seen)
+        said = LabelModel(rows(seen), labels[seen], classes, rule, seed)(rows(hidden))
+        found.append(_measure(said, labels[hidden], positive))
+        if number < per_repeat:
+            kept.append((hidden, said))
+        watch((number + 1) / len(drawn))
+    names = found[0].keys()
+    columns = {name: np.array([one[name] for one in found]) for name in names}
+    mean = {name: float(np.nanmean(one)) for name, one in columns.items() if not np.isnan(one).all()}
+    std = {name: float(np.nanstd(columns[name])) for name in mean}
+    held, majority = _in_order(kept, len(labels), classes), float(counts.max() / len(labels))
+    mean["calibration_error"] = calibration_error(held.every, labels)  # of few nodes it would say little
+    return Scores(mean, std, majority, len(drawn), positive, held)
+
+
+def _in_order(parts: list[tuple[Whole, Decision]], nodes: int, classes: int) -> Decision:
+    whole = Decision(
+        np.zeros(nodes, dtype=np.int64), np.zeros(nodes), np.zeros(nodes, bool), np.zeros((nodes, classes))
+    )
+    for hidden, said in parts:
+        whole.classes[hidden], whole.probability[hidden] = said.classes, said.probability
+        whole.cannot_tell[hidden], whole.every[hidden] = said.cannot_tell, said.every
+    return whole
+
+
+def _measure(said: Decision, truth: Whole, positive: int | None) -> dict[str, float]:
+    right = said.classes == truth
+    own = said.every[np.arange(len(truth)), truth]
+    told = ~said.cannot_tell
+    each = [right[truth == one].mean() for one in np.unique(truth)]
+    measured = {
+        "accuracy": float(right.mean()),
+        "balanced_accuracy": float(np.mean(each)),
+        "log_loss": float(-np.log(np.maximum(own, 1e-12)).mean()),
+        "told": float(told.mean()),
+        "accuracy_where_told": float(right[told].mean()) if told.any() else float("nan"),
+    }
+    if positive is not None:
+        is_it, decided = truth == positive, said.classes == positive
+        measured["average_precision"] = float(metrics.average_precision_score(is_it, said.every[:, positive]))
+        measured["precision"] = float(is_it[decided].mean()) if decided.any() else float("nan")
+        measured["recall"] = float(decided[is_it].mean())
+    return measured
+
+
+def calibration_error(every: Floats, truth: Whole, bins: int = 10) -> float:
+    """Return how far the likeliest class's probability is from the share that is right, over ten bins."""
+    sure, right = every.max(axis=1), every.argmax(axis=1) == truth
+    place = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, weights=sure - right, minlength=bins)
+    return float(np.abs(gaps).sum() / len(truth))
+
+
+Ids = npt.NDArray[Any]
+MOST_COLUMNS = 20
+"""Up to so many classes have a column of probabilities each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What is said about nodes, and how far it can be believed.
+
+    Attributes:
+        table: one row per node: `node`, `class`, `probability`, `cannot_tell`, and `p_CLASS` for each class.
+            Where labelled nodes were asked for, `label` is theirs, and what is said of them is said by models
+            that had not seen it.
+        scores: on held-out labelled nodes.
+        how: how probabilities and marks came about, in a sentence.
+        notes: what should be known of these labels.
+        labelled: how many nodes it was learned from.
+        names: of the classes.
+    """
+
+    table: pd.DataFrame
+    scores: Scores
+    how: str
+    notes: tuple[str, ...]
+    labelled: int
+    names: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all but the table, for JSON."""
+        positive = self.scores.positive
+        return {
+            "nodes": len(self.table),
+            "cannot_tell": int(self.table["cannot_tell"].sum()),
+            "classes": self.table["class"].value_counts().to_dict(),
+            "labelled": self.labelled,
+            "held_out": {
+                "mean": self.scores.mean,
+                "std": self.scores.std,
+                "folds": self.scores.folds,
+                "majority_share": self.scores.majority,
+                "positive_class": None if positive is None else self.names[positive],
+            },
+            "how": self.how,
+            "notes": list(self.notes),
+        }
+
+
+def predict_classes(
+    graph: Graph | MappedGraph,
+    embedding: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    names: tuple[str, ...],
+    rule: Rule,
+    *,
+    extension: Extension | None = None,
+    labelled_too: bool = False,
+    seed: int = 0,
+    watch: Callable[[float], None] = lambda share: None,
+) -> Predictions:
+    """Say the class of every unlabelled node, or of the nodes that joined the graph.
+
+    Args:
+        graph: of the embedding.
+        embedding: `[nodes, D]`, in memory or in a file.
+        labels: `[nodes]`, -1 where unknown.
+        names: of the classes.
+        rule: how to decide.
+        extension: embeddings of new nodes, which are then the ones that are asked about.
+        labelled_too: also say what the labelled nodes would be taken for, each without its own label.
+        seed: of the folds.
+        watch: is told the share that is done.
+    """
+    check_ids(graph.node_ids if extension is None else extension.node_ids)
+    notes = check_labels(labels, names)
+    chosen = np.flatnonzero(labels >= 0)
+    present, codes = np.unique(labels[chosen], return_inverse=True)
+    names = tuple(names[one] for one in present)
+    rule.check(len(names))
+    asked = np.flatnonzero(labels < 0)
+    if extension is None and not asked.size and not labelled_too:
+        raise InputError(
+            "every node has a label, so there is nothing to predict: give --labels FILE with some of them, "
+            "new nodes, or --all to see what each node would be taken for without its label"
+        )
+    predictor = NodePredictor(embedding, chosen, codes, len(names), rule, seed)
+    scores = score_held_out(predictor.span, codes, len(names), rule, seed=seed, watch=watch)
+    if extension is not None:
+        new = extension.embedding[-extension.new :]
+        parts = [_table(extension.node_ids[-extension.new :], predictor(new), names)]
+    else:
+        parts = [_table(graph.node_ids[asked], predictor(embedding, asked), names)] if asked.size else []
+    if labelled_too:
+        own = _table(graph.node_ids[chosen], scores.held_out, names)
+        own["label"] = np.array(names, dtype=object)[codes]
+        parts.append(own)
+    table = pd.concat(parts, ignore_index=True)
+    return Predictions(table, scores, predictor.how(), notes, len(chosen), names)
+
+
+def _table(ids: Ids, said: Decision, names: tuple[str, ...]) -> pd.DataFrame:
+    columns: dict[str, Any] = {
+        "node": ids,
+        "class": np.array(names, dtype=object)[said.classes],
+        "probability": said.probability,
+        "cannot_tell": said.cannot_tell,
+    }
+    if len(names) <= MOST_COLUMNS:
+        columns |= {f"p_{name}": said.every[:, at] for at, name in enumerate(names)}
+    return pd.DataFrame(columns)

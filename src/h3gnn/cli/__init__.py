@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from h3gnn.cli import ending
+from h3gnn.cli import exit as ending
 
 __all__ = ["main"]
 

@@ -8,25 +8,19 @@ from typing import Annotated
 import typer
 
 from h3gnn import __version__
-from h3gnn.cli import ending
-from h3gnn.cli.anomalies import anomalies
+from h3gnn.cli import exit as ending
+from h3gnn.cli.ask import anomalies, export, links, similar
 from h3gnn.cli.cluster import cluster
 from h3gnn.cli.compare import compare
-from h3gnn.cli.datasets import datasets
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.evaluate import evaluate
-from h3gnn.cli.export import export
 from h3gnn.cli.fit import fit
-from h3gnn.cli.inspect import inspect
-from h3gnn.cli.links import links
-from h3gnn.cli.methods import methods
+from h3gnn.cli.inspect import datasets, inspect, methods
 from h3gnn.cli.output import say
-from h3gnn.cli.plot import plot
 from h3gnn.cli.predict import predict
 from h3gnn.cli.prepare import prepare
-from h3gnn.cli.report import report
-from h3gnn.cli.similar import similar
+from h3gnn.cli.report import plot, report
 from h3gnn.cli.tune import tune
 from h3gnn.errors import InputError
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.embeddings import Embedded, EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import write_table
-from h3gnn.cli.source import Source, takes_graph
+from h3gnn.cli import options
+from h3gnn.cli.options import EmbeddingsArgument, Source, takes_graph
+from h3gnn.cli.output import Embedded, read_embedded, write_table
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
-from h3gnn.strangers import check_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,10 +51,10 @@ def cluster(
     clusters: CountOption = None,
     max_clusters: MostOption = MOST_CLUSTERS,
     starts: StartsOption = 10,
-    seed: settings.SeedOption = 0,
-    safe_csv: settings.SafeCsvOption = False,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    seed: options.SeedOption = 0,
+    safe_csv: options.SafeCsvOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Group the nodes by their embeddings with k-means; no labels are needed.
 
@@ -71,10 +69,12 @@ def cluster(
     if embeddings is None:
         raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
     if out is not None:
-        settings.check_output(out, (".csv", ".parquet"))
+        options.check_output(out, (".csv", ".parquet"))
     source.refuse_alone()
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     if out is not None:
+        from h3gnn.answers.export import check_ids
+
         check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:

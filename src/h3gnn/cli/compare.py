@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.evaluate import TopOption
+from h3gnn.cli import options
+from h3gnn.cli.options import Source, TopOption, takes_graph
 from h3gnn.cli.output import AddBar, progress, say
-from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -100,12 +99,12 @@ def compare(
     trials: TrialsOption = 0,
     jobs: JobsOption = 1,
     top: TopOption = None,
-    preset: settings.PresetOption = None,
-    epochs: settings.EpochsOption = None,
-    models: settings.ModelsOption = None,
-    set_: settings.SetOption = None,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    preset: options.PresetOption = None,
+    epochs: options.EpochsOption = None,
+    models: options.ModelsOption = None,
+    set_: options.SetOption = None,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Run H3GNN beside other methods on a graph with labels: which wins here, and is the difference real?
 
@@ -126,7 +125,7 @@ def compare(
     from h3gnn.graphs.graph import first_splits
 
     if out is not None:
-        settings.check_output(out, (".json",))
+        options.check_output(out, (".json",))
     if quick and published:
         raise InputError("--quick and --published ask for different settings: give one of them")
     if trials and (quick or published):
@@ -134,10 +133,10 @@ def compare(
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
     named = {"epochs": epochs, "n_models": models}
-    model = settings.build_estimator(
+    model = options.build_estimator(
         preset or ("quick" if quick else None), named, set_, seed=0, device=device
     )
-    fixed = tuple(settings.given_settings(named, set_))
+    fixed = tuple(options.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # says at once if there is no such grid
     for repair in loaded.provenance.repairs:
@@ -148,7 +147,7 @@ def compare(
         f"{trainings} seed(s)"
     )
     if trials:
-        settings.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
+        options.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
     if published:
         known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
         say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")

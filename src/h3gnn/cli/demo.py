@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.output import say
-from h3gnn.cli.report import open_page
+from h3gnn.cli import options
+from h3gnn.cli.output import open_page, say
 
 if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
@@ -26,9 +25,9 @@ def demo(
         bool, typer.Option("--picture/--no-picture", help="Draw the picture and write the page.")
     ] = True,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    seed: settings.SeedOption = 0,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Fit the built-in graph and compare with raw features and an untrained encoder.
 
@@ -42,10 +41,10 @@ def demo(
 
     page = out.with_suffix(".html")
     if picture:
-        settings.check_output(out, ENDINGS)
-        settings.check_output(page, (".html",))
+        options.check_output(out, ENDINGS)
+        options.check_output(page, (".html",))
     one_each = {"n_models": 4}  # of each objective; the default has two, and takes twice as long
-    model = settings.build_estimator(None, one_each, None, seed=seed, device=device)
+    model = options.build_estimator(None, one_each, None, seed=seed, device=device)
     model.set_params(verbose=True)
     if not as_json:
         say("fitting a synthetic graph of mixed homophily (under a minute) …")

@@ -8,10 +8,17 @@ from typing import Annotated
 
 import typer
 
-from h3gnn.cli import settings
+from h3gnn.cli import options
+from h3gnn.cli.options import (
+    NEW,
+    NewEdgesOption,
+    NewFeaturesOption,
+    Source,
+    extend_run,
+    open_run,
+    takes_graph,
+)
 from h3gnn.cli.output import EMBEDDING_ENDINGS, is_mapped, say, write_embedding, write_result, write_rows
-from h3gnn.cli.run import NEW, NewEdgesOption, NewFeaturesOption, extend_run, open_run
-from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError
 
 
@@ -33,9 +40,9 @@ def embed(
             rich_help_panel=NEW,
         ),
     ] = False,
-    safe_csv: settings.SafeCsvOption = False,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    safe_csv: options.SafeCsvOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write the embeddings of a saved model's graph, of nodes that joined it, or of a new graph.
 
@@ -59,7 +66,7 @@ def embed(
     from h3gnn.estimator import H3GNN
     from h3gnn.training.resources import pick_device
 
-    settings.check_output(out, EMBEDDING_ENDINGS)
+    options.check_output(out, EMBEDDING_ENDINGS)
     pick_device(device)
     if new_features is not None or new_edges is not None:
         if source.is_given:

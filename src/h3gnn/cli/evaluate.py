@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.embeddings import EmbeddingsArgument, read_embedded
-from h3gnn.cli.output import say, stages
-from h3gnn.cli.source import Source, takes_graph
+from h3gnn.cli import options
+from h3gnn.cli.options import EmbeddingsArgument, Source, TopOption, takes_graph
+from h3gnn.cli.output import read_embedded, say, stages
 from h3gnn.errors import InputError
 from h3gnn.settings import tuned_on
 
@@ -49,16 +48,6 @@ TrialsOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
-TopOption = Annotated[
-    int | None,
-    typer.Option(
-        "--top",
-        help="The k of recall at k: how many nodes somebody will look at; else as many as the class has.",
-        min=1,
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
 ClustersOption = Annotated[
     bool, typer.Option("--clusters/--no-clusters", help="Run k-means too.", rich_help_panel=PANEL)
 ]
@@ -74,14 +63,14 @@ def evaluate(
     probe: ProbeOption = "logistic",
     clusters: ClustersOption = True,
     top: TopOption = None,
-    preset: settings.PresetOption = None,
+    preset: options.PresetOption = None,
     seeds: SeedsOption = 10,
     trials: TrialsOption = 1,
-    epochs: settings.EpochsOption = None,
-    models: settings.ModelsOption = None,
-    set_: settings.SetOption = None,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    epochs: options.EpochsOption = None,
+    models: options.ModelsOption = None,
+    set_: options.SetOption = None,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Score embeddings against labels that training never saw: linear probe and k-means.
 
@@ -107,8 +96,8 @@ def evaluate(
             raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
         source = replace(source, graph=source.graph or embeddings)
         named = {"epochs": epochs, "n_models": models}
-        model = settings.build_estimator(preset, named, set_, seed=0, device=device)
-        how["fixed"] = tuple(settings.given_settings(named, set_))
+        model = options.build_estimator(preset, named, set_, seed=0, device=device)
+        how["fixed"] = tuple(options.given_settings(named, set_))
         result = _of_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
         if epochs is not None or models is not None or set_:
@@ -188,7 +177,7 @@ def _of_preset(
                 "not `nested`: start from `single`, `quick` or another preset, and give --trials"
             )
         if trials > 1:
-            settings.say_fixed(fixed, method.ranges)
+            options.say_fixed(fixed, method.ranges)
         method = holding(method, fixed, trials) if trials > 1 else replace(method, ranges={})
         found = run_nested(method, graph, allowance=Allowance(trials), top=how["top"], watch=watch, **given)
         return found.results[NESTED.name]

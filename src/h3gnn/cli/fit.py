@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, stopping
-from h3gnn.cli.ending import Stopped, code_of_signal
-from h3gnn.cli.output import EMBEDDING_ENDINGS, check_ending, is_first, say, write_result
-from h3gnn.cli.source import Source, takes_graph
-from h3gnn.cli.stopping import resumable
-from h3gnn.errors import InputError, TrainingStopped
+from h3gnn.cli import options
+from h3gnn.cli.options import Source, takes_graph
+from h3gnn.cli.output import EMBEDDING_ENDINGS, is_first, say
+from h3gnn.cli.training import learn_and_save, policy, resumable, train_and_write
+from h3gnn.errors import InputError
 
-if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
-    from h3gnn.experiments.run import Outlook
-    from h3gnn.graphs.graph import Graph
-    from h3gnn.ondisk.mapped import MappedGraph
-    from h3gnn.storage.checkpoint_file import Checkpoints
-    from h3gnn.training.history import Recorder
-    from h3gnn.training.loop import AfterEpoch, AfterEpochOf
+    from h3gnn.storage.runs import Run
+
+
+BESIDE_RESUME = ("resume", "as_json", "tensorboard")
+
+
+def _option(flag: str, text: str, **more: Any) -> Any:
+    return typer.Option(flag, help=text, rich_help_panel="Runs that may be killed", **more)
+
+
+EveryOption = Annotated[int | None, _option("--checkpoint-every", "A checkpoint after every so many epochs.")]
+MinutesOption = Annotated[
+    float | None, _option("--checkpoint-minutes", "A checkpoint every so many minutes.")
+]
+KeepOption = Annotated[int | None, _option("--keep", "How many checkpoints to keep; 2 if not given.")]
+ResumeOption = Annotated[
+    Path | None,
+    _option(
+        "--resume",
+        "Go on with the unfinished run in this folder; needs no other option.",
+        metavar="RUN",
+        show_default=False,
+    ),
+]
 
 
 @takes_graph
@@ -41,25 +55,25 @@ def fit(
         Path | None,
         typer.Option(help="Also write the embeddings: .parquet, .csv or .npy.", show_default=False),
     ] = None,
-    safe_csv: settings.SafeCsvOption = False,
-    preset: settings.PresetOption = None,
-    epochs: settings.EpochsOption = None,
-    channels: settings.ChannelsOption = None,
-    hops: settings.HopsOption = None,
-    models: settings.ModelsOption = None,
-    mask: settings.MaskOption = None,
-    learning_rate: settings.LearningRateOption = None,
-    set_: settings.SetOption = None,
-    batch_size: settings.BatchSizeOption = None,
-    fan_out: settings.FanOutOption = None,
-    batches: settings.BatchesOption = None,
-    memory: settings.MemoryOption = None,
-    seed: settings.SeedOption = 0,
-    device: settings.DeviceOption = "auto",
-    checkpoint_every: stopping.EveryOption = None,
-    checkpoint_minutes: stopping.MinutesOption = None,
-    keep: stopping.KeepOption = None,
-    resume: stopping.ResumeOption = None,
+    safe_csv: options.SafeCsvOption = False,
+    preset: options.PresetOption = None,
+    epochs: options.EpochsOption = None,
+    channels: options.ChannelsOption = None,
+    hops: options.HopsOption = None,
+    models: options.ModelsOption = None,
+    mask: options.MaskOption = None,
+    learning_rate: options.LearningRateOption = None,
+    set_: options.SetOption = None,
+    batch_size: options.BatchSizeOption = None,
+    fan_out: options.FanOutOption = None,
+    batches: options.BatchesOption = None,
+    memory: options.MemoryOption = None,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    checkpoint_every: EveryOption = None,
+    checkpoint_minutes: MinutesOption = None,
+    keep: KeepOption = None,
+    resume: ResumeOption = None,
     tensorboard: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +83,7 @@ def fit(
             show_default=False,
         ),
     ] = None,
-    as_json: settings.JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Learn embeddings of a graph, without labels, and save the model.
 
@@ -101,12 +115,12 @@ def fit(
     if out is None and embeddings is None:
         raise InputError("say where the result goes: --out FOLDER for the model, --embeddings FILE, or both")
     if embeddings is not None:
-        settings.check_output(embeddings, EMBEDDING_ENDINGS)
+        options.check_output(embeddings, EMBEDDING_ENDINGS)
     if out is not None:
         from h3gnn.storage.models import check_folder
 
         check_folder(out)
-    checkpoints = stopping.policy(out, checkpoint_every, checkpoint_minutes, keep)
+    checkpoints = policy(out, checkpoint_every, checkpoint_minutes, keep)
     named = {
         "epochs": epochs,
         "channels": channels,
@@ -119,46 +133,15 @@ def fit(
         "batches": batches,
         "memory": memory,
     }
-    model = settings.build_estimator(preset, named, set_, seed=seed, device=device)
+    model = options.build_estimator(preset, named, set_, seed=seed, device=device)
     loaded = source.load(in_files=True)
     seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard, safe=safe_csv)
     _tell(model, seconds, out, embeddings, as_json)
 
 
-def learn_and_save(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None = None,
-    checkpoints: Checkpoints | None = None,
-    tensorboard: Path | None = None,
-    *,
-    safe: bool = False,
-) -> float:
-    """Learn a graph, report its repairs and the time it takes, and write what was learned.
-
-    Returns:
-        the seconds that learning took.
-    """
-    model.set_params(verbose=True)
-    if embeddings is not None:
-        check_ending(embeddings, graph)
-    for repair in graph.provenance.repairs if is_first() else ():
-        say(f"note: {repair.message}")
-    with resumable(out):  # from the first file of the run on
-        if checkpoints is not None and out is not None and is_first():
-            from h3gnn.storage.runs import Run, begin_run, has_begun
-            from h3gnn.training.resources import pick_device
-
-            pick_device(str(model.device))
-            if has_begun(out) or not checkpoints.only_when_stopped:
-                begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
-        return _train_and_write(model, graph, out, embeddings, checkpoints, tensorboard, safe=safe)
-
-
 def _parse_fan_out(text: str | None) -> int | list[int] | None:
     """Return `--fan-out 10,5` as a list and `--fan-out 10` as a number."""
-    numbers = None if text is None else settings.parse_numbers("--fan-out", text, "10,5")
+    numbers = None if text is None else options.parse_numbers("--fan-out", text, "10,5")
     return numbers[0] if numbers and len(numbers) == 1 else numbers
 
 
@@ -166,51 +149,15 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
     """Take up an unfinished run with all that its first command said."""
     from h3gnn.estimator import H3GNN
 
-    run = stopping.read_unfinished(context, folder)
+    run = read_unfinished(context, folder)
     if run.embeddings is not None:
-        settings.check_output(run.embeddings, EMBEDDING_ENDINGS)
+        options.check_output(run.embeddings, EMBEDDING_ENDINGS)
     model = H3GNN(**run.params)
     with resumable(folder):
-        seconds = _train_and_write(
+        seconds = train_and_write(
             model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, safe=run.safe_csv
         )
     _tell(model, seconds, folder, run.embeddings, as_json)
-
-
-def _train_and_write(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None,
-    checkpoints: Checkpoints | None,
-    tensorboard: Path | None,
-    *,
-    safe: bool,
-) -> float:
-    from h3gnn.experiments.run import Outlook
-
-    started = time.perf_counter()
-    if not is_first():  # of several processes, the first one writes and speaks
-        try:
-            model.fit(graph)
-        except TrainingStopped as stop:
-            raise Stopped(code_of_signal(stop)) from None
-        return time.perf_counter() - started
-    outlook = Outlook(model, say)
-    with _scalar_log(tensorboard) as log_of:
-        try:
-            model.fit(
-                graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
-            )
-        except TrainingStopped as stop:
-            _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop, safe=safe)
-    seconds = time.perf_counter() - started
-    _write(model, graph, out, embeddings, safe=safe)
-    if checkpoints is not None and out is not None:
-        from h3gnn.storage.runs import finish_run
-
-        finish_run(out)
-    return seconds
 
 
 def _tell(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | None, as_json: bool) -> None:
@@ -239,69 +186,6 @@ def _per_model(summary: dict[str, Any], models: int) -> str:
     return f", {seconds:.1f} s{memory} per model"
 
 
-def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
-    """Return what tells how long a group of models will take, and logs it where that was asked for."""
-    from h3gnn.training.loop import each
-
-    watched = each(outlook.of(first), None if log_of is None else log_of(first))
-    assert watched is not None
-    return watched
-
-
-def _write(
-    model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None, *, safe: bool
-) -> None:
-    if out is not None:
-        model.save(out)
-        (out / "report.html").unlink(missing_ok=True)  # a page of the model before
-    if embeddings is not None:
-        write_result(embeddings, model, graph, safe=safe)
-
-
-def _keep_as_it_is(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None,
-    checkpoints: Checkpoints | None,
-    stop: TrainingStopped,
-    *,
-    safe: bool,
-) -> NoReturn:
-    """Write what was learned until a signal came, and what `--resume` needs, and go on stopping."""
-    from h3gnn.storage.runs import Run, begin_run, has_begun
-
-    if checkpoints is not None and out is not None and not has_begun(out):
-        begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
-    _write(model, graph, out, embeddings, safe=safe)
-    kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
-    words = str(stop).removesuffix("; the model is kept as it is")
-    raise TrainingStopped(f"{words}; the model as it is was written to {kept}", stop.signal_number) from None
-
-
-@contextmanager
-def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
-    """Write what each epoch measures into a folder of TensorBoard's, one line for each model."""
-    if folder is None:
-        yield None
-        return
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; --tensorboard names a folder")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder), flush_secs=5) as writer:
-
-        def log_of(first: int) -> AfterEpoch:
-            def log(epoch: int, recorder: Recorder) -> None:
-                for name, values in recorder.newest().items():
-                    for model, value in enumerate(values, start=first):
-                        writer.add_scalar(f"{name}/model {model}", value, epoch)
-
-            return log
-
-        yield log_of
-
-
 def _how_it_went(summary: dict[str, Any]) -> str:
     if summary["loss"] is None:
         return "untrained"
@@ -328,3 +212,25 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "seeds": model.seeds_,
         **made_with(),
     }
+
+
+def read_unfinished(context: typer.Context, folder: Path) -> Run:
+    """Return the run to go on with; other options would be ignored, so they are refused."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if given is not None and given.name == "COMMANDLINE" and parameter.name not in BESIDE_RESUME:
+            name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
+            raise InputError(f"--resume goes on with the settings of the run: leave out {name}")
+    from h3gnn.storage.checkpoint_file import newest_in
+    from h3gnn.storage.runs import read_run
+
+    run = read_run(folder)
+    newest, place = newest_in(Path(run.checkpoints.folder))
+    if not is_first():
+        return run
+    if newest:
+        whose = "" if place == Path(run.checkpoints.folder) else f" ({place.name})"
+        say(f"going on with {folder} after epoch {newest} of {run.params['epochs']}{whose}")
+    else:
+        say(f"{folder} has no checkpoint yet: starting from the first epoch")
+    return run

@@ -1,4 +1,4 @@
-"""`h3gnn inspect`: what kind of graph is this?"""
+"""What is available and what it looks like: `h3gnn inspect`, `datasets` and `methods`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.source import Source, takes_graph
+from h3gnn.cli import options
+from h3gnn.cli.options import DataDirOption, Source, takes_graph
 
 if TYPE_CHECKING:
+    from h3gnn.experiments.methods import Method
     from h3gnn.tables.plan import TablePlan
 
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def inspect(
     *,
     source: Source,
-    as_json: settings.JsonOption = False,
+    as_json: options.JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
     ] = None,
@@ -44,14 +45,14 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(measured.as_dict(), indent=2, ensure_ascii=False))
         return
-    _print_table(measured)
+    _print_profile(measured)
     if loaded.plan is not None:
         _print_plan(loaded.plan)
     if plot is not None:
         typer.echo(f"picture: {plot}")
 
 
-def _print_table(measured: Any) -> None:
+def _print_profile(measured: Any) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -130,3 +131,141 @@ def _within(value: float | None, interval: tuple[float, float] | None) -> str:
 
 def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None) -> None:
+    """List the benchmark graphs: size, homophily, source, licence, and whether they are cached."""
+    from h3gnn.graphs.datasets import benchmarks
+
+    rows = [
+        {
+            "name": one.name,
+            "nodes": one.nodes,
+            "edges": one.edges,
+            "features": one.features,
+            "classes": one.classes,
+            "edge_homophily": one.edge_homophily,
+            "source": one.source,
+            "licence": one.licence,
+            "cached": one.is_cached(data_dir),
+            "notes": list(one.notes),
+        }
+        for one in benchmarks().values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    _print_datasets(rows)
+
+
+def _print_datasets(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("name", no_wrap=True)
+    for name in ("nodes", "edges", "features", "classes", "homophily"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cached", no_wrap=True)
+    for row in rows:
+        sizes = [f"{row[name]:,}" for name in ("nodes", "edges", "features", "classes")]
+        cached = "yes" if row["cached"] else "no"
+        table.add_row(row["name"], *sizes, f"{row['edge_homophily']:.3f}", cached)
+    console.print(table)
+    for line in _lines_below(rows):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _lines_below(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for source in dict.fromkeys((row["source"], row["licence"]) for row in rows):
+        names = ", ".join(row["name"] for row in rows if (row["source"], row["licence"]) == source)
+        yield f"source: {source[0]} (licence: {source[1]}): {names}"
+    for row in rows:
+        yield from (f"note: {note}" for note in row["notes"])
+    yield (
+        "Edges are counted directed: an undirected edge counts twice. Homophily is that of edges. "
+        "Also `pyg:Class/Name` for any single graph of PyG, as in pyg:Amazon/Photo."
+    )
+
+
+NameArgument = Annotated[
+    str | None, typer.Argument(help="A method, to see all about it.", show_default=False)
+]
+
+
+def methods(name: NameArgument = None, as_json: options.JsonOption = False) -> None:
+    """List all that `h3gnn compare` can run: name, year, what it sees, and the paper.
+
+    `h3gnn methods greet` shows one with its cost, its settings, what a search may choose from, and the
+    settings that its authors published for each graph.
+    """
+    from h3gnn.experiments.methods import METHODS, find_methods
+
+    chosen = list(METHODS.values()) if name is None else find_methods(name)
+    rows = [_about(method) for method in chosen]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif name is None:
+        _print_methods(rows)
+    else:
+        for row in rows:
+            _print_one(row)
+
+
+def _about(method: Method) -> dict[str, Any]:
+    system = method.system
+    return {
+        "name": method.name,
+        "title": system.title if system else method.title,
+        "group": system.group if system else ("no training" if not method.has_chance else "h3gnn"),
+        "year": system.year if system else None,
+        "paper": system.paper if system else None,
+        "sees": list(method.sees),
+        "estimator": f"h3gnn.baselines.{system.estimator}" if system else None,
+        "cost": system.cost if system else None,
+        "settings": dict(method.settings),
+        "ranges": {key: list(values) for key, values in system.ranges.items()} if system else {},
+        "published": system.published if system else {},
+        "source": system.source if system else None,
+    }
+
+
+def _print_methods(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for group in dict.fromkeys(row["group"] for row in rows):
+        table = Table(box=None, pad_edge=False, header_style="bold", title=group, title_justify="left")
+        for heading in ("name", "year", "sees", "paper"):
+            table.add_column(heading, no_wrap=heading in ("name", "year"))
+        for row in rows:
+            if row["group"] == group:
+                sees = ", ".join(row["sees"])
+                table.add_row(row["name"], str(row["year"] or ""), sees, row["paper"] or row["title"])
+        console.print(table)
+        console.print()
+    console.print("`h3gnn methods NAME` shows one; `h3gnn compare GRAPH --methods NAME,NAME` runs them.")
+
+
+def _print_one(row: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console()
+
+    def show(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    show(f"{row['name']}: {row['title']}")
+    for key in ("paper", "year", "group", "cost", "estimator"):
+        if row[key] is not None:
+            show(f"  {key}: {row[key]}")
+    show(f"  sees: {', '.join(row['sees'])}")
+    for key in ("settings", "ranges", "published"):
+        if row[key]:
+            show(f"  {key}:")
+            for name, value in row[key].items():
+                show(f"    {name}: {value}")
+    if row["source"]:
+        show(f"  published settings from: {row['source']}")

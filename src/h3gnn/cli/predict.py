@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings, stopping
-from h3gnn.cli.fit import learn_and_save
+from h3gnn.cli import options
+from h3gnn.cli.options import (
+    TABLE_ENDINGS,
+    NewEdgesOption,
+    NewFeaturesOption,
+    Source,
+    extend_run,
+    open_run,
+    takes_graph,
+)
 from h3gnn.cli.output import progress, say, write_table
-from h3gnn.cli.run import TABLE_ENDINGS, NewEdgesOption, NewFeaturesOption, extend_run, open_run
-from h3gnn.cli.source import Source, takes_graph
+from h3gnn.cli.training import learn_and_save, policy
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
-    from h3gnn.answers.classes import Predictions
+    from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
 
 PANEL = "The decision"
@@ -64,13 +71,13 @@ def predict(
     ] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
-    preset: settings.PresetOption = None,
-    epochs: settings.EpochsOption = None,
-    set_: settings.SetOption = None,
-    seed: settings.SeedOption = 0,
-    safe_csv: settings.SafeCsvOption = False,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    preset: options.PresetOption = None,
+    epochs: options.EpochsOption = None,
+    set_: options.SetOption = None,
+    seed: options.SeedOption = 0,
+    safe_csv: options.SafeCsvOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Say the class of every unlabelled node, from the labelled ones, and how far that can be believed.
 
@@ -88,9 +95,8 @@ def predict(
     classifier had not seen; the scores are of labelled nodes that no part of this had seen. Labels are
     those of the run, or a file's: `--labels nodes.csv` with a node and its class in each row.
     """
-    settings.check_output(out, TABLE_ENDINGS)
-    from h3gnn.answers.classes import predict_classes
-    from h3gnn.answers.prediction import Rule
+    options.check_output(out, TABLE_ENDINGS)
+    from h3gnn.answers.prediction import Rule, predict_classes
 
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
     model = _opened(run, source, {"preset": preset, "epochs": epochs, "set": set_}, seed, device)
@@ -133,12 +139,12 @@ def _opened(run: Path, source: Source, said: dict[str, Any], seed: int, device: 
             "another folder fits these tables"
         )
     check_folder(run)
-    model = settings.build_estimator(
+    model = options.build_estimator(
         said["preset"], {"epochs": said["epochs"]}, said["set"], seed=seed, device=device
     )
     graph = source.load()
     check_labels(*_labels(graph, source, run))  # before the work, not after it
-    learn_and_save(model, graph, run, checkpoints=stopping.policy(run, None, None, None))
+    learn_and_save(model, graph, run, checkpoints=policy(run, None, None, None))
     say(f"wrote {run}")
     return model
 

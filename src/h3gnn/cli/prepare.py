@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from h3gnn.cli import settings
+from h3gnn.cli import options
+from h3gnn.cli.options import Source, takes_graph
 from h3gnn.cli.output import progress, say
-from h3gnn.cli.source import Source, takes_graph
-from h3gnn.cli.stopping import saying_how
+from h3gnn.cli.training import saying_how
 from h3gnn.errors import InputError
 
 OF_OTHER_COMMANDS = (
@@ -29,7 +29,7 @@ def prepare(
         Path | None, typer.Option("--features", help="Features: CSV, TSV, Parquet, NPY or NPZ.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the graph.")] = None,
-    as_json: settings.JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Turn edges and features of any size into files that training reads piece by piece.
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from h3gnn.cli import settings
-from h3gnn.cli.output import say, stages
+from h3gnn.cli import options
+from h3gnn.cli.options import RunArgument
+from h3gnn.cli.output import open_page, say, stages
 from h3gnn.errors import InputError
-from h3gnn.strangers import check_ids
 
-if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
+if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
+    from h3gnn.report.findings import Category, Measure
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
 SCORING = 0.7
 """About this share of the time goes into scores; the rest into maps."""
 MapOption = Annotated[
@@ -72,9 +72,9 @@ def report(
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, help="Show at most so many nodes, evenly spaced.")
     ] = 50_000,
-    seed: settings.SeedOption = 0,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write a page on which the embedding can be explored and the run understood.
 
@@ -94,11 +94,13 @@ def report(
     if id_column is not None and columns is None:
         raise InputError("--id-column is about a table of your own: give --columns FILE as well")
     if out is not None:
-        settings.check_output(out, (".html",))
+        options.check_output(out, (".html",))
     if table is not None:
-        settings.check_output(table, (".parquet",))
+        options.check_output(table, (".parquet",))
     model, path = load_run(run, device, map_), run / "report.html" if out is None else out
     if table is not None:
+        from h3gnn.answers.export import check_ids
+
         check_ids(model.graph_.node_ids, table)
     other = None if with_ is None else (_name_of(with_), load_run(with_, device, map_))
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
@@ -169,9 +171,85 @@ def load_run(run: Path, device: str, map_: str) -> H3GNN:
     return model
 
 
-def open_page(path: Path) -> None:
-    """Show a page in the browser, or say that there is none here."""
-    import webbrowser
+KINDS = ("map", "history", "homophily", "attention", "accuracy")
 
-    if not webbrowser.open(path.resolve().as_uri()):
-        say(f"no browser could be started here: open {path} yourself")
+
+def plot(
+    run: RunArgument,
+    kind: Annotated[str, typer.Option("--kind", help=f"What to draw: {', '.join(KINDS)}.")] = "map",
+    out: Annotated[Path, typer.Option("--out", help="The picture: .png, .pdf or .svg.")] = Path("h3gnn.png"),
+    colour: Annotated[
+        str | None,
+        typer.Option(
+            "--colour",
+            help="Of a map's nodes: class, cluster, homophily, degree, difficulty, attention (to "
+            "neighbours), attention_linear, attention_hop1, …; the class, or else the cluster, if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    map_: MapOption = "tsne",
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+) -> None:
+    """Draw a run for a paper or a slide.
+
+    `h3gnn plot run/ --out map.pdf` draws the embedding beside the raw features.
+
+    `h3gnn plot run/ --kind history --out training.svg` draws the training; `homophily` what kind of graph it
+    is; `attention` who listens to what; `accuracy` the linear probe by class and by local homophily.
+    """
+    from h3gnn.report.figures import ENDINGS
+
+    if kind not in KINDS:
+        raise InputError(f"--kind {kind}: there are {', '.join(KINDS)}")
+    if colour is not None and kind != "map":
+        raise InputError(f"--colour is for maps: leave it out with --kind {kind}")
+    options.check_output(out, ENDINGS)
+    _draw(load_run(run, device, map_), kind, out, colour, map_, seed)
+    typer.echo(f"picture: {out}")
+
+
+def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
+    from h3gnn.encoder.tokens import token_names
+    from h3gnn.experiments import report_data as collect
+    from h3gnn.report import figures, graphics
+
+    if kind == "map":
+        from h3gnn.evaluation.projection import place
+
+        chosen = _colour(model, colour)
+        shown = {"raw features": collect.raw_features(model.graph_), "H3GNN": model.embedding_}
+        places = {title: place(rows, method=method, seed=seed) for title, rows in shown.items()}
+        figures.draw_maps(out, places, chosen)
+    elif kind == "history":
+        log = collect.run_log(model)
+        graphics.draw_history(out, log.columns, log.members)
+    elif kind == "homophily":
+        from h3gnn.graphs.profile import profile
+
+        graphics.plot_profile(profile(model.graph_), out)
+    elif kind == "attention":
+        attention = collect.token_attention(model)
+        if attention is None:
+            raise InputError('this run was fitted with fusion="mlp", which has no attention to draw')
+        classes = collect.node_classes(model.graph_)
+        graphics.draw_attention(out, attention, token_names(model.hops), classes)
+    else:
+        scores = collect.collect_findings(model).scores
+        assert scores is not None
+        graphics.draw_accuracy(out, scores)
+
+
+def _colour(model: H3GNN, key: str | None) -> Category | Measure:
+    from h3gnn.experiments.report_data import node_classes, node_clusters, node_measures, token_attention
+
+    classes = node_classes(model.graph_)
+    if classes is not None and key in ("class", None):
+        return classes
+    if key in ("cluster", None):
+        return node_clusters(model)
+    measures = {one.key: one for one in node_measures(model, model.graph_, token_attention(model))}
+    if key not in measures:
+        known = ["cluster"] if classes is None else ["class", "cluster"]
+        raise InputError(f"--colour {key}: this run has {', '.join([*known, *measures])}")
+    return measures[key]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from h3gnn.cli import settings
+from h3gnn.cli import options
+from h3gnn.cli.options import Source, takes_graph
 from h3gnn.cli.output import progress, say
-from h3gnn.cli.source import Source, takes_graph
 from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.experiments import LARGEST_STACK
 from h3gnn.settings import PRESET, check_arguments, parse_value
@@ -103,9 +103,9 @@ def tune(
         str,
         _option("Any Optuna storage address, so that many machines may share it; or a journal, FILE.log."),
     ] = STORAGE,
-    seed: settings.SeedOption = 0,
-    device: settings.DeviceOption = "auto",
-    as_json: settings.JsonOption = False,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Search for good settings on a graph, without looking at its test nodes.
 
@@ -128,7 +128,7 @@ def tune(
         raise InputError(f"there is no protocol {protocol!r} to tune by: pooled or nested")
     for path in (out, record):
         if path is not None:
-            settings.check_output(path, (".json",))
+            options.check_output(path, (".json",))
     chosen = build_space(space, choices)
     of_trial = joined or (4 if "objective" in chosen.choices else 1)
     seconds = None if minutes is None else 60 * check_number("--minutes", minutes, 0, 1e6)
@@ -190,7 +190,7 @@ def _from_list(
 
     choosing = min(splits or graph.num_splits, graph.num_splits)
     say(f"up to {allowance.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
-    settings.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
+    options.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
     with progress() as add_bar:
         bar = add_bar("settings", 1.0)
         return tune_from_list(
@@ -233,7 +233,7 @@ def _write(found: Tuned, out: Path, record: Path | None) -> None:
 
 def parse_epochs(text: str) -> tuple[int, ...]:
     """Return `10,20,40` as numbers."""
-    rungs = settings.parse_numbers("--epochs", text, "10,20,40")
+    rungs = options.parse_numbers("--epochs", text, "10,20,40")
     if rungs[0] < 1 or sorted(set(rungs)) != rungs:
         raise InputError(f"--epochs {text}: write growing whole numbers with commas between, e.g. 10,20,40")
     return tuple(rungs)
@@ -249,7 +249,7 @@ def build_space(name: str, choices: list[str] | None) -> Space:
     defaults = start_of(SPACES[name])
     given: dict[str, list[Any]] = {}
     for text in choices or []:
-        argument, listed = settings.split_assignment("--choices", text, "NAME=A,B,…")
+        argument, listed = options.split_assignment("--choices", text, "NAME=A,B,…")
         given[argument] = [parse_value(argument, one) for one in listed.split(",")]
         for value in given[argument]:
             check_arguments(with_objectives({**defaults, argument: value}))

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from scipy.stats import rankdata
 
+from h3gnn.answers.export import check_ids
 from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
@@ -50,7 +51,6 @@ from h3gnn.report.findings import (
 from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
 from h3gnn.storage.origin import commit
-from h3gnn.strangers import check_ids
 from h3gnn.tables.reader import check_file, check_parquet, check_table_block, reading
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 

@@ -1,4 +1,4 @@
-"""Embeddings and their graph as files that other programs read: viewers, graph databases, vector indices."""
+"""Ids and names that strangers chose, before they go into a table: whole characters, and no formulas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
@@ -17,7 +18,36 @@ import numpy.typing as npt
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import whole_file, whole_folder, write_atomically
-from h3gnn.strangers import guarded
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a cell begins that spreadsheets compute."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def check_ids(ids: Any, path: Path | None = None) -> None:
+    """Refuse ids that no table can hold: halves of a character, which Python has and UTF-8 has not.
+
+    Whoever makes a table asks first, before the work: pandas ends in an error of its own.
+
+    Args:
+        ids: of nodes.
+        path: the file that is to be written, if there is one.
+    """
+    texts = [one for one in ids if isinstance(one, str)]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        node = next(one for one in texts if LONE_SURROGATE.search(one))
+        cannot = "no table can hold these nodes" if path is None else f"{path} cannot be written"
+        raise InputError(
+            f"{cannot}: the node id {node!a} holds half a character (a lone surrogate); rename the node"
+        ) from None
+
+
+def guarded(text: Any) -> Any:
+    """Return a text with a quote before it if a spreadsheet would compute it: `=cmd|…`, `+1`, `@sum`."""
+    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
+
 
 Floats = npt.NDArray[np.float32]
 ROWS = 1_024
