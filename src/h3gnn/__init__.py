@@ -49,7 +49,7 @@ __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFo
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
 _HOMES = {
-    "answers.extending": ("Extension",),
+    "answers.extend": ("Extension",),
     "classifier": ("NodeClassifier",),
     "encoder.joint": ("JointEncoder",),
     "errors": (

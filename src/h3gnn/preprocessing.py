@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from h3gnn.answers.export import check_ids
 from h3gnn.encoder import Support, build_support
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import StepMatrix, step_support
@@ -24,7 +23,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, match_nodes, with_columns
 from h3gnn.graphs.guards import check_dates, check_table, is_graph
-from h3gnn.graphs.ids import find_ids
+from h3gnn.graphs.ids import check_ids, find_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
 from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows

@@ -13,9 +13,9 @@ from scipy.stats import rankdata
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
-from h3gnn.answers.export import check_ids
 from h3gnn.answers.links import Neighbourhood, principal, reduced_features
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.ids import check_ids
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -17,11 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from h3gnn.answers.export import check_ids
 from h3gnn.answers.similarity import nearest, nearest_to_all
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.scaling import scaler_of
 from h3gnn.graphs.structural import simple_adjacency
 

@@ -15,12 +15,12 @@ from sklearn import metrics
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from h3gnn.answers.export import check_ids
 from h3gnn.answers.extend import Extension
 from h3gnn.errors import InputError, check_choice, check_number
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import CONSTANT, span_of
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.resources import one_thread

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from h3gnn.answers.export import check_ids
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import as_ids, find_ids, quoted
+from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
 from h3gnn.tables.plan import ColumnPlan

@@ -257,7 +257,8 @@ def export(
 
     Nodes keep their ids in all of them, but for `--safe-csv`, which is about the formats of text.
     """
-    from h3gnn.answers.export import FOLDERS, WRITERS, Exported, check_folder, check_ids, reduce_columns
+    from h3gnn.answers.export import FOLDERS, WRITERS, Exported, check_folder, reduce_columns
+    from h3gnn.graphs.ids import check_ids
 
     check_choice("--to", to, tuple(USUAL))
     path = Path(USUAL[to]) if out is None else out

@@ -73,7 +73,7 @@ def cluster(
     source.refuse_alone()
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     if out is not None:
-        from h3gnn.answers.export import check_ids
+        from h3gnn.graphs.ids import check_ids
 
         check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)

@@ -108,7 +108,7 @@ def write_rows(
     import numpy as np
     import pandas as pd
 
-    from h3gnn.answers.export import check_ids
+    from h3gnn.graphs.ids import check_ids
 
     check_ids(node_ids, path)  # pandas itself cannot hold such
     if path.suffix.lower() == ".npy":
@@ -164,7 +164,7 @@ def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: 
 def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
     """Refuse, before the work, a format that is not written in chunks, and ids that cannot be written."""
     if not is_mapped(graph):
-        from h3gnn.answers.export import check_ids
+        from h3gnn.graphs.ids import check_ids
 
         check_ids(graph.node_ids, path)
     if is_mapped(graph) and path.suffix.lower() != ".parquet":

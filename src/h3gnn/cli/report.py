@@ -99,7 +99,7 @@ def report(
         options.check_output(table, (".parquet",))
     model, path = load_run(run, device, map_), run / "report.html" if out is None else out
     if table is not None:
-        from h3gnn.answers.export import check_ids
+        from h3gnn.graphs.ids import check_ids
 
         check_ids(model.graph_.node_ids, table)
     other = None if with_ is None else (_name_of(with_), load_run(with_, device, map_))

@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from scipy.stats import rankdata
 
-from h3gnn.answers.export import check_ids
 from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
@@ -28,7 +27,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.graphs.ids import find_ids
+from h3gnn.graphs.ids import check_ids, find_ids
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,7 @@ INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Whole numbers in their plain form: "007" and "+7" stay texts, for as numbers they would be the node 7."""
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 Mask = npt.NDArray[np.bool_]
 
 
@@ -243,3 +245,22 @@ def split_masks(values: Sequence[Any], place: Callable[[int], str]) -> tuple[Mas
         raise GraphError(f"{place(row)}: {str(values[row])!r} is not one of train, val, test")
     codes = np.array([code[word] for word in words], dtype=np.int64)
     return codes == 0, codes == 1, codes == 2
+
+
+def check_ids(ids: Any, path: Path | None = None) -> None:
+    """Reject ids that no table can hold: UTF-8 cannot encode lone surrogates, and pandas fails on them.
+
+    Args:
+        ids: node ids.
+        path: the file that is to be written, if there is one.
+    """
+    texts = [one for one in ids if isinstance(one, str)]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        node = next(one for one in texts if LONE_SURROGATE.search(one))
+        what = "a table" if path is None else str(path)
+        raise InputError(
+            f"{what} cannot hold the node id {node!a}: it contains a lone surrogate; rename the node",
+            code="id-not-utf8",
+        ) from None
