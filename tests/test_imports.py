@@ -74,7 +74,7 @@ FORBIDDEN = {
 """What a part must not reach. "*" is everything but errors, resources and schema, what precedes the part in
 its package, and `h3gnn` itself, which is the door for users and imports nothing until it is asked."""
 ALLOWED = {
-    "baselines": {"training", "training.resources"},
+    "baselines": {"training", "training.optimizer", "training.resources", "training.teacher"},
     "storage.checkpoint_file": {"storage.tensors"},
     "experiments": {"report", "report.findings"},
 }

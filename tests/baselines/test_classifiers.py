@@ -13,7 +13,7 @@ from torch.nn import functional
 from h3gnn.baselines.classics import GAT, GCN
 from h3gnn.baselines.heterophilous import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
-from h3gnn.baselines.stacks import GridPoint, Member, Noise, WideAdam
+from h3gnn.baselines.stacks import Factors, GridPoint, Member, Noise, Weights, stacked_adam
 from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground, predict
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -118,7 +118,9 @@ def test_wide_adam_is_torchs_adam() -> None:
     stacked = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     alone = [stacked[:, model].clone().requires_grad_() for model in range(2)]
     tensor = stacked.clone().requires_grad_()
-    wide = WideAdam([tensor], [Member(0, 0, point) for point in points])
+    weights = Weights([Member(0, 0, point) for point in points], CPU)
+    weights.tensors["tensor"], weights.factors["tensor"] = tensor, Factors()
+    wide = stacked_adam(weights)
     adams = [
         torch.optim.Adam([one], lr=point.learning_rate, weight_decay=point.weight_decay)
         for one, point in zip(alone, points, strict=True)
@@ -197,8 +199,8 @@ def test_stacks_that_train_beside_one_another_are_those_of_one_thread(small_mixe
 @pytest.mark.parametrize("many", [False, True])
 def test_a_sparse_product_is_the_dense_one(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if many:
-        monkeypatch.setattr("h3gnn.baselines.layers.GATHERED", 0)
-        monkeypatch.setattr("h3gnn.baselines.layers.NARROW", 3)
+        monkeypatch.setattr("h3gnn.baselines.layers.MANY_ENTRIES", 0)
+        monkeypatch.setattr("h3gnn.baselines.layers.BLOCK_COLUMNS", 3)
     draw = torch.Generator().manual_seed(0)
     matrix = torch.rand(6, 9, generator=draw) * (torch.rand(6, 9, generator=draw) < 0.3)
     matrix[2] = 0

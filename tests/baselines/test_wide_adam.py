@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from h3gnn.baselines.stacks import GridPoint, Member, Weights, WideAdam
+from h3gnn.baselines.stacks import GridPoint, Member, Weights, stacked_adam
 
 CPU = torch.device("cpu")
 POINTS = [GridPoint(4, 0.0, 0.1, 0.02), GridPoint(4, 0.0, 0.01, 0.5)]
@@ -34,7 +34,7 @@ def test_a_tensor_with_factors_learns_as_with_rates_of_its_own() -> None:
         )
         for model, point in zip(alone, POINTS, strict=True)
     ]
-    wide = WideAdam(list(weights.tensors.values()), MEMBERS, list(weights.factors.values()))
+    wide = stacked_adam(weights)
     for _ in range(5):
         torch.stack([(weights[name] - 1).pow(4).sum() for name in names]).sum().backward()  # type: ignore[no-untyped-call]
         wide.step()

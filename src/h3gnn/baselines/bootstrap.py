@@ -12,8 +12,9 @@ from torch.nn import functional
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
 from h3gnn.baselines.layers import Features, GraphEncoder, linear_layers, scaled_features, standard_columns
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import View, Views, follow, half_cosine, set_rate, warm_cosine
+from h3gnn.baselines.sampling import View, Views, set_learning_rate, update_average
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.optimizer import warmup_cosine
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ class BGRL(Embedder):
 
     def loss(self, epoch: int) -> Tensor:
         """Predict each view's target from the other."""
-        set_rate(self.optimiser, self.settings.learning_rate * warm_cosine(epoch, self.settings.epochs))
+        set_learning_rate(
+            self.optimiser,
+            self.settings.learning_rate
+            * warmup_cosine(epoch, self.settings.epochs, max(1, self.settings.epochs // 10)),
+        )
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
         return self.disagreement(*(self.views.draw(*one) for one in shares))
 
@@ -75,8 +80,8 @@ class BGRL(Embedder):
 
     def after(self, epoch: int) -> None:
         """Move the target towards the online encoder."""
-        moved = (1 - self.settings.momentum) * half_cosine(epoch / self.settings.epochs)
-        follow(self.target, self.online, 1 - moved)
+        moved = (1 - self.settings.momentum) * warmup_cosine(epoch, self.settings.epochs, 0)
+        update_average(self.target, self.online, 1 - moved)
 
     def embedding(self) -> Tensor:
         """Encode the whole graph with the online encoder."""

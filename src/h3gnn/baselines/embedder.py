@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.registry import ANY, Sizes, System, check_setting, systems
-from h3gnn.baselines.sampling import set_rate
+from h3gnn.baselines.sampling import set_learning_rate
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import GraphError, InputError, LossError
@@ -144,7 +144,9 @@ class BatchEmbedder(Embedder):
     def step(self, epoch: int) -> Tensor:
         """Take one step for each batch, and return the mean of their losses."""
         if self.falling:
-            set_rate(self.optimiser, self.settings.learning_rate * (1 - epoch / self.settings.epochs))
+            set_learning_rate(
+                self.optimiser, self.settings.learning_rate * (1 - epoch / self.settings.epochs)
+            )
         losses = []
         for batch in self.batches():
             self.optimiser.zero_grad()

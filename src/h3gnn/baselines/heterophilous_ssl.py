@@ -25,7 +25,7 @@ from h3gnn.baselines.layers import (
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import Neighbours, follow, slow_copy
+from h3gnn.baselines.sampling import Neighbours, frozen_copy, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
@@ -131,7 +131,7 @@ class DSSL(Embedder):
     @torch.no_grad()
     def after(self, epoch: int) -> None:
         """Move the target towards the encoder, and the prototypes to their nodes."""
-        follow(self.target, self.online, self.settings.momentum)
+        update_average(self.target, self.online, self.settings.momentum)
         embedding, scores = self.seen
         self.gather(embedding, scores.softmax(dim=2).mean(dim=1).argmax(dim=1))
 
@@ -353,7 +353,7 @@ class GraphACL(Embedder):
         between = nn.Identity() if settings.linear else nn.ReLU()
         after = [*[between] * (settings.layers - 1), nn.Identity()]
         self.online = GraphEncoder(features, [width] * settings.layers, after)
-        self.target = slow_copy(self.online)
+        self.target = frozen_copy(self.online)
         self.predictor = linear_layers(*[width] * (settings.predictor_layers + 1))
 
     def loss(self, epoch: int) -> Tensor:
@@ -390,7 +390,7 @@ class GraphACL(Embedder):
 
     def after(self, epoch: int) -> None:
         """Move the target towards the encoder."""
-        follow(self.target, self.online, self.settings.momentum)
+        update_average(self.target, self.online, self.settings.momentum)
 
     def embedding(self) -> Tensor:
         """Encode the graph."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from h3gnn.baselines.registry import TooLargeError
 from h3gnn.baselines.stacks import Noise
-from h3gnn.encoder.sparse import csr_tensor, row_pointers, sum_rows
+from h3gnn.encoder.sparse import Pattern, propagate, row_pointers
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import scaler_of
@@ -21,109 +21,64 @@ from h3gnn.graphs.scaling import scaler_of
 TWO_HOP_LIMIT = 300_000_000
 """Paths of two steps that may be walked to find the two-hop neighbourhoods."""
 
-GATHERED, NARROW = 16, 64
-"""With so many entries for each row and column, a product takes so many columns at a time."""
+MANY_ENTRIES, BLOCK_COLUMNS = 16, 64
+"""On a CPU, a product with this many entries per row and column takes a few columns at a time: they fit into
+the cache."""
 
 SPARSE_BELOW = 0.06
 """Features with a smaller share of non-zero values are multiplied as sparse matrices."""
 
 
 class SparseMatrix:
-    """A sparse matrix in constant places, kept with its transpose.
-
-    `matrix @ dense` has a gradient for `dense`, and for the values where they have one (`with_values`).
+    """A sparse matrix over a fixed `Pattern`; `matrix @ dense` propagates gradients to both factors.
 
     Args:
-        rows, cols: the places, sorted by row and then column.
-        values: what stands there.
-        shape: rows and columns of the matrix.
+        rows, cols: positions of the entries, sorted by row and then column.
+        values: the entries.
+        shape: number of rows and columns.
     """
 
     def __init__(self, rows: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
         self.rows, self.cols, self.values, self.shape = rows, cols, values, shape
-        self.crow = row_pointers(rows, shape[0])
-        self.order = torch.argsort(cols * shape[0] + rows)
-        self.transposed_crow = row_pointers(cols[self.order], shape[1])
-        self.transposed_cols = rows[self.order]
+        self.pattern = Pattern(row_pointers(rows, shape[0]), cols, shape[1])
+
+    @property
+    def crow(self) -> Tensor:
+        """Where each row begins, `[rows + 1]`."""
+        return self.pattern.crow
 
     def with_values(self, values: Tensor) -> SparseMatrix:
-        """Return a matrix with other values in the same places, which are shared and not copied."""
+        """Return a matrix with other values over the same pattern, which is not copied."""
         other = object.__new__(SparseMatrix)
         other.__dict__.update(self.__dict__, values=values)
         return other
 
     def csr(self) -> Tensor:
         """Return the matrix as a CSR tensor."""
-        return csr_tensor(self.crow, self.cols, self.values, self.shape)
-
-    def times(self, dense: Tensor) -> Tensor:
-        """Return its product with `[columns, D]`; gradients are the caller's affair."""
-        return _times(self.crow, self.cols, self.values, dense)
-
-    def transposed_times(self, dense: Tensor) -> Tensor:
-        """Return the product of its transpose with `[rows, D]`; gradients are the caller's affair."""
-        return _times(self.transposed_crow, self.transposed_cols, self.values[self.order], dense)
+        return self.pattern.matrix(self.values)
 
     def transposed(self) -> SparseMatrix:
-        """Return its transpose."""
+        """Return the transpose."""
+        order = self.transposed_order()
         size = (self.shape[1], self.shape[0])
-        return SparseMatrix(self.cols[self.order], self.transposed_cols, self.values[self.order], size)
+        return SparseMatrix(self.cols[order], self.rows[order], self.values[order], size)
+
+    def transposed_order(self) -> Tensor:
+        """Return the position of each entry of the transpose in this matrix."""
+        return torch.argsort(self.cols * self.shape[0] + self.rows)
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        """Multiply with `[columns, …]`; all further axes are carried along."""
+        """Multiply with `[columns, …]` and return `[rows, …]`."""
         if self.values.numel() == 0:
             return dense.new_zeros(self.shape[0], *dense.shape[1:])
         flat = dense.reshape(self.shape[1], -1).contiguous()
-        product: Tensor
-        if self.values.requires_grad:
-            product = _LearnedProduct.apply(self.values, flat, self)  # type: ignore[no-untyped-call]
+        many = self.values.numel() >= MANY_ENTRIES * sum(self.shape)
+        if flat.is_cuda or not many or flat.shape[1] <= BLOCK_COLUMNS:
+            product = propagate(self.values, flat, self.pattern)
         else:
-            product = _Product.apply(flat, self)  # type: ignore[no-untyped-call]
+            parts = (part.contiguous() for part in torch.split(flat, BLOCK_COLUMNS, dim=1))
+            product = torch.cat([propagate(self.values, part, self.pattern) for part in parts], dim=1)
         return product.view(self.shape[0], *dense.shape[1:])
-
-
-class _Product(torch.autograd.Function):
-    """`A @ H` for constant sparse A; the gradient of H is `Aᵀ @ G`."""
-
-    @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix) -> Tensor:
-        ctx.matrix = matrix
-        return matrix.times(dense)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.matrix.transposed_times(gradients[0].contiguous()), None
-
-
-def _times(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """Return the product of a matrix in compressed rows with a dense one.
-
-    On a CPU as sums of rows; where there is much to add up, a few columns at a time: rows of a narrow table
-    are found in a cache.
-    """
-    if dense.device.type != "cpu":
-        return csr_tensor(crow, cols, values, (len(crow) - 1, len(dense))) @ dense
-    if len(cols) < GATHERED * (len(crow) + len(dense)) or dense.shape[1] <= NARROW:
-        return sum_rows(crow, cols, values, dense)
-    parts = (part.contiguous() for part in torch.split(dense, NARROW, dim=1))
-    return torch.cat([sum_rows(crow, cols, values, part) for part in parts], dim=1)
-
-
-class _LearnedProduct(torch.autograd.Function):
-    """`A @ H` where the values of A are learned: that in row i and column j has the gradient `G_i · H_j`."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, dense: Tensor, matrix: SparseMatrix) -> Tensor:
-        matrix = ctx.matrix = matrix.with_values(values)
-        ctx.save_for_backward(dense)
-        return matrix.times(dense)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        matrix, (dense,), gradient = ctx.matrix, ctx.saved_tensors, gradients[0].contiguous()
-        to_values = (gradient[matrix.rows] * dense[matrix.cols]).sum(dim=1)
-        to_dense = matrix.transposed_times(gradient) if ctx.needs_input_grad[1] else None
-        return to_values, to_dense, None
 
 
 def sparse_matrix(matrix: Tensor) -> SparseMatrix:

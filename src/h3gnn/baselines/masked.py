@@ -19,9 +19,10 @@ from h3gnn.baselines.layers import (
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import follow, half_cosine, set_rate, slow_copy
+from h3gnn.baselines.sampling import frozen_copy, set_learning_rate, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.optimizer import warmup_cosine
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class GraphMAE(Embedder):
 
     def after(self, epoch: int) -> None:
         """Lower the rate."""
-        share = half_cosine((epoch + 1) / self.settings.epochs)
-        set_rate(self.optimiser, self.settings.learning_rate * share)
+        share = warmup_cosine(epoch + 1, self.settings.epochs, 0)
+        set_learning_rate(self.optimiser, self.settings.learning_rate * share)
 
     def loss(self, epoch: int) -> Tensor:
         """Hide some nodes' features, and say them."""
@@ -196,7 +197,7 @@ class GraphMAE2(GraphMAE):
         self.second_token = nn.Parameter(torch.zeros(width))
         self.projector = linear_layers(width, NARROW, width, activation=nn.PReLU)
         self.predictor = nn.Sequential(nn.PReLU(), nn.Linear(width, width))
-        self.slow_encoder, self.slow_projector = slow_copy(self.encoder), slow_copy(self.projector)
+        self.slow_encoder, self.slow_projector = frozen_copy(self.encoder), frozen_copy(self.projector)
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -235,5 +236,5 @@ class GraphMAE2(GraphMAE):
     def after(self, epoch: int) -> None:
         """Lower the rate, and move the slow copies."""
         super().after(epoch)
-        follow(self.slow_encoder, self.encoder, self.settings.momentum)
-        follow(self.slow_projector, self.projector, self.settings.momentum)
+        update_average(self.slow_encoder, self.encoder, self.settings.momentum)
+        update_average(self.slow_projector, self.projector, self.settings.momentum)

@@ -254,7 +254,8 @@ class MaskGAE(LinkEmbedder):
         )
         there = torch.ones(self.links.shape[1], device=self.device)
         matrix = SparseMatrix(self.links[0], self.links[1], there, self.looped.shape)
-        self.neighbours, self.reverse = Neighbours(matrix), matrix.order  # edges are there both ways
+        self.neighbours = Neighbours(matrix)
+        self.reverse = matrix.transposed_order()  # edges are stored in both directions
 
     def loss(self, epoch: int) -> Tensor:
         """Hide edges, and tell them from other pairs."""

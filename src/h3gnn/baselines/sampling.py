@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from h3gnn.baselines.layers import SparseMatrix, adjacency, pairs_of, symmetric, to_device
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.teacher import move_towards
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,38 +59,24 @@ class Views:
         return View(columns, symmetric(self.loops.with_values(self.loops.values * kept)))
 
 
-Part = TypeVar("Part", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 
 
-def half_cosine(share: float) -> float:
-    """Return 1 at the beginning, 0 at the end, and half a cosine between them."""
-    return (1 + math.cos(math.pi * share)) / 2
-
-
-def warm_cosine(epoch: int, epochs: int) -> float:
-    """Return the share of the learning rate: a line up over the first tenth, then half a cosine down."""
-    warm = max(1, epochs // 10)
-    if epoch < warm:
-        return (epoch + 1) / warm
-    return half_cosine((epoch - warm) / max(1, epochs - warm))
-
-
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Let all parameters learn at a rate from now on."""
-    for group in optimiser.param_groups:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def slow_copy(part: Part) -> Part:
-    """Return a copy that no gradient moves; constant features are shared."""
-    return copy.deepcopy(part).requires_grad_(False)
+def frozen_copy(module: Module) -> Module:
+    """Return a copy without gradients; constant features are shared."""
+    return copy.deepcopy(module).requires_grad_(False)
 
 
 @torch.no_grad()
-def follow(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
-    """Move the slow copy towards the fast one by a share of 1 - momentum."""
-    for old, new in zip(slow.parameters(), fast.parameters(), strict=True):
-        old.lerp_(new, 1 - momentum)
+def update_average(average: nn.Module, module: nn.Module, momentum: float) -> None:
+    """Move the parameters of a moving average towards those of a module."""
+    move_towards(list(average.parameters()), list(module.parameters()), 1 - momentum)
 
 
 class Neighbours:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from h3gnn.training.optimizer import Group, StackedAdam
+
 COINS = 2**32
 """Added to a seed, so that dropout does not draw the numbers that the weights started from."""
 
@@ -87,10 +89,6 @@ class Factors(NamedTuple):
     decay: float = 1.0
 
 
-SAME = Factors()
-"""A tensor that learns as the point of the grid says."""
-
-
 class Weights:
     """The trainable tensors of a stack by name, each `[in, models, out]`.
 
@@ -145,49 +143,25 @@ class Weights:
         self.factors[name] = factors
 
 
-class WideAdam:
-    """Adam over tensors `[in, models, out]`, each model with its own learning rate and weight decay.
+def stacked_adam(weights: Weights) -> StackedAdam:
+    """Return Adam over a stack's weights; rates and decays broadcast along the models' axis.
 
-    The update of Kingma and Ba (2015), with L2 decay added to the gradient as torch's Adam does; the rates
-    are tensors along the models' axis, so that a hundred models take the few operations of one.
-
-    Args:
-        tensors: to train.
-        members: the models, with their rates.
-        factors: of each tensor; without, all learn as their model's point says.
+    A hundred models take the few operations of one.
     """
 
-    def __init__(
-        self, tensors: Sequence[Tensor], members: Sequence[Member], factors: Sequence[Factors] | None = None
-    ) -> None:
-        self.tensors = list(tensors)
-        self.factors = [SAME] * len(self.tensors) if factors is None else list(factors)
-        device = self.tensors[0].device
+    def column(name: str) -> Tensor:
+        values = [getattr(member.point, name) for member in weights.members]
+        return torch.tensor(values, device=weights.device)[:, None]
 
-        def column(name: str) -> Tensor:
-            rates = [getattr(member.point, name) for member in members]
-            return torch.tensor(rates, device=device)[:, None]
-
-        self.learning_rate, self.weight_decay = column("learning_rate"), column("weight_decay")
-        self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.scratch = [torch.zeros_like(tensor) for tensor in self.tensors]
-        self.steps = 0
-
-    @torch.no_grad()
-    def step(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        """Make one step, and forget the gradients."""
-        self.steps += 1
-        early, late = (1 - beta**self.steps for beta in betas)
-        for tensor, factors, first, second, scratch in zip(
-            self.tensors, self.factors, self.first, self.second, self.scratch, strict=True
-        ):
-            if tensor.grad is None:  # unused on this graph, as a gate on edges that it has not
-                continue
-            gradient = tensor.grad.addcmul_(tensor, self.weight_decay, value=factors.decay)
-            first.lerp_(gradient, 1 - betas[0])
-            second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-            torch.sqrt(second, out=scratch).div_(math.sqrt(late)).add_(eps)
-            step = torch.div(first, scratch, out=scratch)
-            tensor.addcmul_(step, self.learning_rate, value=-factors.rate / early)
-            tensor.grad = None
+    rates, decays = column("learning_rate"), column("weight_decay")
+    groups = [
+        Group(
+            [tensor for name, tensor in weights.tensors.items() if weights.factors[name] == factors],
+            [],
+            factors.rate,
+            rates * factors.rate,
+            decays * factors.decay,
+        )
+        for factors in dict.fromkeys(weights.factors.values())
+    ]
+    return StackedAdam.of_groups(groups)

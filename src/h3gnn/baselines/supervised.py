@@ -15,7 +15,7 @@ from torch import Tensor
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.layers import Features, SparseMatrix, scaled_features, to_device
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.stacks import GridPoint, Member, Noise, Weights, WideAdam
+from h3gnn.baselines.stacks import GridPoint, Member, Noise, Weights, stacked_adam
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.resources import map_in_threads
@@ -295,8 +295,7 @@ class _Trainer:
         split_of = torch.tensor([member.split for member in members], device=self.device)
         train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
         stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
-        weights = stack.weights
-        adam = WideAdam(list(weights.tensors.values()), members, list(weights.factors.values()))
+        adam = stacked_adam(stack.weights)
         best = _BestEpochs(self.labels, val, self.patience)
         look_every = 1 if self.device.type == "cpu" else 50  # a GPU would have to be waited for
         for epoch in range(self.epochs):

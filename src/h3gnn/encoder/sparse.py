@@ -194,7 +194,7 @@ class _Propagate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
-        ctx.save_for_backward(values, messages)
+        ctx.save_for_backward(values, messages if ctx.needs_input_grad[0] else None)
         ctx.pattern = pattern
         return pattern.product(values, messages)
 

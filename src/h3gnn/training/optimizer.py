@@ -41,14 +41,15 @@ class Group:
         slices: where each slice comes from: its stack, and its place there. Empty for whole stacks.
         base: the learning rate before its schedule.
         rate: the learning rate now; on CUDA a tensor, which a recorded step reads.
-        weight_decay: of these parameters.
+        weight_decay: of these parameters. If it is a tensor, it and the rate broadcast over the parameters:
+            models with different rates share one update.
     """
 
     parameters: list[Tensor]
     slices: list[tuple[nn.Parameter, int]]
     base: float
     rate: float | Tensor
-    weight_decay: float
+    weight_decay: float | Tensor
 
 
 class StackedAdam:
@@ -69,9 +70,10 @@ class StackedAdam:
     def __init__(
         self, stepped: Sequence[Stepped], learning_rates: Sequence[float], weight_decays: Sequence[float]
     ) -> None:
-        self.parameters = [parameter for part in stepped for parameter in part.parameters]
+        self.parameters: list[Tensor] = [parameter for part in stepped for parameter in part.parameters]
         self.shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
         self.state: dict[int, dict[str, Tensor]] = {}
+        self.steps = 0
         self.groups: list[Group] = []
         for rate in dict.fromkeys(part.rate for part in stepped):
             parts = [part for part in stepped if part.rate == rate]
@@ -88,6 +90,14 @@ class StackedAdam:
                         weight_decays[model],
                     )
                 )
+
+    @classmethod
+    def of_groups(cls, groups: list[Group]) -> StackedAdam:
+        """Return Adam over whole parameters with given rates, such as rates that broadcast over models."""
+        made = cls([], [0.0], [0.0])
+        made.groups = groups
+        made.parameters = made.stepped
+        return made
 
     @property
     def stepped(self) -> list[Tensor]:
@@ -118,6 +128,7 @@ class StackedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Make one step, and forget the gradients."""
+        self.steps += 1
         first = 0
         for group in self.groups:
             slopes = [p.grad for p in group.parameters]
@@ -135,6 +146,10 @@ class StackedAdam:
             for place, (parameter, slope) in enumerate(zip(group.parameters, slopes, strict=True))
             if slope is not None
         ]
+        if isinstance(group.weight_decay, Tensor):
+            for parameter, slope, state in moved:
+                _update_broadcast(parameter, slope, state, group.rate, group.weight_decay, self.steps)
+            return
         moved = self._update_large(group, moved)
         adam(
             [parameter for parameter, _, _ in moved],
@@ -178,6 +193,24 @@ class StackedAdam:
             )
         done = {id(parameter) for parameter, _, _ in large}
         return [one for one in moved if id(one[0]) not in done]
+
+
+def _update_broadcast(
+    parameter: Tensor,
+    slope: Tensor,
+    state: dict[str, Tensor],
+    rate: float | Tensor,
+    weight_decay: Tensor,
+    steps: int,
+) -> None:
+    """Make one step of Adam where rate and weight decay broadcast; an int `steps` avoids a GPU sync."""
+    average, squares = state["exp_avg"], state["exp_avg_sq"]
+    slope.addcmul_(parameter, weight_decay)
+    average.lerp_(slope, 1 - FIRST_DECAY)
+    squares.mul_(SECOND_DECAY).addcmul_(slope, slope, value=1 - SECOND_DECAY)
+    divisor = squares.sqrt().div_(math.sqrt(1 - SECOND_DECAY**steps)).add_(EPSILON)
+    step = torch.div(average, divisor, out=divisor)
+    parameter.addcmul_(step, torch.as_tensor(rate), value=-1 / (1 - FIRST_DECAY**steps))
 
 
 def _slices_of(model: int, parts: Sequence[Stepped]) -> list[tuple[nn.Parameter, int]]:

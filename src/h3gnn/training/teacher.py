@@ -110,14 +110,7 @@ class Teacher(nn.Module):
 
     def _follow(self, mine: list[Tensor], theirs: list[Tensor]) -> None:
         if len(set(self.momentum)) == 1:
-            share, kernels = 1 - self.momentum[0], kernels_for(mine[0])
-            pairs = list(zip(mine, theirs, strict=True))
-            if kernels is not None:
-                for average, new in pairs:
-                    if kernels.is_large(average):
-                        kernels.follow(average, new, share)
-                pairs = [pair for pair in pairs if not kernels.is_large(pair[0])]
-            torch._foreach_lerp_([average for average, _ in pairs], [new for _, new in pairs], share)
+            move_towards(mine, theirs, 1 - self.momentum[0])
             return
         weight = self._step_sizes(mine[0].device)
         for average, new in zip(mine, theirs, strict=True):
@@ -129,6 +122,18 @@ class Teacher(nn.Module):
             sizes = [1 - momentum for momentum in self.momentum]
             self._sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
         return self._sizes
+
+
+def move_towards(averages: Sequence[Tensor], values: Sequence[Tensor], share: float) -> None:
+    """Move each average by a share of its distance to the new value, in place."""
+    kernels = kernels_for(averages[0])
+    pairs = list(zip(averages, values, strict=True))
+    if kernels is not None:
+        for average, value in pairs:
+            if kernels.is_large(average):
+                kernels.follow(average, value, share)
+        pairs = [pair for pair in pairs if not kernels.is_large(pair[0])]
+    torch._foreach_lerp_([average for average, _ in pairs], [value for _, value in pairs], share)
 
 
 class TeacherView:
