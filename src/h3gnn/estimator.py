@@ -530,7 +530,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             k,
             feature_names=getattr(self, "feature_names_in_", None),
             tokens=self._token_columns(),
-            listens=None if self.fusion == "mlp" else self._listens,
+            attention=None if self.fusion == "mlp" else self._listens,
             candidates=None if among is None else find_nodes(self.graph_, among),
         )
 
@@ -562,7 +562,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self.graph_,
             self._by_model(),
             refit if check else None,
-            asked=asked,
+            queries=asked,
             top=top,
             seed=self.seeds_[0],
         )

@@ -1,4 +1,4 @@
-"""What people come for, once there are embeddings: classes, likenesses, oddities, links, new nodes, files.
+"""Applications of embeddings: prediction, similarity search, anomalies, link prediction, new nodes, export.
 
-Arrays and graphs in, answers out, under the nodes' own ids; nothing here sees a model's weights.
+Functions take arrays and graphs and return tables under the nodes' own ids; none sees a model's weights.
 """

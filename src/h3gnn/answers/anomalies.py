@@ -19,12 +19,12 @@ from h3gnn.graphs.ids import check_ids
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-DIRECTIONS = 64
-"""Features, and what predicts them, are seen in so many directions where they have more."""
-FOLDS, STRENGTH = 5, 10.0
-"""A node's features are predicted by ridge regressions that were fitted on the others."""
+COMPONENTS = 64
+"""Features and their predictors are reduced to this many principal components."""
+FOLDS, ALPHA = 5, 10.0
+"""Folds and penalty of the ridge regressions that predict features of held-out nodes."""
 LANDMARKS = 256
-"""Members are compared by how near they put each node to so many others."""
+"""Models are compared by the similarity of each node to this many others."""
 
 
 def find_anomalies(
@@ -33,18 +33,19 @@ def find_anomalies(
     members: Sequence[str],
     difficulty: npt.NDArray[Any] | None = None,
 ) -> pd.DataFrame:
-    """Return every node with its score, the oddest first, and what the score is made of.
+    """Return every node with its anomaly score and the parts of the score, the highest first.
 
-    Columns: `node`, `score`, the two parts of the score, and what training noticed beside them:
+    Columns: `node`, `score`, the two parts of the score, and two measures of training:
 
-    - `features`: how far the node's features are from what its neighbours' features and embeddings predict;
-    - `neighbours`: how many of its edges nothing explains: the sum of its distances to its neighbours;
-    - `difficulty`: how hard the node was in training, the mean percentile over the models;
-    - `disagreement`: how differently the models place it among the others; only where there are several.
+    - `features`: distance of the node's features from a prediction by its neighbours' features and
+      embeddings;
+    - `neighbours`: the sum of its distances to its neighbours;
+    - `difficulty`: the percentile of its difficulty in training, mean over the models;
+    - `disagreement`: how much the models differ in its neighbourhood; with several models only.
 
-    With p the share of nodes that are at least as odd in a part, the score is −log10 p of the part in which
-    the node is oddest (Tippett's way to combine tests). Difficulty and disagreement do not enter: they are
-    high for much that is not odd, and made the score worse where that was tried (docs/answers.md).
+    With p the share of nodes with at least the same value of a part, the score is −log10 of the smaller p
+    (Tippett's combination of tests). Difficulty and disagreement do not enter: they made the score worse
+    where this was measured (docs/answers.md).
 
     Args:
         graph: of the embedding.
@@ -53,43 +54,43 @@ def find_anomalies(
         difficulty: of the last epoch, `[models, nodes]`; None where nothing was trained.
     """
     check_ids(graph.node_ids)
-    around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, DIRECTIONS)
-    embedding = principal(by_model.reshape(len(by_model), -1), DIRECTIONS)
+    around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, COMPONENTS)
+    embedding = principal(by_model.reshape(len(by_model), -1), COMPONENTS)
     parts = {
         "features": feature_surprise(features, embedding, around),
         "neighbours": edge_surprise(features, around),
     }
-    oddness = [-np.log10(rankdata(-one, "max") / len(one)) for one in parts.values()]
+    log_p = [-np.log10(rankdata(-one, "max") / len(one)) for one in parts.values()]
     if difficulty is not None:
         ranks = [rankdata(one) / len(one) for one in np.asarray(difficulty, dtype=np.float64)]
         parts["difficulty"] = np.mean(ranks, axis=0)
     if by_model.shape[1] > 1:
         parts["disagreement"] = disagreement(by_model, members)
-    table = pd.DataFrame({"node": graph.node_ids, "score": np.max(oddness, axis=0), **parts})
+    table = pd.DataFrame({"node": graph.node_ids, "score": np.max(log_p, axis=0), **parts})
     return table.sort_values("score", ascending=False, kind="stable", ignore_index=True)
 
 
 def feature_surprise(features: Floats, embedding: Floats, around: Neighbourhood) -> Doubles:
-    """Return how far each node's features are from what its neighbours predict, by regressions on others.
+    """Return the distance of each node's features from their prediction by its neighbours, out of fold.
 
-    A node without neighbours has as much as the median.
+    A node without neighbours gets the median.
     """
     some = around.degree > 0
     mean = sp.diags_array(1 / np.maximum(around.degree, 1)) @ around.adjacency
-    heard = np.concatenate([mean @ features, mean @ embedding], axis=1)
+    inputs = np.concatenate([mean @ features, mean @ embedding], axis=1)
     found = np.full(len(features), np.nan)
     nodes = np.flatnonzero(some)
     if len(nodes) >= 2 * FOLDS:
-        for seen, asked in KFold(FOLDS, shuffle=True, random_state=0).split(nodes):
-            model = Ridge(alpha=STRENGTH).fit(heard[nodes[seen]], features[nodes[seen]])
-            apart = features[nodes[asked]] - model.predict(heard[nodes[asked]])
-            found[nodes[asked]] = np.linalg.norm(apart, axis=1)
+        for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(nodes):
+            model = Ridge(alpha=ALPHA).fit(inputs[nodes[train]], features[nodes[train]])
+            apart = features[nodes[test]] - model.predict(inputs[nodes[test]])
+            found[nodes[test]] = np.linalg.norm(apart, axis=1)
     middle = np.nanmedian(found) if np.isfinite(found).any() else 0.0
     return np.where(np.isfinite(found), found, middle)
 
 
 def edge_surprise(features: Floats, around: Neighbourhood) -> Doubles:
-    """Return the sum over a node's edges of how unlike the two ends are, from 0 (alike) to 2 each."""
+    """Return the sum of 1 − cosine over the edges of each node."""
     length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     unit = features / length
     rows = np.repeat(np.arange(around.nodes), around.degree)
@@ -101,9 +102,9 @@ def edge_surprise(features: Floats, around: Neighbourhood) -> Doubles:
 
 
 def disagreement(by_model: Floats, members: Sequence[str]) -> Doubles:
-    """Return how little the members agree on which landmarks a node is near: 1 less their mean correlation.
+    """Return 1 − the mean correlation between models of a node's similarities to the landmarks.
 
-    Models with one objective are one member; where all have the same, each is one.
+    Models with the same objective count as one, unless all have the same.
     """
     names = list(dict.fromkeys(members))
     groups = [[at for at, one in enumerate(members) if one == name] for name in names]

@@ -1,4 +1,7 @@
-"""Ids and names that strangers chose, before they go into a table: whole characters, and no formulas."""
+"""Write embeddings and graphs for other programs: viewers, graph databases, vector indices.
+
+Untrusted names are sanitized against formula injection in CSV on request.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,30 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import whole_file, whole_folder, write_atomically
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How a cell begins that spreadsheets compute."""
+"""First characters of cells that spreadsheets evaluate as formulas."""
 
 
 def guarded(text: Any) -> Any:
-    """Return a text with a quote before it if a spreadsheet would compute it: `=cmd|…`, `+1`, `@sum`."""
+    """Return a text with a leading quote if a spreadsheet would evaluate it: `=cmd|…`, `+1`, `@sum`."""
     return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
 
 
 Floats = npt.NDArray[np.float32]
 ROWS = 1_024
-"""So many rows are turned into text at a time."""
+"""Rows formatted at a time."""
 MOST_ATTRIBUTES = 64
-"""GraphML carries embeddings up to so many columns: each is an attribute of every node."""
+"""GraphML contains embeddings with at most this many columns: each is an attribute of every node."""
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """What goes out.
+    """The content of an export.
 
     Attributes:
         graph: ids, classes and edges.
         embedding: `[nodes, D]`.
-        safe: put a quote before texts that a spreadsheet would take for formulas, in formats of cells.
+        safe: add a quote to texts that a spreadsheet would evaluate as formulas, in table formats.
     """
 
     graph: Graph
@@ -67,11 +70,12 @@ class Exported:
 
 
 def reduce_columns(embedding: Floats, dimensions: int) -> Floats:
-    """Return the embedding in its first principal directions."""
+    """Return the first principal components of the embedding."""
     if dimensions >= min(embedding.shape):
         raise InputError(
-            f"--dimensions {dimensions}: an embedding of shape {list(embedding.shape)} has no more than "
-            f"{min(embedding.shape) - 1} directions to keep"
+            f"--dimensions {dimensions}: an embedding of shape {list(embedding.shape)} has at most "
+            f"{min(embedding.shape) - 1} principal components",
+            code="too-many-dimensions",
         )
     from sklearn.decomposition import PCA
 
@@ -79,7 +83,7 @@ def reduce_columns(embedding: Floats, dimensions: int) -> Floats:
 
 
 def write_tensorboard(folder: Path, what: Exported) -> list[Path]:
-    """Write a folder for TensorBoard's projector: vectors, what is known of each node, and its settings."""
+    """Write a folder for TensorBoard's projector: vectors, metadata and configuration."""
     classes, ids = what.classes(), what.ids()
     nodes, width = what.embedding.shape
 
@@ -128,15 +132,17 @@ def write_neo4j(folder: Path, what: Exported) -> list[Path]:
 
 
 def write_graphml(path: Path, what: Exported) -> list[Path]:
-    """Write the graph for Gephi and the like: ids, classes, a place in the plane, weights of edges.
+    """Write the graph for Gephi and the like: ids, classes, coordinates, edge weights.
 
-    `x` and `y` are the first two principal directions. An embedding of few columns goes in, too.
+    `x` and `y` are the first two principal components. A narrow embedding is included.
     """
     what = replace(what, safe=False)  # no spreadsheet opens it
     ids, classes, graph = what.ids(), what.classes(), what.graph
     for text in (*ids, *graph.class_names):
         if NOT_IN_XML.search(text):
-            raise InputError(f"the name {text!r} holds a character that XML, and so GraphML, cannot hold")
+            raise InputError(
+                f"GraphML cannot contain the name {text!r}: invalid character", code="not-in-xml"
+            )
     columns = {"x": "double", "y": "double"} if min(what.embedding.shape) > 2 else {}
     place = reduce_columns(what.embedding, 2) if columns else np.empty((len(ids), 0), dtype=np.float32)
     values = place
@@ -172,12 +178,13 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
 
 
 def write_faiss(path: Path, what: Exported) -> list[Path]:
-    """Write a FAISS index of centred rows of length 1 (inner product is cosine), and the ids beside it."""
+    """Write a FAISS index of centred unit rows (inner product is cosine), and the ids in a CSV file."""
     try:
         import faiss  # type: ignore[import-not-found]
     except ImportError:
         raise InputError(
-            "--to faiss needs FAISS: `pip install faiss-cpu`; or take --to npy, which any index reads"
+            "--to faiss needs FAISS: `pip install faiss-cpu`; --to npy needs nothing else",
+            code="missing-library",
         ) from None
     rows = what.embedding - what.embedding.mean(axis=0)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -196,22 +203,24 @@ WRITERS: dict[str, Callable[[Path, Exported], list[Path]]] = {
     "faiss": write_faiss,
 }
 FOLDERS = ("tensorboard", "neo4j")
-"""Formats that are a folder of files."""
+"""Formats that consist of several files."""
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else."""
+    """Reject a folder that contains other files."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; this format is a folder")
+        raise InputError(f"{folder} is a file; this format needs a folder", code="not-a-folder")
     ours = {"tensors.tsv", "metadata.tsv", "projector_config.pbtxt", "nodes.csv", "relationships.csv"}
     if folder.is_dir() and not {one.name for one in folder.iterdir()} <= ours:
-        raise InputError(f"{folder} holds other files; choose a folder that is new or empty")
+        raise InputError(
+            f"{folder} contains other files; choose a new or empty folder", code="folder-not-empty"
+        )
     if not folder.absolute().parent.is_dir():
-        raise InputError(f"{folder}: the folder {folder.parent} does not exist")
+        raise InputError(f"{folder}: the folder {folder.parent} does not exist", code="no-such-folder")
 
 
 def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
-    """Write a folder of text files; it appears when all of them are whole."""
+    """Write a folder of text files; it appears when all of them are complete."""
     check_folder(folder)
     with whole_folder(folder.absolute()) as part:
         for name, pieces in files.items():
@@ -234,5 +243,5 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell of a TSV file, which has no quotation marks: what would part it becomes a blank."""
+    """Return a cell of a TSV file, which has no quoting: tabs and line breaks become spaces."""
     return re.sub(r"[\t\r\n]", " ", text)

@@ -1,4 +1,4 @@
-"""Nodes that join a fitted graph: features and edges are checked, and the grown graph is put together."""
+"""Add nodes to a fitted graph: validate their features and edges, and build the extended graph."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Grown:
     """A fitted graph with new nodes after its own.
 
     Attributes:
-        graph: all nodes and edges; what the fitted nodes were is the same.
-        known: how many of them the fitted graph has.
-        edge_index, edge_weight: the new edges alone.
-        notes: what should be said about them.
+        graph: all nodes and edges; the fitted nodes are unchanged.
+        known: the number of fitted nodes.
+        edge_index, edge_weight: the new edges.
+        notes: warnings.
     """
 
     graph: Graph
@@ -43,21 +43,21 @@ class Grown:
 
     @property
     def new(self) -> int:
-        """How many nodes are new."""
+        """The number of new nodes."""
         return self.graph.num_nodes - self.known
 
 
 @dataclass(frozen=True, eq=False)
 class Extension:
-    """Embeddings after nodes have joined a graph.
+    """Embeddings after nodes were added to a graph.
 
     Attributes:
         embedding: float32 `[rows, D]`: the new nodes alone, or all nodes, the fitted ones first.
         node_ids: of the rows.
-        graph: the grown graph, to fit anew or to go on from.
-        refreshed: whether the fitted nodes are among the rows.
-        new: how many nodes are new; theirs are the last rows.
-        notes: what should be said, in sentences.
+        graph: the extended graph.
+        refreshed: whether the rows include the fitted nodes.
+        new: the number of new nodes; theirs are the last rows.
+        notes: warnings.
     """
 
     embedding: Floats
@@ -74,9 +74,9 @@ def read_new_nodes(
     """Return the features and edges of new nodes from files, as `H3GNN.extend` takes them.
 
     Args:
-        graph: the fitted one, by whose plan the columns become numbers.
+        graph: the fitted graph, whose plan encodes the columns.
         features: CSV, TSV or Parquet with ids; or an array, whose rows are positions after the fitted nodes.
-        edges: CSV, TSV or Parquet, or None where a table's new rows find their own.
+        edges: CSV, TSV or Parquet; None connects new rows of a table to their nearest neighbours.
         reading: how to read the files: columns, header and delimiter, as `read_graph` takes them.
     """
     style = {name: reading.get(name) for name in ("header", "delimiter")}
@@ -90,7 +90,7 @@ def read_new_nodes(
 
 
 def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> pd.DataFrame:
-    """Read edges by the ids of their ends; repeated ones become one, as in the fitted graph's table."""
+    """Read edges by node ids, and merge duplicates as in the fitted graph."""
     source, target, weight = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
     rules = EdgeRules(
         weights=reading.get("weights") or "error", repeated=reading.get("repeated") or EdgeRules.repeated
@@ -106,20 +106,20 @@ def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> p
 
 
 def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = False) -> Grown:
-    """Check new nodes and join them to a graph.
+    """Validate new nodes and add them to a graph.
 
     Args:
-        graph: the fitted one.
-        table: the new nodes alone, without edges, with the fitted graph's columns; where they have no names,
-            they are called by their positions after the fitted nodes.
-        edges: DataFrame of source, target and perhaps weight, by ids; or `[2, edges]` positions in the grown
-            graph. Every edge has a new end, unless `between_known`.
-        between_known: also take edges between two fitted nodes.
+        graph: the fitted graph.
+        table: the new nodes without edges, with the columns of the fitted graph; without ids, they are
+            numbered after the fitted nodes.
+        edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions in the
+            extended graph. Every edge has a new endpoint, unless `between_known`.
+        between_known: also accept edges between two fitted nodes.
 
     Raises:
-        GraphError: in one sentence, for what does not fit the fitted graph.
+        GraphError: if nodes or edges do not match the fitted graph.
     """
-    _refuse_structural(graph)
+    _reject_structural(graph)
     ids = _ids_after(graph, table)
     ends, weight = _edges(edges, ids, graph)
     _check_ends(ends, ids, graph.num_nodes, between_known)
@@ -128,7 +128,7 @@ def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = F
     alone = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
     notes = tuple(repair.message for repair in table.provenance.repairs)
     if alone:
-        notes = (*notes, f"{alone:,} new node(s) have no edge: their features alone speak for them")
+        notes = (*notes, f"{alone:,} new node(s) have no edges: only their features are used")
     return Grown(
         grown,
         graph.num_nodes,
@@ -139,7 +139,7 @@ def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = F
 
 
 def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
-    """Return two tables of features as one, stored as the first is."""
+    """Stack two feature matrices, in the layout of the first."""
     if upper.layout != torch.sparse_csr:
         return torch.cat([upper, lower.to_dense()])
     below = lower if lower.layout == torch.sparse_csr else lower.to_sparse_csr()
@@ -149,28 +149,31 @@ def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
     return csr_features(crow, cols, torch.cat([upper.values(), below.values()]), shape)
 
 
-def _refuse_structural(graph: Graph) -> None:
+def _reject_structural(graph: Graph) -> None:
     if graph.provenance.structural:
         raise GraphError(
-            "this graph's features were built from its edges, and those of new nodes would be in other "
-            "terms: fit the grown graph anew, or fit a graph with features of its own"
+            "the features of this graph are computed from its edges, which new nodes change; fit the "
+            "extended graph, or fit a graph with features",
+            code="extend-structural",
         )
 
 
 def _ids_after(graph: Graph, table: Graph) -> Ids:
-    """Return the ids of the new nodes and of the fitted ones before them, all different."""
+    """Return the ids of the fitted and then of the new nodes, all different."""
     if not table.has_ids:
         if graph.has_ids:
             raise GraphError(
-                "the fitted nodes have names, and the new ones have none: give a table with their ids "
-                "(in Python, a DataFrame whose index names them)"
+                "the fitted nodes have ids and the new ones have none; give a table with ids "
+                "(in Python, a DataFrame indexed by id)",
+                code="new-nodes-without-ids",
             )
         return np.arange(graph.num_nodes + table.num_nodes, dtype=np.int64)
     again = np.flatnonzero(find_ids(table.node_ids, graph.node_ids) >= 0)
     if again.size:
         raise GraphError(
-            f"node {quoted(table.node_ids[again[0]])} is in the fitted graph already ({again.size} of "
-            f"{table.num_nodes} new nodes are): give new nodes only"
+            f"node {quoted(table.node_ids[again[0]])} is already in the fitted graph ({again.size} of "
+            f"{table.num_nodes} new nodes are); give new nodes only",
+            code="node-already-fitted",
         )
     return one_kind([graph.node_ids, table.node_ids])
 
@@ -178,13 +181,15 @@ def _ids_after(graph: Graph, table: Graph) -> Ids:
 def _edges(
     edges: Any, ids: Ids, graph: Graph
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
-    """Return the ends of the new edges as positions, and their weights where the fitted edges have some."""
+    """Return the endpoints of the new edges as positions, and their weights."""
     if edges is None:
-        raise GraphError("the new nodes need edges to the graph: give them, by the nodes' ids")
+        raise GraphError("new nodes need edges to the graph, by node ids", code="new-edges-missing")
     weight: Any = None
     if hasattr(edges, "columns"):
         if edges.shape[1] not in (2, 3):
-            raise GraphError("new edges need two columns (source, target), or three with the weight")
+            raise GraphError(
+                "new edges need two columns (source, target), or three with the weight", code="edge-columns"
+            )
         *sides, _ = ends_of([str(name) for name in edges.columns], "the new edges")
         ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
         if edges.shape[1] == 3:
@@ -192,30 +197,39 @@ def _edges(
     else:
         ends = np.asarray(edges)
         if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
-            raise GraphError(f"new edges must be whole numbers of shape [2, edges], not {list(ends.shape)}")
+            raise GraphError(
+                f"new edges must be integers of shape [2, edges], not {list(ends.shape)}", code="edge-shape"
+            )
         ends = ends.astype(np.int64)
         if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
-            raise GraphError(f"a new edge names a position outside 0 to {ids.size - 1}, the grown graph's")
+            raise GraphError(
+                f"a new edge has an endpoint outside 0 to {ids.size - 1}", code="edge-out-of-range"
+            )
     if (weight is None) != (graph.edge_weight is None):
-        has, lack = ("have none", "have weights") if weight is not None else ("have weights", "have none")
+        fitted, new = ("no weights", "weights") if weight is not None else ("weights", "no weights")
         raise GraphError(
-            f"the fitted edges {has} and the new ones {lack}: give both, or neither, weights "
-            "(with --weight-column or --repeated count as in the fit)"
+            f"the fitted edges have {fitted} and the new ones have {new}; give both or neither weights "
+            "(with --weight-column or --repeated count as in the fit)",
+            code="new-edge-weights",
         )
     if weight is not None and not (np.isfinite(weight) & (weight > 0)).all():
         row = int(np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))[0])
-        raise GraphError(f"new edges, row {row}: the weight {weight[row]:g} is not a positive number")
+        raise GraphError(
+            f"new edges, row {row}: the weight {weight[row]:g} is not positive",
+            code="edge-weight-not-positive",
+        )
     return ends, weight
 
 
 def _positions(column: Any, ids: Ids, name: Any) -> npt.NDArray[np.int64]:
     wanted = as_ids(column, f"the column {name!r} of the new edges")
     found = find_ids(wanted, ids)
-    strangers = np.flatnonzero(found < 0)
-    if strangers.size:
+    unknown = np.flatnonzero(found < 0)
+    if unknown.size:
         raise GraphError(
-            f"new edges, row {int(strangers[0])}: node {quoted(wanted[strangers[0]])} is neither in the "
-            f"fitted graph nor among the new nodes ({strangers.size} such in this column)"
+            f"new edges, row {int(unknown[0])}: node {quoted(wanted[unknown[0]])} is neither in the fitted "
+            f"graph nor among the new nodes ({unknown.size} such in this column)",
+            code="unknown-node",
         )
     return found
 
@@ -226,14 +240,15 @@ def _check_ends(ends: npt.NDArray[np.int64], ids: Ids, known: int, between_known
         source, target = (quoted(ids[one]) for one in ends[:, old[0]])
         raise GraphError(
             f"new edges, row {int(old[0])}: {source} and {target} are both fitted nodes ({old.size} such "
-            "edges), and fitted nodes keep their embeddings: leave these edges out, or refresh (--refresh)"
+            "edges), which keep their embeddings; remove these edges, or refresh (--refresh)",
+            code="edge-between-fitted",
         )
 
 
 def _both_ways(
     graph: Graph, ends: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
-    """Add the opposite of each new edge where the fitted graph has every edge both ways."""
+    """Add the reverse of each new edge if the fitted graph is symmetric."""
     size = int(ends.max(initial=0)) + graph.num_nodes + 1
     fitted = graph.edge_index.numpy()
     keys = fitted[0] * size + fitted[1]

@@ -1,4 +1,9 @@
-"""Pairs of nodes: which are joined, which might be, and what is seen of a pair."""
+"""Link prediction: candidate pairs, and a classifier trained on hidden edges.
+
+The classifier separates edges that an embedding has not seen from unconnected pairs, as the hidden-edge
+objective does in training. For this, some edges are hidden and the embedding is fitted again without them;
+half of these train the classifier, and the other half score it.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +31,17 @@ from h3gnn.graphs.scaling import scaler_of
 from h3gnn.graphs.structural import simple_adjacency
 
 Floats = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 ROWS = 2_048
-"""Two steps along the edges are taken from so many nodes at a time."""
+"""Nodes processed at a time."""
 
 
 class Neighbourhood:
-    """Who is joined to whom, without direction.
+    """The undirected adjacency of a graph.
 
     Args:
         edge_index: `[2, edges]`.
-        nodes: how many there are.
+        nodes: the number of nodes.
     """
 
     def __init__(self, edge_index: Tensor, nodes: int) -> None:
@@ -47,19 +52,19 @@ class Neighbourhood:
         weight = 1 / np.log(np.maximum(self.degree, 2) + 0.0)
         self.weighted = self.adjacency @ sp.diags_array(weight)
 
-    def pairs(self) -> Whole:
-        """Return every pair that an edge joins, once, `[2, pairs]`."""
+    def pairs(self) -> Integers:
+        """Return every connected pair once, `[2, pairs]`."""
         coo = sp.triu(self.adjacency, k=1).tocoo()
         return np.stack([coo.row, coo.col]).astype(np.int64)
 
-    def joined(self, pairs: Whole) -> npt.NDArray[np.bool_]:
-        """Tell which pairs are joined."""
+    def connected(self, pairs: Integers) -> npt.NDArray[np.bool_]:
+        """Return which pairs are connected."""
         keys = pairs[0] * self.nodes + pairs[1]
         place = np.searchsorted(self._keys, keys).clip(max=max(0, len(self._keys) - 1))
         return self._keys[place] == keys if len(self._keys) else np.zeros(len(keys), dtype=bool)
 
-    def shared(self, pairs: Whole) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return how many neighbours each pair shares, and their sum of 1 / log degree (Adamic and Adar)."""
+    def shared(self, pairs: Integers) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the number of common neighbours of each pair, and their Adamic–Adar index."""
         count, adamic = np.empty(pairs.shape[1]), np.empty(pairs.shape[1])
         for first in range(0, pairs.shape[1], ROWS):
             some = slice(first, first + ROWS)
@@ -68,11 +73,11 @@ class Neighbourhood:
             adamic[some] = self.weighted[pairs[0, some]].multiply(right).sum(axis=1)
         return count, adamic
 
-    def two_steps(self, asked: Whole, most: int) -> Whole:
-        """Return for each asked node the nodes two steps away that share most with it, `[2, pairs]`."""
-        found: list[Whole] = []
-        for first in range(0, len(asked), ROWS):
-            some = asked[first : first + ROWS]
+    def two_hop(self, queries: Integers, most: int) -> Integers:
+        """Return for each query the 2-hop neighbours with the highest Adamic–Adar index, `[2, pairs]`."""
+        found: list[Integers] = []
+        for first in range(0, len(queries), ROWS):
+            some = queries[first : first + ROWS]
             steps: Any = (self.weighted[some] @ self.adjacency).tocsr()
             for row, node in enumerate(some.tolist()):
                 begin, end = steps.indptr[row : row + 2]
@@ -81,24 +86,24 @@ class Neighbourhood:
                 best = best[best != node].astype(np.int64)
                 found.append(np.stack([np.full(len(best), node), best]))
         both = np.concatenate(found, axis=1) if found else np.empty((2, 0), dtype=np.int64)
-        return both[:, ~self.joined(both)]
+        return both[:, ~self.connected(both)]
 
-    def strangers(self, count: int, random: np.random.Generator) -> Whole:
-        """Return random pairs that no edge joins; fewer than asked for in a graph that is nearly full."""
+    def negatives(self, count: int, random: np.random.Generator) -> Integers:
+        """Return random unconnected pairs; fewer than requested in a nearly complete graph."""
         drawn = random.integers(0, self.nodes, (2, 4 * count))
         drawn = drawn[:, drawn[0] != drawn[1]]
-        drawn = unique_pairs(drawn[:, ~self.joined(drawn)])
+        drawn = unique_pairs(drawn[:, ~self.connected(drawn)])
         return drawn[:, random.permutation(drawn.shape[1])[:count]]
 
 
-def unique_pairs(pairs: Whole) -> Whole:
-    """Return each pair once, the smaller number first."""
-    found: Whole = np.unique(np.sort(pairs, axis=0), axis=1)
+def unique_pairs(pairs: Integers) -> Integers:
+    """Return each pair once, the smaller position first."""
+    found: Integers = np.unique(np.sort(pairs, axis=0), axis=1)
     return found
 
 
-class PairView:
-    """What is seen of a pair of nodes: likeness in each model's embedding and in features, and the graph.
+class PairFeatures:
+    """Features of a pair of nodes: similarity in each model's embedding and in the features, and structure.
 
     Args:
         by_model: the embedding, `[nodes, models, D]`.
@@ -111,19 +116,19 @@ class PairView:
         self.spaces = [_unit(by_model[:, model]) for model in range(by_model.shape[1])]
         self.spaces.append(_unit(features))
 
-    def similarity(self, pairs: Whole) -> npt.NDArray[np.float64]:
+    def similarity(self, pairs: Integers) -> npt.NDArray[np.float64]:
         """Return the mean cosine over the models."""
         found: npt.NDArray[np.float64] = self._cosines(pairs)[:, :-1].mean(axis=1)
         return found
 
-    def __call__(self, pairs: Whole) -> npt.NDArray[np.float64]:
+    def __call__(self, pairs: Integers) -> npt.NDArray[np.float64]:
         """Return one row for each pair."""
         count, adamic = self.around.shared(pairs)
         degrees = np.log1p(np.sort(self.around.degree[pairs], axis=0))
         columns = [np.log1p(count), adamic, *degrees, (count > 0).astype(np.float64)]
         return np.column_stack([self._cosines(pairs), *columns])
 
-    def _cosines(self, pairs: Whole) -> npt.NDArray[np.float64]:
+    def _cosines(self, pairs: Integers) -> npt.NDArray[np.float64]:
         found = np.empty((pairs.shape[1], len(self.spaces)))
         for at, space in enumerate(self.spaces):
             for first in range(0, pairs.shape[1], 8 * ROWS):
@@ -139,7 +144,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def reduced_features(graph: Graph, most: int) -> Floats:
-    """Return the features, scaled as for training and centred, in their first principal directions."""
+    """Return the features, scaled as for training and centred, reduced to principal components."""
     scaled: Any = scaler_of(graph)(graph.features)
     if scaled.layout == torch.sparse_csr:
         parts = (scaled.values().numpy(), scaled.col_indices().numpy(), scaled.crow_indices().numpy())
@@ -154,7 +159,7 @@ def reduced_features(graph: Graph, most: int) -> Floats:
 
 
 def principal(rows: Floats, most: int) -> Floats:
-    """Return rows centred, in their first principal directions where they have more columns."""
+    """Return centred rows, reduced to principal components where they have more columns."""
     if min(rows.shape) <= most:
         return np.asarray(rows - rows.mean(axis=0), dtype=np.float32)
     from sklearn.decomposition import PCA
@@ -164,25 +169,25 @@ def principal(rows: Floats, most: int) -> Floats:
 
 
 HIDDEN, MOST_HIDDEN, LEAST_HIDDEN = 0.1, 5_000, 20
-"""The share of edges that is hidden, at most and at least how many."""
-NEAR, TWO_STEPS = 10, 20
-"""So many candidates per node are near in the embedding, and so many two steps away."""
+"""The share of hidden edges, and the largest and smallest number of them."""
+NEAR, TWO_HOP = 10, 20
+"""Candidates per node: nearest neighbours in the embedding, and 2-hop neighbours in the graph."""
 MOST_COLUMNS = 128
-"""Features are compared in so many directions where they have more."""
+"""Features with more columns are reduced to this many principal components."""
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Pairs that are not joined, the likeliest first.
+    """Unconnected pairs, the most probable first.
 
     Attributes:
         table: `source`, `target` (ids), `score`, `similarity` (mean cosine over the models),
-            `shared_neighbours`. The score is the head's probability where edges and other pairs are equally
-            many: it ranks, and is no chance that the edge exists.
-        scores: AUC and average precision, of the head and of simple rules: hidden edges against random pairs;
-            and hidden edges two steps apart against other pairs two steps apart, where there are enough.
-            There are about twice as many other pairs as edges. Empty where nothing was checked.
-        how: where score and check come from, in a sentence.
+            `shared_neighbours`. The score is the classifier's probability for equally many edges and other
+            pairs: it ranks, and is not the probability that the edge exists.
+        scores: AUC and average precision of the classifier and of simple rules: hidden edges against random
+            pairs, and hidden edges within two hops against other pairs within two hops, where there are
+            enough. There are about twice as many other pairs as edges. Empty without a check.
+        how: one sentence on the origin of score and check.
     """
 
     table: pd.DataFrame
@@ -196,38 +201,38 @@ def find_links(
     by_model: Floats,
     refit: Callable[[Graph], Floats] | None,
     *,
-    asked: Whole | None = None,
+    queries: Integers | None = None,
     top: int = 100,
     seed: int = 0,
 ) -> Links:
-    """Return the likeliest pairs that no edge joins.
+    """Return the most probable unconnected pairs.
 
     Args:
         graph: of the embedding.
         by_model: its embedding, `[nodes, models, D]`.
-        refit: from a graph with fewer edges to its embedding, fitted in the same way; None checks nothing,
-            and pairs are ranked by similarity alone.
-        asked: positions of nodes, one of which every pair has; all by default.
-        top: how many pairs.
-        seed: of the edges that are hidden.
+        refit: fits a graph with fewer edges in the same way and returns its embedding; None ranks pairs by
+            similarity alone, without a check.
+        queries: positions of nodes, one of which is in every pair; all by default.
+        top: the number of pairs.
+        seed: of the choice of hidden edges.
     """
     check_ids(graph.node_ids)
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, MOST_COLUMNS)
-    view = PairView(by_model, features, around)
-    candidates = _candidates(by_model.reshape(len(by_model), -1), around, asked)
+    view = PairFeatures(by_model, features, around)
+    candidates = _candidates(by_model.reshape(len(by_model), -1), around, queries)
     if not candidates.shape[1]:
-        raise InputError("no pair of nodes is left to propose: every candidate is joined already")
+        raise InputError("every candidate pair is already connected", code="no-candidate-pairs")
     counts = {"candidates": candidates.shape[1]}
     if refit is None:
         score, scores = view.similarity(candidates), dict[str, dict[str, float]]()
-        how = "by similarity alone; nothing was checked, and the embedding has seen every edge"
+        how = "similarity alone, not checked: the embedding has seen every edge"
     else:
         head, scores, hidden = _learn_head(graph, around, features, refit, seed)
         score = head.predict_proba(view(candidates))[:, 1]
         counts["hidden"] = hidden
         how = (
-            f"a head learned on {hidden // 2:,} edges that were hidden from a fit of its own, scored on "
-            f"{hidden - hidden // 2:,} others that nothing had seen"
+            f"a classifier trained on {hidden // 2:,} edges hidden from a second fit, scored on "
+            f"{hidden - hidden // 2:,} further hidden edges"
         )
     best = np.argsort(-score, kind="stable")[:top]
     pairs = candidates[:, best]
@@ -243,19 +248,19 @@ def find_links(
     return Links(table, scores, how, counts)
 
 
-def _candidates(embedding: Floats, around: Neighbourhood, asked: Whole | None) -> Whole:
-    if asked is None:
+def _candidates(embedding: Floats, around: Neighbourhood, queries: Integers | None) -> Integers:
+    if queries is None:
         near, _ = nearest_to_all(embedding, NEAR)
-        asked = np.arange(len(embedding))
+        queries = np.arange(len(embedding))
     else:
-        near, _ = nearest(embedding, asked, NEAR)
-    by_embedding = np.stack([np.repeat(asked, near.shape[1]), near.ravel()])
-    both = unique_pairs(np.concatenate([by_embedding, around.two_steps(asked, TWO_STEPS)], axis=1))
-    return both[:, ~around.joined(both)]
+        near, _ = nearest(embedding, queries, NEAR)
+    by_embedding = np.stack([np.repeat(queries, near.shape[1]), near.ravel()])
+    both = unique_pairs(np.concatenate([by_embedding, around.two_hop(queries, TWO_HOP)], axis=1))
+    return both[:, ~around.connected(both)]
 
 
-def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, Whole]:
-    """Return the graph without some pairs, in both directions, and these pairs `[2, pairs]`, shuffled.
+def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, Integers]:
+    """Return the graph without some pairs, and these pairs `[2, pairs]`, shuffled.
 
     Only edges between nodes that keep other neighbours are hidden.
     """
@@ -264,8 +269,9 @@ def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, W
     count = min(int(HIDDEN * pairs.shape[1]), MOST_HIDDEN, able.shape[1])
     if count < LEAST_HIDDEN:
         raise InputError(
-            f"only {count} edges could be hidden to learn from, and {LEAST_HIDDEN} are needed: rank by "
-            "similarity alone, unchecked (--check none)"
+            f"only {count} edges can be hidden, but {LEAST_HIDDEN} are needed; rank by similarity alone "
+            "(--check none)",
+            code="too-few-edges-to-hide",
         )
     hidden = able[:, random.permutation(able.shape[1])[:count]]
     ends = np.sort(graph.edge_index.numpy(), axis=0)
@@ -284,31 +290,31 @@ def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, W
 def _learn_head(
     graph: Graph, around: Neighbourhood, features: Floats, refit: Callable[[Graph], Floats], seed: int
 ) -> tuple[Any, dict[str, dict[str, float]], int]:
-    """Return the head, its scores, and how many edges were hidden."""
+    """Return the classifier, its scores, and the number of hidden edges."""
     seen, hidden = hide_edges(graph, around, seed)
     less = Neighbourhood(seen.edge_index, seen.num_nodes)
-    view = PairView(refit(seen), features, less)
+    view = PairFeatures(refit(seen), features, less)
     random = np.random.default_rng(seed + 1)
     teach, test = np.array_split(hidden, 2, axis=1)
-    far_teach, far_test = np.array_split(around.strangers(2 * hidden.shape[1], random), 2, axis=1)
+    far_teach, far_test = np.array_split(around.negatives(2 * hidden.shape[1], random), 2, axis=1)
     rows = np.concatenate([view(teach), view(far_teach)])
     truth = np.arange(len(rows)) < teach.shape[1]
     head = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
     head.fit(rows, truth)
-    near = unique_pairs(less.two_steps(np.unique(test), TWO_STEPS))
-    near = near[:, ~around.joined(near)]
+    near = unique_pairs(less.two_hop(np.unique(test), TWO_HOP))
+    near = near[:, ~around.connected(near)]
     near = near[:, random.permutation(near.shape[1])[: 2 * hidden.shape[1]]]
     scores = {"random pairs": _scores(view, head, test, far_test)}
-    close = test[:, less.shared(test)[0] > 0]  # like with like: of the hidden edges, those two steps apart
+    close = test[:, less.shared(test)[0] > 0]  # hidden edges within two hops
     if min(close.shape[1], near.shape[1]) >= LEAST_HIDDEN // 2:
         scores["pairs two steps apart"] = _scores(view, head, close, near)
     return head, scores, hidden.shape[1]
 
 
-def _scores(view: PairView, head: Any, edges: Whole, others: Whole) -> dict[str, float]:
+def _scores(view: PairFeatures, head: Any, edges: Integers, others: Integers) -> dict[str, float]:
     pairs = np.concatenate([edges, others], axis=1)
     truth = np.arange(pairs.shape[1]) < edges.shape[1]
-    said: dict[str, npt.NDArray[Any]] = {
+    predictions: dict[str, npt.NDArray[Any]] = {
         "": head.predict_proba(view(pairs))[:, 1],
         "_of_similarity": view.similarity(pairs),
         "_of_shared_neighbours": view.around.shared(pairs)[1],
@@ -316,5 +322,5 @@ def _scores(view: PairView, head: Any, edges: Whole, others: Whole) -> dict[str,
     return {
         f"{name}{of}": float(measure(truth, score))
         for name, measure in (("auc", roc_auc_score), ("average_precision", average_precision_score))
-        for of, score in said.items()
+        for of, score in predictions.items()
     }

@@ -15,73 +15,82 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
-from h3gnn.tables.plan import ColumnPlan
+from h3gnn.tables.plan import ColumnPlan, TablePlan
 
 Floats = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 ROWS = 16_384
-"""So many nodes are compared with the asked ones at a time."""
+"""Candidates compared at a time."""
 FIRST = (slice(128), slice(128, 512), slice(512, 2_048), slice(2_048, None))
-"""Parts of the first of them: of each, only what is nearer than the nearest before it has to be sorted."""
-ASKED = 1_024
-"""So many nodes ask at a time."""
-MANY_NODES, WIDEST = 10_000, 128
-"""Where all of more nodes than this ask, wider embeddings are compared in so many principal directions."""
+"""Slices of the first block: only candidates that are nearer than those already found are sorted."""
+QUERIES = 1_024
+"""Query nodes processed at a time."""
+MANY_NODES, MAX_COMPONENTS = 10_000, 128
+"""For all pairs among more nodes than this, wider embeddings are reduced to principal components."""
 
 
-def nearest(embedding: Floats, asked: Whole, k: int, candidates: Whole | None = None) -> tuple[Whole, Floats]:
-    """Return the k nearest other nodes of each asked one and their cosine similarity, `[asked, k]` each.
+def nearest(
+    embedding: Floats,
+    queries: Integers,
+    k: int,
+    candidates: Integers | None = None,
+    *,
+    rows_at_once: int = ROWS,
+    queries_at_once: int = QUERIES,
+) -> tuple[Integers, Floats]:
+    """Return the k nearest other nodes of each query and their cosine similarity, `[queries, k]` each.
 
-    Exact: every node is looked at, some at a time, so that no matrix of all pairs is ever made. The embedding
-    is centred first: what all nodes share says nothing about who is near whom. The nearest stand first; of
-    equally near nodes the one with the lower number.
+    Exact: every node is compared, in blocks, so that the matrix of all pairs never exists. The embedding is
+    centred first, since the common mean carries no information. The nearest come first; of equally near
+    nodes, the one with the lower position.
 
     Args:
         embedding: `[nodes, D]`.
-        asked: positions of the nodes that ask.
-        k: how many; fewer where there are fewer other nodes.
-        candidates: positions among which the nearest are sought; all by default.
+        queries: positions of the query nodes.
+        k: the number of neighbours; fewer where there are fewer other nodes.
+        candidates: positions to choose from; all by default.
+        rows_at_once, queries_at_once: sizes of the blocks.
     """
     mean = embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
     pool = np.arange(len(embedding)) if candidates is None else np.unique(candidates)
     k = min(k, len(pool) - int(candidates is None))
-    found = np.full((len(asked), k), -1, dtype=np.int64)
-    near = np.full((len(asked), k), -np.inf, dtype=np.float32)
-    for first in range(0, len(asked) if k else 0, ASKED):
-        mine = asked[first : first + ASKED]
-        rows = _unit(embedding[mine] - mean)
-        best, which = near[first : first + ASKED], found[first : first + ASKED]
-        for start in range(0, len(pool), ROWS):
-            others = pool[start : start + ROWS]
+    found = np.full((len(queries), k), -1, dtype=np.int64)
+    near = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    for first in range(0, len(queries) if k else 0, queries_at_once):
+        block = slice(first, first + queries_at_once)
+        nodes, best, which = queries[block], near[block], found[block]
+        rows = _unit(embedding[nodes] - mean)
+        for start in range(0, len(pool), rows_at_once):
+            others = pool[start : start + rows_at_once]
             cosine = rows @ _unit(embedding[others] - mean).T
-            itself = np.flatnonzero(np.isin(mine, others))
-            cosine[itself, np.searchsorted(others, mine[itself])] = -np.inf
-            for some in FIRST if start == 0 else (slice(None),):
-                best, which = _best(best, which, cosine[:, some], others[some], k)
-        near[first : first + ASKED], found[first : first + ASKED] = best, which
+            itself = np.flatnonzero(np.isin(nodes, others))
+            cosine[itself, np.searchsorted(others, nodes[itself])] = -np.inf
+            for part in FIRST if start == 0 else (slice(None),):
+                best, which = _best(best, which, cosine[:, part], others[part], k)
+        near[block], found[block] = best, which
     return found, near
 
 
-def nearest_to_all(embedding: Floats, k: int) -> tuple[Whole, Floats]:
+def nearest_to_all(embedding: Floats, k: int) -> tuple[Integers, Floats]:
     """Return the k nearest other nodes of every node, as `nearest` does.
 
-    A wide embedding of many nodes is compared in its first principal directions, which is not exact.
+    A wide embedding of many nodes is compared in its first principal components, which is not exact.
     """
     rows = embedding
-    if len(rows) > MANY_NODES and rows.shape[1] > WIDEST:
+    if len(rows) > MANY_NODES and rows.shape[1] > MAX_COMPONENTS:
         from sklearn.decomposition import PCA
 
-        reduced = PCA(WIDEST, random_state=0, svd_solver="randomized").fit_transform(rows)
+        reduced = PCA(MAX_COMPONENTS, random_state=0, svd_solver="randomized").fit_transform(rows)
         rows = reduced.astype(np.float32)
     return nearest(rows, np.arange(len(rows)), k)
 
 
-def _best(near: Floats, which: Whole, cosine: Floats, others: Whole, k: int) -> tuple[Floats, Whole]:
-    """Return the k best of those known so far and of some others, the best first.
+def _best(near: Floats, which: Integers, cosine: Floats, others: Integers, k: int) -> tuple[Floats, Integers]:
+    """Merge the k best so far with further candidates, the best first.
 
-    Only what is nearer than the last one known is looked at, which is hardly any after some thousand others.
-    Of equally near nodes the known one has the lower number.
+    Only candidates nearer than the k-th best so far are sorted, which are few after some thousand. Ties keep
+    the node with the lower position.
     """
     row, place = np.divmod(np.flatnonzero(cosine > near[:, -1:]), max(1, cosine.shape[1]))
     counts = np.bincount(row, minlength=len(cosine))
@@ -94,73 +103,72 @@ def _best(near: Floats, which: Whole, cosine: Floats, others: Whole, k: int) -> 
     return np.take_along_axis(every, order, axis=1), np.take_along_axis(nodes, order, axis=1)
 
 
-def find_nodes(graph: Graph, wanted: Sequence[Any]) -> Whole:
-    """Return the positions of nodes by their ids; one that is not there is named."""
-    ids = as_ids(list(wanted), "the nodes asked for")
+def find_nodes(graph: Graph, wanted: Sequence[Any]) -> Integers:
+    """Return the positions of nodes by their ids."""
+    ids = as_ids(list(wanted), "the requested nodes")
     found = find_ids(ids, graph.node_ids)
     if (found < 0).any():
-        stranger = quoted(ids[int(np.flatnonzero(found < 0)[0])])
+        unknown = quoted(ids[int(np.flatnonzero(found < 0)[0])])
         some = ", ".join(quoted(one) for one in graph.node_ids[:3].tolist())
-        raise InputError(f"there is no node {stranger} in this graph; its nodes are called {some}, …")
+        raise InputError(f"the graph has no node {unknown}; its ids look like {some}, …", code="unknown-node")
     return found
 
 
 def similar_nodes(
     graph: Graph,
     embedding: Floats,
-    asked: Whole,
+    queries: Integers,
     k: int,
     *,
     feature_names: Sequence[str] | None = None,
-    tokens: Mapping[str, Whole] | None = None,
-    listens: Callable[[Whole], Floats] | None = None,
-    candidates: Whole | None = None,
+    tokens: Mapping[str, Integers] | None = None,
+    attention: Callable[[Integers], Floats] | None = None,
+    candidates: Integers | None = None,
 ) -> pd.DataFrame:
-    """Return the k nearest nodes of each asked one, with the reasons, one pair per row.
+    """Return the k nearest nodes of each query with an explanation, one pair per row.
 
-    Columns: `node`, `similar` (ids), `rank`, `similarity` (cosine), `linked` (an edge joins them),
-    `shared_neighbours` (how many), `neighbours` (some of them, those with the fewest neighbours first),
-    `features` (shared ones, those that set the pair apart most first), and for each token of the encoder
-    `agree: TOKEN`, the cosine of the two nodes in that token's columns; `listens: TOKEN` is the share of
-    attention that the two give it, where attention is known.
+    Columns: `node`, `similar` (ids), `rank`, `similarity` (cosine), `linked` (connected by an edge),
+    `shared_neighbours` (their number), `neighbours` (some of them, lowest degree first), `features` (shared
+    ones, the most distinctive first), and for each token of the encoder `agree: TOKEN`, the cosine of the two
+    nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it, where known.
 
     Args:
         graph: of the embedding.
         embedding: `[nodes, D]`.
-        asked: positions.
-        k: how many for each.
+        queries: positions of the query nodes.
+        k: the number of neighbours of each.
         feature_names: of the columns.
-        tokens: by the name of each token, its columns of the embedding.
-        listens: from positions to the share of attention that each token gets there, `[nodes, tokens]`.
-        candidates: positions among which the nearest are sought.
+        tokens: the columns of the embedding that belong to each token.
+        attention: maps positions to the attention of each token there, `[nodes, tokens]`.
+        candidates: positions to choose from.
     """
     check_ids(graph.node_ids)
-    found, near = nearest(embedding, asked, k, candidates)
-    there = np.isfinite(near)  # among few candidates, a node that asks may be one itself
-    asking, rank = np.nonzero(there)
-    node, other = asked[asking], found[there]
-    reasons = Reasons(graph, feature_names)
+    found, near = nearest(embedding, queries, k, candidates)
+    known = np.isfinite(near)  # a query may itself be among few candidates
+    query, rank = np.nonzero(known)
+    node, other = queries[query], found[known]
+    explanations = Explanations(graph, feature_names)
     table = pd.DataFrame(
         {
             "node": graph.node_ids[node],
             "similar": graph.node_ids[other],
             "rank": rank + 1,
-            "similarity": near[there],
+            "similarity": near[known],
         }
     )
     pairs = list(zip(node.tolist(), other.tolist(), strict=True))
-    shared = [reasons.neighbours(a, b) for a, b in pairs]
-    table["linked"] = [reasons.linked(a, b) for a, b in pairs]
+    shared = [explanations.neighbours(a, b) for a, b in pairs]
+    table["linked"] = [explanations.linked(a, b) for a, b in pairs]
     table["shared_neighbours"] = [len(one) for one in shared]
-    table["neighbours"] = [graph.node_ids[one[:REASONS]].tolist() for one in shared]
-    table["features"] = [reasons.features(a, b) for a, b in pairs]
+    table["neighbours"] = [graph.node_ids[one[:MAX_SHOWN]].tolist() for one in shared]
+    table["features"] = [explanations.features(a, b) for a, b in pairs]
     mean = embedding.mean(axis=0)
     for name, columns in (tokens or {}).items():
         left, right = (_unit(embedding[one][:, columns] - mean[columns]) for one in (node, other))
         table[f"agree: {name}"] = (left * right).sum(axis=1)
-    if listens is not None and tokens:
-        every, place = np.unique(np.concatenate([node, other]), return_inverse=True)
-        of_node, of_other = np.split(listens(every)[place], 2)
+    if attention is not None and tokens:
+        nodes, place = np.unique(np.concatenate([node, other]), return_inverse=True)
+        of_node, of_other = np.split(attention(nodes)[place], 2)
         for token, name in enumerate(tokens):
             table[f"listens: {name}"] = (of_node[:, token] + of_other[:, token]) / 2
     return table
@@ -173,21 +181,18 @@ def _unit(rows: Floats) -> Floats:
 
 
 Row = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 
-REASONS = 5
-"""At most so many shared features and neighbours are named."""
+MAX_SHOWN = 5
+"""The number of shared features and neighbours that are listed."""
 NO_SPREAD = 1e-6
-"""A column that varies by less than this share of its mean, or of what columns usually do, says nothing."""
-PARTS = {"text": " ~", "sentences": " ~", "list": " #", "date": ", "}
-"""By encoder, what follows a column's name in numbers that mean nothing to a person one by one."""
+"""A column is constant if it varies by less than this share of its mean, or of the median spread."""
 ENDS = {"number": ("low", "high"), "boolean": ("no", "yes"), "date": ("early", "late")}
-"""By kind, how a person calls both ends of a column that was scaled."""
-SEEN = 2_000
-"""With so many nodes the likeness of two texts is compared to tell whether it is unusual."""
+"""By kind of column, the words for small and large values."""
+SAMPLE = 2_000
+"""Nodes to which the similarity of two texts is compared."""
 
 
-class Reasons:
+class Explanations:
     """What two nodes of a graph have in common.
 
     Args:
@@ -206,81 +211,87 @@ class Reasons:
         least = NO_SPREAD * np.maximum(np.abs(self.mean), np.median(spread) if spread.size else 0)
         self.spread = np.where(spread > np.maximum(least, 1e-12), spread, np.inf)
         bag = not moments.negative and moments.filled <= 0.5 * (moments.rows * len(moments.mean))
-        # a mark of 0 and 1, alone among measurements or not, is shared where both nodes have it
-        marks = np.isclose(variance, self.mean * (1 - self.mean), rtol=1e-3, atol=0) & (self.mean > 0)
-        self.counted = marks | (moments.zeros_and_ones or bag)
-        self.columns = _columns(graph, names)
-        self.blocks: dict[str, list[int]] = {}  # by column of text or of hashed lists, the numbers it became
-        self.gaps: dict[
-            int, list[int]
-        ] = {}  # by the mark of a missing value, the numbers that stand in for it
-        self._sampled: dict[str, Row] = {}
-        for at, name in enumerate(names if names is not None else ()):
-            column = self.columns.get(name)
-            if column is not None and name == f"{column.name} is missing":
-                made = column.learned.names
-                self.gaps[at] = [at - made.index(name) + one for one in range(len(made)) if made[one] != name]
-            elif column is not None and name.startswith(
-                f"{column.name}{PARTS.get(column.encoder, ' never')}"
-            ):
-                self.spread[at] = np.inf  # says nothing to a person by itself
-                if column.encoder != "date":
-                    self.blocks.setdefault(column.name, []).append(at)
+        # an indicator column is shared only where both nodes have it
+        indicator = np.isclose(variance, self.mean * (1 - self.mean), rtol=1e-3, atol=0) & (self.mean > 0)
+        self.counted = indicator | (moments.zeros_and_ones or bag)
+        self.columns: dict[int, ColumnPlan] = {}  # by feature, the column of the table that it encodes
+        self.texts: dict[str, list[int]] = {}  # by column of text or of hashed lists, its features
+        self.gaps: dict[int, list[int]] = {}  # by indicator of a missing value, the features that are imputed
+        self._samples: dict[str, Row] = {}
+        if graph.plan is not None and names is not None and tuple(names) == graph.plan.names:
+            self._read_plan(graph.plan)
 
-    def _heard(self, node: int) -> Whole:
+    def _read_plan(self, plan: TablePlan) -> None:
+        end = 0
+        for column in plan.columns:
+            start, end = end, end + len(column.learned.names)
+            if column.encoder in ("", "plain"):
+                continue
+            features = list(range(start, end))
+            self.columns |= dict.fromkeys(features, column)
+            if column.learned.plain.get("gaps"):
+                self.gaps[features[-1]] = features[:-1]
+                features = features[:-1]
+            text = column.encoder in ("text", "sentences")
+            if text or (column.encoder == "list" and column.learned.plain["kept"] is None):
+                self.spread[features] = np.inf  # a single component of a text has no meaning
+                self.texts[column.name] = features
+            elif column.encoder == "date":
+                self.spread[features[1:]] = np.inf  # sine and cosine of year, week and day
+
+    def _neighbors(self, node: int) -> Integers:
         start, end = self.adjacency.indptr[node : node + 2]
-        heard: Whole = self.adjacency.indices[start:end].astype(np.int64)
-        return heard
+        neighbors: Integers = self.adjacency.indices[start:end].astype(np.int64)
+        return neighbors
 
     def linked(self, a: int, b: int) -> bool:
-        """Tell whether an edge joins two nodes."""
-        return bool(np.isin(b, self._heard(a)))
+        """Return whether an edge connects two nodes."""
+        return bool(np.isin(b, self._neighbors(a)))
 
-    def neighbours(self, a: int, b: int) -> Whole:
-        """Return the neighbours of both, those with the fewest neighbours first: they tell most."""
-        both = np.intersect1d(self._heard(a), self._heard(b))
+    def neighbours(self, a: int, b: int) -> Integers:
+        """Return the common neighbours, those with the lowest degree first: they are most informative."""
+        both = np.intersect1d(self._neighbors(a), self._neighbors(b))
         return both[np.argsort(np.diff(self.adjacency.indptr)[both], kind="stable")]
 
     def features(self, a: int, b: int) -> list[str]:
-        """Return the features that set both nodes apart from the rest in the same way, strongest first.
+        """Return the features that distinguish both nodes from the rest in the same way, strongest first.
 
-        Of counts, marks and bags of words, only what both nodes have; of measurements, both above or both
-        below the mean. A column of text is one feature: how alike the two texts are, if more than texts
-        usually are.
+        Of counts, indicators and bags of words, only what both nodes have; of measurements, both above
+        or both below the mean. A column of text is one feature: the similarity of both texts, if unusual.
         """
         left, right = (self._row(one) for one in (a, b))
-        together = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
-        together = np.where(self.counted & ((left == 0) | (right == 0)), 0, together)
-        for mark, filled in self.gaps.items():
-            if left[mark] or right[mark]:
-                together[filled] = 0  # what was put into a gap is nothing that the node has
-        best = np.argsort(-together, kind="stable")[:REASONS]
+        product = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
+        product = np.where(self.counted & ((left == 0) | (right == 0)), 0, product)
+        for indicator, imputed in self.gaps.items():
+            if left[indicator] or right[indicator]:
+                product[imputed] = 0
+        best = np.argsort(-product, kind="stable")[:MAX_SHOWN]
         found = [
-            (float(together[one]), self._named(int(one), left, right)) for one in best if together[one] > 0
+            (float(product[one]), self._named(int(one), left, right)) for one in best if product[one] > 0
         ]
-        for name, columns in self.blocks.items():
-            alike, unusual = self._alike(name, left[columns], right[columns])
+        for name, columns in self.texts.items():
+            similarity, unusual = self._text_similarity(name, left[columns], right[columns])
             if unusual > 0:
-                found.append((unusual, f"{name} ({alike:.0%} alike)"))
+                found.append((unusual, f"{name} ({similarity:.0%} alike)"))
         found.sort(key=lambda one: -one[0])
-        return [words for _, words in found[:REASONS]]
+        return [text for _, text in found[:MAX_SHOWN]]
 
-    def _alike(self, name: str, left: Row, right: Row) -> tuple[float, float]:
-        """Return the cosine of two texts, and how far above the usual it is for both, as a product."""
+    def _text_similarity(self, name: str, left: Row, right: Row) -> tuple[float, float]:
+        """Return the cosine of two texts, and the product of its z-scores for either text."""
         left, right = (one / max(float(np.linalg.norm(one)), 1e-12) for one in (left, right))
-        alike, unusual = float(left @ right), 1.0
+        cosine, unusual = float(left @ right), 1.0
         for one in (left, right):
             usual = self._sample(name) @ one
-            above = (alike - usual.mean()) / max(float(usual.std()), 1e-12)
-            unusual *= max(float(above), 0.0) if one.any() else 0.0
-        return alike, unusual
+            z = (cosine - usual.mean()) / max(float(usual.std()), 1e-12)
+            unusual *= max(float(z), 0.0) if one.any() else 0.0
+        return cosine, unusual
 
     def _sample(self, name: str) -> Row:
-        if name not in self._sampled:
-            nodes = np.unique(np.linspace(0, self.graph.num_nodes - 1, SEEN).astype(np.int64))
-            rows = np.array([self._row(int(one))[self.blocks[name]] for one in nodes])
-            self._sampled[name] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        return self._sampled[name]
+        if name not in self._samples:
+            nodes = np.unique(np.linspace(0, self.graph.num_nodes - 1, SAMPLE).astype(np.int64))
+            rows = np.array([self._row(int(one))[self.texts[name]] for one in nodes])
+            self._samples[name] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        return self._samples[name]
 
     def _row(self, node: int) -> Row:
         stored = self.graph.features
@@ -291,19 +302,12 @@ class Reasons:
         row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
         return row
 
-    def _named(self, column: int, left: Row, right: Row) -> str:
-        name = f"feature {column}" if self.names is None else str(self.names[column])
-        a, b = left[column], right[column]
+    def _named(self, feature: int, left: Row, right: Row) -> str:
+        name = f"feature {feature}" if self.names is None else str(self.names[feature])
+        a, b = left[feature], right[feature]
         if a == b == 1:
             return name
-        if name in self.columns and self.columns[name].kind in ENDS:
-            return f"{name} (both {ENDS[self.columns[name].kind][int(a > self.mean[column])]})"
+        column = self.columns.get(feature)
+        if column is not None and column.kind in ENDS:
+            return f"{name} (both {ENDS[column.kind][int(a > self.mean[feature])]})"
         return f"{name} ({a:.3g}, {b:.3g})"
-
-
-def _columns(graph: Graph, names: Sequence[str] | None) -> dict[str, ColumnPlan]:
-    """Return, by the name of each number that an encoder made, the column that it was made of."""
-    plan = graph.plan
-    if plan is None or names is None or tuple(names) != plan.names:
-        return {}
-    return {name: one for one in plan.columns if one.encoder != "plain" for name in one.learned.names}

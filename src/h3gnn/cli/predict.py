@@ -116,7 +116,7 @@ def predict(
             extension=extension,
             labelled_too=labelled_too,
             seed=seed,
-            watch=lambda share: bar(completed=share),
+            progress=lambda share: bar(completed=share),
         )
     write_table(out, found.table, safe=safe_csv)
     _tell(found, model.graph_, out, as_json)
