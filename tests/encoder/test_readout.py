@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
-from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.training.loop import Snapshots
+from tests.rejects import rejects
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 3, "random_state": 1}
 
@@ -190,5 +190,5 @@ def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
 
 
 def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:
-    with pytest.raises(InputError, match="smoothing must lie"):
+    with rejects("value-invalid"):
         H3GNN.from_preset("single", smoothing=1.0).fit(path_graph)

@@ -101,7 +101,7 @@ def test_a_start_of_another_version_is_said_and_stays(path_graph: Graph, tmp_pat
     for start in tmp_path.glob("checkpoints/start-*"):
         start.unlink()
     write_tensor_file(path.parent, "start", tensors, lost)
-    with pytest.raises(CheckpointError, match="params is missing"):
+    with pytest.raises(CheckpointError, match="is missing the field `params`"):
         read_run(tmp_path)
 
 

@@ -330,7 +330,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"every": 0}, "every must be a whole number"),
+        ({"every": 0}, "every must be an integer"),
         ({"minutes": -1.0}, "minutes must be in"),
         ({"keep": 0}, "keep must be"),
     ],

@@ -417,7 +417,7 @@ class OtherHalf(Ranks):
             ]
         )
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         for tensor, more in zip(tensors, next(self.told), strict=True):
             tensor.add_(more)
 
@@ -495,9 +495,8 @@ def batches_of(graph: Graph, batch_size: int, fan_out: int, paired: bool = False
 
 def step_of(source: Source, how: Training, seeds: Sequence[int], chunk: int = 1000, **options: Any) -> Step:
     columns = source.features.shape[1] if isinstance(source, WholeGraph) else source.graph.columns  # type: ignore[attr-defined]
-    student = EncoderStack(
-        columns, 4, source.support.entries if source.whole else 0, heads=2, models=len(seeds), **options
-    )
+    options = {"edge_weights": "learned" if source.whole else "fixed", **options}
+    student = EncoderStack(columns, 4, source.support.entries, heads=2, models=len(seeds), **options)
     return stack_step(student, source, seeds, how, chunk)
 
 

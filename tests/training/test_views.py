@@ -48,8 +48,8 @@ def generators(seeds: Sequence[int]) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
-def stack(columns: int, entries: int, models: int = 2) -> EncoderStack:
-    student = EncoderStack(columns, 4, entries, heads=2, models=models)
+def stack(columns: int, entries: int, models: int = 2, edge_weights: str = "learned") -> EncoderStack:
+    student = EncoderStack(columns, 4, entries, heads=2, models=models, edge_weights=edge_weights)
     student.reset_parameters(generators(range(models)), torch.full((entries,), 0.5))
     return student.double()
 
@@ -79,7 +79,8 @@ def step_of(
         edge_rate=1.0,
     )
     columns = source.features.shape[1] if isinstance(source, WholeGraph) else source.graph.columns  # type: ignore[attr-defined]
-    student = stack(columns, source.support.entries if source.whole else 0, len(seeds))
+    edge_weights = "learned" if source.whole else "fixed"
+    student = stack(columns, source.support.entries, len(seeds), edge_weights)
     return stack_step(student, source, seeds, training, 16)
 
 

@@ -40,7 +40,19 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import steps_of
 from h3gnn.settings import kept_for
 from h3gnn.storage.origin import made_with
-from h3gnn.storage.schema import FieldError, Flag, Kind, Listed, Number, Plain, Record, Text, Whole, naming
+from h3gnn.storage.schema import (
+    FieldError,
+    Flag,
+    Kind,
+    Listed,
+    Number,
+    Plain,
+    Record,
+    Text,
+    Whole,
+    check,
+    naming,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -100,7 +112,7 @@ def results_of(text: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(text)
     except (ValueError, RecursionError):
         raise FieldError("results", "is not JSON") from None
-    RESULTS.check(found, "results")
+    check(RESULTS, found, "results")
     return found
 
 
@@ -130,9 +142,9 @@ def _check(trial: Trial, space: Space, stack: Sequence[Trial]) -> None:
         except (ValueError, TypeError, KeyError) as error:
             raise FieldError("it", " ".join(str(error).split())[:120]) from None
     if is_finished and "best" in told:
-        TOLD.check(told, "")
-        Listed(Whole(0), least=1).check(list(trial.intermediate_values), "the epochs of its scores")
-        Listed(Number()).check(list(trial.intermediate_values.values()), "scores")
+        check(TOLD, told)
+        check(Listed(Whole(0), least=1), list(trial.intermediate_values), "the epochs of its scores")
+        check(Listed(Number()), list(trial.intermediate_values.values()), "scores")
     if not is_finished and stack:
         _check_stack(stack)
     if "best" in told or stack:
@@ -143,7 +155,7 @@ def _check(trial: Trial, space: Space, stack: Sequence[Trial]) -> None:
 
 def _check_stack(stack: Sequence[Trial]) -> None:
     for one in stack:
-        RESERVED.check(one.user_attrs, "")
+        check(RESERVED, one.user_attrs)
     first, size = stack[0].user_attrs, stack[0].user_attrs["of"]
     places = [one.user_attrs["place"] for one in stack]
     if places != list(range(len(stack))) or len(stack) > size:

@@ -27,6 +27,7 @@ from h3gnn.storage.schema import (
     Record,
     Text,
     Word,
+    check,
 )
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import BUCKETS, MOST_ITEMS
@@ -115,7 +116,7 @@ KEPT: dict[str, Encoded] = {
     ),
     "sentences": Encoded(
         ("text",),
-        Record({"folder": Text("[^\0]+", "a path"), "scale": MEASURED}),
+        Record({"folder": Text("[^\0]+"), "scale": MEASURED}),
         lambda of, sizes: sizes["width"],
         {"mean": Spec(torch.float64, ("width",))},
     ),
@@ -156,7 +157,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], start: s
     is_vector = column["kind"] == "list" and column["form"] == VECTOR
     if column["kind"] not in kept.kinds or is_vector != (encoder == VECTOR):
         raise FieldError(f"{where}.encoder", f"is {encoder!r}, which does not fit the kind of the column")
-    kept.plain.check(of, f"{where}.plain")
+    check(kept.plain, of, f"{where}.plain")
     if "scale" in of and not of["scale"] > 0:
         raise FieldError(f"{where}.plain.scale", f"must be positive, not {of['scale']}")
     sizes: dict[str, int] = {}

@@ -52,7 +52,7 @@ UNFINISHED = re.compile(
     rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{LEFT_BY_A_KILL.pattern}"
 )
 """What a run that was killed leaves in a folder that has no model yet."""
-TENSOR_FILE = Text(r"(weights|graph)-[0-9a-f]{16}\.safetensors", "the name of a tensor file")
+TENSOR_FILE = Text(r"(weights|graph)-[0-9a-f]{16}\.safetensors")
 COLUMN = Grid(Maybe(Number(any_float=True)))
 MODEL = Record(
     {

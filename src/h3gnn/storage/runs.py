@@ -36,7 +36,7 @@ RUN = Record(
         "every": Maybe(Whole(1)),
         "minutes": Maybe(Number(0, 1e6)),
         "keep": Whole(1),
-        "embeddings": Maybe(Text("[^\0]+", "a path")),
+        "embeddings": Maybe(Text("[^\0]+")),
     },
     {**GRAPH_WORDS.optional, "safe_csv": Flag()},
 )

@@ -22,7 +22,7 @@ from torch import Tensor
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.resources import check_memory
 from h3gnn.storage.atomic import signals_wait, whole_file
-from h3gnn.storage.schema import FieldError, Whole, parse_json
+from h3gnn.storage.schema import FieldError, Whole, check, parse_json
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
@@ -117,7 +117,7 @@ def ids_of(name: str, encoded: Tensor, count: int) -> npt.NDArray[Any]:
     whole = all(isinstance(one, int) for one in ids)
     for place, one in enumerate(ids):
         if whole:
-            Whole().check(one, f"{name}[{place}]")
+            check(Whole(), one, f"{name}[{place}]")
         elif not isinstance(one, str):
             raise FieldError(f"{name}[{place}]", "must be a text, as other ids are")
     if len(set(ids)) != count:

@@ -242,11 +242,7 @@ ENCODERS: dict[str, tuple[Learn, Encode]] = {
 BUCKETS = 1 << 15
 """Words are hashed into so many places before they are reduced."""
 
-MODULES = Listed(
-    Record(
-        {"type": Text(r"sentence_transformers\.[\w.]+", "a class of sentence_transformers")}, others=Plain()
-    )
-)
+MODULES = Listed(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Plain()))
 """The parts of a sentence model."""
 
 TEXT_COLUMNS = 64
