@@ -36,10 +36,11 @@ from h3gnn.encoder.readout import Columns, Smoother, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, find_nearest
-from h3gnn.graphs.graph import Graph, match_rows
+from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import check_target, is_graph
+from h3gnn.graphs.ids import match_nodes, match_rows
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
-from h3gnn.graphs.structural import check_kind, in_terms_of
+from h3gnn.graphs.structural import check_same_features, transfer_structural_features
 from h3gnn.inference import (
     CHUNK,
     NewEdges,
@@ -55,7 +56,6 @@ from h3gnn.preprocessing import (
     Intake,
     by_name,
     check_own_rows,
-    match_anywhere,
     named_rows,
     order_of,
     read_input,
@@ -455,7 +455,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             self._check_in_memory()
             return self._transform_table(X)
         graph = as_graph(X, edge_index, plan=self.graph_.plan)
-        check_kind(self.graph_, graph)
+        check_same_features(self.graph_, graph)
         if isinstance(self.graph_, MappedGraph):
             check_as_is(graph.plan)
         check_same_plan(self.graph_.plan, graph.plan)
@@ -466,9 +466,9 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         if graph.provenance.sha256 == self.graph_.provenance.sha256:
             return self.embedding_.copy()
         if graph.provenance.structural:
-            graph, same = in_terms_of(self.graph_, graph)
+            graph, same = transfer_structural_features(self.graph_, graph)
         else:
-            same = match_anywhere(self.graph_, graph)
+            same = match_nodes(self.graph_, graph)
         support = self._intake.support(graph)
         weights = carry_weights(self.encoder_, self.support_, support, same)
         return self._encode(graph, support, weights)
@@ -840,7 +840,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
 
     def _taken_in(self, graph: MappedGraph) -> tuple[GraphRows, Tensor | None]:
         """Return another graph in files as the fitted encoder reads it, and weights of learned edges."""
-        check_kind(self.graph_, graph)
+        check_same_features(self.graph_, graph)
         check_as_is(self.graph_.plan)
         support = self._intake.support(graph)
         rows = rows_of(graph, self.scaler_, support, order_of(self.graph_, graph))
@@ -849,7 +849,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         check_memory(
             8 * (self.n_models + 4) * support.entries, f"learned weights of {support.entries:,} edges"
         )
-        same = match_anywhere(self.graph_, graph)
+        same = match_nodes(self.graph_, graph)
         return rows, carry_weights(self.encoder_, self.support_, support, same)
 
     def _on_fitted_scale(self, rows: Tensor, columns: slice) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +20,12 @@ from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
-from h3gnn.graphs.graph import Graph, match_nodes, with_columns
+from h3gnn.graphs.graph import Graph, with_columns
 from h3gnn.graphs.guards import check_dates, check_table, is_graph
-from h3gnn.graphs.ids import check_ids, find_ids
+from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler, scaler_of
-from h3gnn.ondisk.mapped import ROWS_AT_A_TIME, MappedGraph, feature_rows, support_rows
+from h3gnn.ondisk.mapped import MappedGraph, feature_rows, support_rows
 from h3gnn.tables.frames import (
     as_frame,
     column_names,
@@ -255,31 +254,6 @@ def rows_of(
     if isinstance(graph, MappedGraph):
         return GraphRows(feature_rows(graph, scaler, order, gather_rows), support, graph.num_features)
     return rows_in_memory(scaler(graph.features), support)
-
-
-def match_anywhere(known: Graph | MappedGraph, other: Graph | MappedGraph) -> Tensor:
-    """Return what `match_nodes` does, of graphs in memory or in files."""
-    if isinstance(known, Graph) and isinstance(other, Graph):
-        return match_nodes(known, other)
-    if known.has_ids and other.has_ids:
-        return torch.from_numpy(find_ids(other.node_ids, known.node_ids))
-    same, nodes = torch.full((other.num_nodes,), -1), min(known.num_nodes, other.num_nodes)
-    if known.num_features != other.num_features:
-        return same
-    both = [_plain_rows(graph) for graph in (known, other)]
-    for block in torch.split(torch.arange(nodes), ROWS_AT_A_TIME):
-        ours, theirs = (read(block) for read in both)
-        same[block] = torch.where((ours == theirs).all(dim=1), block, -1)
-    return same
-
-
-def _plain_rows(graph: Graph | MappedGraph) -> Callable[[Tensor], Tensor]:
-    """Return a reader of dense features as the data has them."""
-    if isinstance(graph, MappedGraph):
-        read = feature_rows(graph, FeatureScaler("none"))
-        return lambda nodes: read(nodes).to_dense()
-    dense = graph.dense_features()
-    return lambda nodes: dense[nodes]
 
 
 def steps_of(graph: Graph | MappedGraph, kind: str, device: torch.device | None = None) -> StepMatrix:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from h3gnn.graphs import structural
 from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.structural import count_triangles, in_terms_of, structural_features
+from h3gnn.graphs.structural import count_triangles, structural_features, transfer_structural_features
 
 
 def both_ways(network: nx.Graph) -> torch.Tensor:
@@ -102,7 +102,7 @@ def test_a_grown_graph_is_told_in_the_terms_of_the_fitted_one() -> None:
     fitted = as_graph(nx.cycle_graph([f"n{number}" for number in range(6)]))
     bigger = nx.cycle_graph([f"n{number}" for number in range(6)])
     bigger.add_edges_from([("n0", "p"), ("n2", "p"), ("p", "q"), ("q", "r")])
-    graph, same = in_terms_of(fitted, as_graph(bigger))
+    graph, same = transfer_structural_features(fitted, as_graph(bigger))
     old, new = fitted.dense_features().numpy(), graph.dense_features().numpy()
     assert same.tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1]
     np.testing.assert_array_equal(new[:6], old)
@@ -119,12 +119,12 @@ def test_a_node_that_has_lost_its_neighbours_is_placed_anew_and_a_part_of_the_gr
     moved = nx.cycle_graph(names)
     moved.remove_edges_from([("n0", "n1"), ("n0", "n19")])
     moved.add_edge("n0", "n10")
-    graph, same = in_terms_of(fitted, as_graph(moved))
+    graph, same = transfer_structural_features(fitted, as_graph(moved))
     assert same.tolist() == [-1, *range(1, 20)]
     np.testing.assert_allclose(
         graph.features[0, 8:], fitted.features[10, 8:] / np.sqrt(3), atol=1e-6
     )  # as its one neighbour, which has degree 3 now
-    part, same = in_terms_of(fitted, as_graph(nx.cycle_graph(names).subgraph(names[5:12])))
+    part, same = transfer_structural_features(fitted, as_graph(nx.cycle_graph(names).subgraph(names[5:12])))
     assert sorted(same.tolist()) == list(range(5, 12))
     assert torch.equal(part.features, fitted.features[same])
 
@@ -140,7 +140,7 @@ def test_any_growth_leaves_the_known_nodes_as_they_are(seed: int, nodes: int, ne
     if named:
         network, bigger = (nx.relabel_nodes(one, lambda node: f"n{node}") for one in (network, bigger))
     fitted = as_graph(network)
-    graph, same = in_terms_of(fitted, as_graph(bigger))
+    graph, same = transfer_structural_features(fitted, as_graph(bigger))
     assert same.tolist() == [*range(nodes), *[-1] * new]
     assert torch.equal(graph.features[:nodes], fitted.features)
     assert graph.features.shape[1] == fitted.num_features

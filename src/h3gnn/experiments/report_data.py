@@ -27,7 +27,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.graphs.ids import check_ids, find_ids
+from h3gnn.graphs.ids import check_ids, match_by_id_or_position
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
@@ -231,14 +231,12 @@ def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRu
 
 def _places(graph: Graph, other: H3GNN, name: str) -> np.ndarray:
     """Return where each node is in the other run's graph; by id, or by position where nobody named nodes."""
-    if not (graph.has_ids or other.graph_.has_ids):
-        if graph.num_nodes != other.graph_.num_nodes:
-            raise InputError(
-                f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
-                "has an id: which are the same cannot be told"
-            )
-        return np.arange(graph.num_nodes)
-    place = find_ids(graph.node_ids, other.graph_.node_ids)
+    if not (graph.has_ids or other.graph_.has_ids) and graph.num_nodes != other.graph_.num_nodes:
+        raise InputError(
+            f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
+            "has an id: which are the same cannot be told"
+        )
+    place = match_by_id_or_position(other.graph_, graph)
     missing = np.flatnonzero(place < 0)
     if missing.size:
         raise InputError(

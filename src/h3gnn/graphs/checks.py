@@ -1,4 +1,4 @@
-"""The one place where a graph is checked; what comes out is trusted everywhere else."""
+"""Validate arrays and build the `Graph` that all other code trusts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from h3gnn.graphs.provenance import Kind, Provenance, Repair
 from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]
-"""Turns (part, position) into words for a person: ("features", 6) -> "features.csv, line 8"."""
+"""Names a position for error messages: ("features", 6) -> "features.csv, line 8"."""
 
 DATES = (
-    "dates or times, which are not numbers: give what you mean by them, such as the days since the first "
+    "dates or times, which are not numbers: convert them, for example to days since the first "
     "((when - when.min()).dt.days), or leave them out"
 )
-"""What is said of dates where numbers are needed."""
 
 SPARSE_BELOW = 0.1
-"""Sparse input stays sparse under this share of non-zero values; above it, dense is smaller and faster."""
+"""Sparse input stays sparse below this density; above it, dense storage is smaller and faster."""
 
 
 def check_graph(
@@ -46,25 +45,25 @@ def check_graph(
     repairs: Sequence[Repair] = (),
     locate: Locate | None = None,
 ) -> Graph:
-    """Check arrays that should make a graph, mend what is safe to mend, and return a `Graph`.
+    """Validate arrays, make safe repairs, and return a `Graph`.
 
     Args:
         features: `[nodes, features]`: NumPy array, torch tensor or scipy sparse matrix of finite numbers.
         edge_index: `[2, edges]` integers, source above target.
-        edge_weight: `[edges]` positive numbers; those of merged duplicate edges are added.
+        edge_weight: `[edges]` positive numbers; weights of duplicate edges are added.
         labels: `[nodes]` integers, negative where unknown.
-        class_names: the name of each class; the numbers themselves without it.
+        class_names: the name of each class; by default the numbers themselves.
         masks: train, validation and test masks, each bool `[nodes]` or `[nodes, splits]`.
-        node_ids: the user's names for the nodes.
-        feature_names: the user's names for the columns of features.
-        source: what to call the graph in its provenance.
+        node_ids: the user's ids of the nodes.
+        feature_names: names of the feature columns.
+        source: name of the graph in its provenance.
         kind: what the graph is built from.
         structural: whether the features are built from the edges.
         repairs: changes that a reader has made to the input.
-        locate: names a position in the user's files for the error messages.
+        locate: names a position in the user's files for error messages.
 
     Raises:
-        GraphError: in one sentence that names the place.
+        GraphError: with the position of the first problem.
     """
     where = locate or _position
     checked_features = check_features(features, where)
@@ -95,7 +94,7 @@ def _position(part: str, index: int) -> str:
 
 
 def check_features(features: Any, where: Locate) -> Tensor:
-    """Return float32 features `[nodes, features]`, dense, or CSR where sparse ones came in."""
+    """Return float32 features `[nodes, features]`, dense, or CSR for sparse input."""
     if isinstance(features, Tensor) and features.layout != torch.strided:
         features = _scipy_matrix(features)
     if is_sparse(features):
@@ -121,7 +120,7 @@ def check_features(features: Any, where: Locate) -> Tensor:
 def _finite(
     array: npt.NDArray[Any], cell: Callable[[int], tuple[int, int]], where: Locate
 ) -> npt.NDArray[np.float32]:
-    """Return values as float32, which all must fit; `cell` tells row and column of one of them."""
+    """Return values as float32, all finite; `cell` returns row and column of a value."""
     with np.errstate(over="ignore"):
         values = np.array(array, dtype=np.float32, order="C")
     bad = np.flatnonzero(~np.isfinite(values))
@@ -132,8 +131,9 @@ def _finite(
             "NaN" if np.isnan(number) else "infinity" if np.isinf(number) else f"{number:g}, beyond float32,"
         )
         raise GraphError(
-            f"{where('features', row)}, column {column + 1}: {name} is not a usable feature value; "
-            "fill the gap or drop the column first"
+            f"{where('features', row)}, column {column + 1}: {name} is not a valid feature value; "
+            "impute it or drop the column",
+            code="feature-not-finite",
         )
     return values
 
@@ -143,7 +143,7 @@ def _cell(matrix: Any, at: int) -> tuple[int, int]:
 
 
 def _scipy_matrix(features: Tensor) -> Any:
-    """Return a sparse tensor as a scipy matrix, so that it is never made dense on its way in."""
+    """Return a sparse tensor as a scipy matrix without making it dense."""
     _check_table(features.shape)
     check_matrix(features.shape[0], features.shape[1], features._nnz(), "sparse features")
     entries = torch.Tensor.to_sparse(features.detach().cpu()).coalesce()
@@ -155,43 +155,46 @@ def _scipy_matrix(features: Tensor) -> Any:
 def _check_table(shape: Sequence[int]) -> None:
     if len(shape) != 2:
         raise GraphError(
-            f"the features must be a table with one row per node, but have {len(shape)} dimension(s)"
+            f"the features must be a table with one row per node, but have {len(shape)} dimension(s)",
+            code="features-not-a-table",
         )
     if shape[0] == 0:
-        raise GraphError("the graph is empty: the features have no row, so there is no node")
+        raise GraphError("the graph is empty: the features have no rows", code="graph-empty")
     if shape[1] == 0:
-        raise GraphError("the features have no column; leave them out to have structural features built")
+        raise GraphError(
+            "the features have no columns; leave them out to use structural features", code="features-empty"
+        )
 
 
 def check_numbers(array: npt.NDArray[Any], part: str) -> None:
-    """Raise where an array holds something that cannot be read as real numbers."""
+    """Raise if an array holds values that are not real numbers."""
     if np.iscomplexobj(array):
-        raise GraphError(f"the {part} hold complex numbers. Complex data not supported")
+        raise GraphError(f"the {part} hold complex numbers. Complex data not supported", code="not-numbers")
     if holds_dates(array):
-        raise GraphError(f"the {part} hold {DATES}")
+        raise GraphError(f"the {part} hold {DATES}", code="dates")
     if array.dtype.kind not in "biufOUS":
-        raise GraphError(f"the {part} hold something that is not a number: {array.dtype}")
+        raise GraphError(f"the {part} are not numbers: {array.dtype}", code="not-numbers")
     if array.dtype.kind in "OUS":
         try:
             array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise GraphError(f"the {part} hold something that is not a number: {error}") from None
+            raise GraphError(f"the {part} are not numbers: {error}", code="not-numbers") from None
 
 
 def holds_dates(values: Any) -> bool:
-    """Tell whether an array or a pandas column holds dates, times or spans of time.
+    """Return whether an array or a pandas column holds dates, times or time spans.
 
-    NumPy and pandas make numbers of them when asked to: so many microseconds since 1970, or nanoseconds.
+    NumPy and pandas would silently convert them to a count of microseconds or nanoseconds.
     """
     kind = getattr(values.dtype, "kind", "O")
     if kind == "O":
-        some = np.asarray(values, dtype=object).ravel()
-        return any(isinstance(one, date | timedelta | np.datetime64 | np.timedelta64) for one in some)
+        cells = np.asarray(values, dtype=object).ravel()
+        return any(isinstance(cell, date | timedelta | np.datetime64 | np.timedelta64) for cell in cells)
     return kind in "mM"
 
 
 def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
-    """Return values as an array; what cannot become one is named."""
+    """Return values as an array."""
     try:
         if isinstance(values, Tensor):
             values = values.detach().cpu()
@@ -199,11 +202,13 @@ def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
             return plain
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
-        raise GraphError(f"{part} are not an array; do all rows have the same length?") from None
+        raise GraphError(
+            f"{part} are not an array; do all rows have the same length?", code="not-an-array"
+        ) from None
 
 
 def is_sparse(values: Any) -> bool:
-    """Tell whether this is a scipy sparse matrix or array."""
+    """Return whether this is a scipy sparse matrix or array."""
     return bool(sp.issparse(values))
 
 
@@ -212,19 +217,22 @@ def _check_edges(
 ) -> tuple[Tensor, Tensor | None, list[Repair]]:
     edges = as_numpy(edge_index, "the edges")
     if edges.ndim != 2 or edges.shape[0] != 2:
-        raise GraphError(f"edge_index must have the shape [2, edges], not {list(edges.shape)}")
+        raise GraphError(
+            f"edge_index must have the shape [2, edges], not {list(edges.shape)}", code="edge-index-shape"
+        )
     if edges.size and edges.dtype.kind not in "iu":
-        raise GraphError(f"edge_index must hold integers, not {edges.dtype}")
+        raise GraphError(f"edge_index must hold integers, not {edges.dtype}", code="edge-index-not-integers")
     edges = edges.astype(np.int64)
     outside = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
     if outside.size:
         first = int(outside[0])
-        end = edges[:, first]
-        stranger = int(end[(end < 0) | (end >= nodes)][0])
-        cut = "; where cross-validation cuts rows off, embed the whole graph once and cut its embedding"
+        ends = edges[:, first]
+        unknown = int(ends[(ends < 0) | (ends >= nodes)][0])
+        hint = "; in cross-validation, embed the whole graph once and split its embedding"
         raise GraphError(
-            f"{where('edges', first)}: node {stranger} is unknown; "
-            f"the features describe nodes 0 to {nodes - 1}{cut if where is _position else ''}"
+            f"{where('edges', first)}: node {unknown} is unknown; "
+            f"the features describe nodes 0 to {nodes - 1}{hint if where is _position else ''}",
+            code="edge-node-unknown",
         )
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
     keys = edges[1] * nodes + edges[0]
@@ -234,14 +242,11 @@ def _check_edges(
         repairs.append(duplicate_edges(merged))
     if loops := int((edges[0, first_of] == edges[1, first_of]).sum()):
         repairs.append(Repair("self-loops", f"{loops:,} self-loop(s) in the data", loops))
-    if weights is not None:
-        summed = np.bincount(group, weights=weights, minlength=unique.size)
-        weights = stored_weights(summed)
-    return (
-        torch.from_numpy(np.ascontiguousarray(edges[:, first_of])),
-        None if weights is None else torch.from_numpy(weights),
-        repairs,
-    )
+    sorted_edges = torch.from_numpy(np.ascontiguousarray(edges[:, first_of]))
+    if weights is None:
+        return sorted_edges, None, repairs
+    summed = np.bincount(group, weights=weights, minlength=unique.size).astype(np.float64)
+    return sorted_edges, torch.from_numpy(stored_weights(summed)), repairs
 
 
 def duplicate_edges(count: int) -> Repair:
@@ -252,7 +257,9 @@ def duplicate_edges(count: int) -> Repair:
 def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[np.float64]:
     weights = as_numpy(edge_weight, "the edge weights")
     if weights.shape != (edges,):
-        raise GraphError(f"there are {edges} edges but weights of shape {list(weights.shape)}")
+        raise GraphError(
+            f"{edges} edges but weights of shape {list(weights.shape)}", code="edge-weight-shape"
+        )
     check_numbers(weights, "edge weights")
     weights = weights.astype(np.float64)
     bad = np.flatnonzero(~valid_weights(weights))
@@ -285,19 +292,22 @@ def _check_labels(
         return None, ()
     values = as_numpy(labels, "the labels")
     if values.shape != (nodes,):
-        raise GraphError(f"there are {nodes} nodes but labels of shape {list(values.shape)}")
+        raise GraphError(f"{nodes} nodes but labels of shape {list(values.shape)}", code="labels-shape")
     if values.dtype.kind not in "iub":
-        raise GraphError(f"labels must be integers with -1 for unknown, not {values.dtype}")
+        raise GraphError(
+            f"labels must be integers with -1 for unknown, not {values.dtype}", code="labels-not-integers"
+        )
     values = np.maximum(values.astype(np.int64), -1)
-    if not class_names and values.max(initial=-1) >= nodes:  # numbers that name classes, not count them
+    if not class_names and values.max(initial=-1) >= nodes:  # arbitrary numbers, not 0 to classes - 1
         known = np.unique(values[values >= 0])
-        class_names = tuple(str(one) for one in known.tolist())
+        class_names = tuple(str(value) for value in known.tolist())
         values = np.where(values < 0, -1, np.searchsorted(known, values))
     names = tuple(class_names) or tuple(str(i) for i in range(int(values.max(initial=-1)) + 1))
     beyond = np.flatnonzero(values >= len(names))
     if beyond.size:
         raise GraphError(
-            f"{where('labels', int(beyond[0]))}: label {values[beyond[0]]} but only {len(names)} class names"
+            f"{where('labels', int(beyond[0]))}: label {values[beyond[0]]} but only {len(names)} class names",
+            code="label-without-class-name",
         )
     return torch.from_numpy(values), names
 
@@ -311,32 +321,41 @@ def _check_masks(
     for name, mask in zip(("train", "validation", "test"), masks, strict=True):
         values = as_numpy(mask, f"the {name} mask")
         if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-            raise GraphError(f"the {name} mask holds {values.dtype} values that are not all True or False")
+            raise GraphError(
+                f"the {name} mask must hold True and False, not {values.dtype}", code="mask-not-boolean"
+            )
         values = values.astype(bool)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or values.shape[0] != nodes:
-            raise GraphError(f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]")
+            raise GraphError(
+                f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]",
+                code="mask-shape",
+            )
         checked.append(values)
     if len({mask.shape[1] for mask in checked}) != 1:
-        raise GraphError("the train, validation and test masks hold different numbers of splits")
+        raise GraphError(
+            "train, validation and test masks have different numbers of splits", code="mask-shape"
+        )
     if (checked[0] & checked[1] | checked[0] & checked[2] | checked[1] & checked[2]).any():
-        raise GraphError("a node stands in more than one of train, validation and test of the same split")
+        raise GraphError("train, validation and test masks overlap in the same split", code="masks-overlap")
     train, val, test = (torch.from_numpy(np.ascontiguousarray(mask)) for mask in checked)
     return train, val, test
 
 
 def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDArray[Any]:
     if node_ids.shape != (nodes,):
-        raise GraphError(f"there are {nodes} rows of features but {node_ids.size} node ids")
+        raise GraphError(f"{nodes} rows of features but {node_ids.size} node ids", code="node-ids-shape")
     unique, first_of = np.unique(node_ids, return_index=True)
     if unique.size != nodes:
-        again = int(np.setdiff1d(np.arange(nodes), first_of)[0])
-        raise GraphError(f"{where('features', again)}: the node id {node_ids[again]!r} stands there twice")
+        row = int(np.setdiff1d(np.arange(nodes), first_of)[0])
+        raise GraphError(
+            f"{where('features', row)}: the node id {node_ids[row]!r} is not unique", code="node-id-duplicate"
+        )
     return node_ids
 
 
 def check_matrix(rows: int, columns: int, stored: int, what: str) -> None:
-    """Refuse a sparse matrix whose rows, of which each costs a number, are more than there is memory for."""
+    """Reject a sparse matrix whose row pointers and entries do not fit in memory."""
     if columns >= 2**62 or rows >= 2**62:
-        raise GraphError(f"{what} of {rows:,} x {columns:,} are more than can be numbered")
+        raise GraphError(f"{what} of {rows:,} x {columns:,} exceed the index range", code="too-large")
     check_memory(24 * (rows + stored), f"{what} of {rows:,} rows", GraphError)

@@ -15,7 +15,8 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, check_graph, holds_dates, is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import ROWS_OF_AN_ADJACENCY, input_kind
-from h3gnn.graphs.ids import as_classes, as_ids, as_labels, as_masks, quoted, split_masks
+from h3gnn.graphs.ids import as_ids, quoted
+from h3gnn.graphs.labels import as_classes, as_labels, as_masks, split_masks
 from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.frames import (

@@ -1,8 +1,4 @@
-"""The graph that everything else trusts: checked once, in `checks.py`, then never again.
-
-Beside it stands what is asked of a graph as a whole: its content hash, splits where it has none, and which of
-its nodes are those of another.
-"""
+"""The graph that all other code trusts: `checks.py` validates it once. Content hash and random splits."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -37,7 +34,7 @@ def random_splits_repair(seed: int = SEED) -> Repair:
     return Repair("random-splits", message, SPLITS)
 
 
-class Told(Protocol):
+class GraphLike(Protocol):
     """A graph in memory or on disk."""
 
     @property
@@ -45,16 +42,31 @@ class Told(Protocol):
         """Origin and repairs."""
 
     @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+
+    @property
     def num_features(self) -> int:
         """Number of feature columns."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the user named the nodes."""
+
+    @property
+    def node_ids(self) -> npt.NDArray[Any]:
+        """Ids of the nodes."""
+
+    def dense_rows(self, start: int, stop: int) -> Tensor:
+        """Return the features of consecutive nodes, dense."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """Nodes with features, directed edges, and what is known about the nodes.
+    """Nodes with features, directed edges, and labels where they are known.
 
-    Build one with `check_graph` (arrays), `as_graph` (other libraries' objects) or a reader; the fields
-    are then known to fit together. An undirected graph holds each edge in both directions.
+    Build one with `check_graph` (arrays), `as_graph` (other libraries' objects) or a reader, which validate
+    the fields. An undirected graph holds each edge in both directions.
 
     Attributes:
         features: float32 `[nodes, features]`, dense or `torch.sparse_csr`.
@@ -63,7 +75,7 @@ class Graph:
         provenance: source, content hash and repairs.
         edge_weight: float32 `[edges]`, positive, or None where the data has no weights.
         labels: int64 `[nodes]`, -1 where unknown, or None.
-        class_names: the class that each label stands for.
+        class_names: the name of each class.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
@@ -114,7 +126,7 @@ class Graph:
         return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
 
     def _repr_html_(self) -> str:
-        """Show a notebook what kind of thing this is, and the repairs made to its input."""
+        """Show sizes and repairs in a notebook."""
         rows = "".join(f"<tr><th>{name}</th><td>{number:,}</td></tr>" for name, number in self._counts())
         notes = "".join(f"<li>{html.escape(repair.message)}</li>" for repair in self.provenance.repairs)
         title = f"<caption>{html.escape(self.provenance.source)}</caption>"
@@ -127,7 +139,7 @@ class Graph:
         return [*counts.items(), *((name, number) for name, number in known.items() if number)]
 
     def __sklearn_clone__(self) -> Graph:
-        """Return itself: nothing changes a graph, so that every clone of an estimator may share it."""
+        """Return itself: a graph is immutable, so clones of an estimator share it."""
         return self
 
     def dense_features(self) -> Tensor:
@@ -138,6 +150,12 @@ class Graph:
         check_memory(size, f"dense features of {self.num_nodes:,} x {self.num_features:,}", GraphError)
         return self.features.to_dense()
 
+    def dense_rows(self, start: int, stop: int) -> Tensor:
+        """Return the features of consecutive nodes, dense."""
+        if self.features.layout == torch.strided:
+            return self.features[start:stop]
+        return torch.from_numpy(scipy_features(self.features)[start:stop].toarray())
+
     def with_repairs(self, *repairs: Repair) -> Graph:
         """Return the same graph with more entries in `provenance.repairs`."""
         every = (*self.provenance.repairs, *repairs)
@@ -145,15 +163,21 @@ class Graph:
 
 
 def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> Graph:
-    """Return the graph with the columns of its features in another order, under these names."""
-    features = graph.dense_features()[:, list(order)].contiguous()
+    """Return the graph with its feature columns in another order, under these names."""
+    if graph.features.layout == torch.strided:
+        features = graph.features[:, list(order)].contiguous()
+    else:
+        matrix = scipy_features(graph.features)[:, list(order)]
+        matrix.sort_indices()
+        crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+        features = csr_features(crow, cols, torch.from_numpy(matrix.data), (graph.num_nodes, len(order)))
     others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
     provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
     return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
 def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:
-    """Return the SHA-256 of what a result depends on; the same arrays give the same text on every machine.
+    """Return the SHA-256 of the arrays that a result depends on, the same on every machine.
 
     Sparse features are hashed as they are stored (row pointers, columns, values).
     """
@@ -172,10 +196,16 @@ def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -
 
 
 def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return sparse features; torch checks the indices, and is not heard saying that the layout is young."""
+    """Return sparse features with validated indices, without torch's warning that CSR is in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)
+
+
+def scipy_features(features: Tensor) -> sp.csr_array:
+    """Return sparse features as a scipy array that shares their memory."""
+    parts = (features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy())
+    return sp.csr_array(parts, shape=(features.shape[0], features.shape[1]))
 
 
 def random_splits(
@@ -186,24 +216,24 @@ def random_splits(
     train_share: float = TRAIN_SHARE,
     val_share: float = VAL_SHARE,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw train, validation and test nodes at random within each class, as Geom-GCN did: 48, 32, 20 %.
+    """Draw stratified random splits of 48, 32 and 20 %, as Geom-GCN does.
 
-    The shares are rounded class by class; a class that is too small for them has its first node in train.
-    Nodes without label (negative) are in none.
+    Shares are rounded class by class; every class has at least one training node. Nodes without a label
+    (negative) are in no split.
 
     Args:
         labels: int64 `[nodes]`.
-        generator: the source of chance; the same state gives the same splits.
-        splits: how many to draw.
-        train_share, val_share: shares of each class; what is left is test.
+        generator: random generator; the same state gives the same splits.
+        splits: number of splits.
+        train_share, val_share: shares of each class; the rest is test.
 
     Returns:
         Three bool masks `[nodes, splits]`.
     """
     codes = torch.full((labels.numel(), splits), -1, dtype=torch.int8)  # 0 train, 1 validation, 2 test
     for split in range(splits):
-        for one in torch.unique(labels[labels >= 0]).tolist():
-            members = torch.nonzero(labels == one).flatten()
+        for label in torch.unique(labels[labels >= 0]).tolist():
+            members = torch.nonzero(labels == label).flatten()
             shuffled = members[torch.randperm(members.numel(), generator=generator)]
             train = max(1, round(train_share * members.numel()))
             val = round(val_share * members.numel())
@@ -214,7 +244,7 @@ def random_splits(
 
 
 def first_splits(graph: Graph, splits: int | None) -> Graph:
-    """Return the graph with its first few splits only."""
+    """Return the graph with its first `splits` splits only."""
     if splits is None or graph.train_mask is None:
         return graph
     names = ("train_mask", "val_mask", "test_mask")
@@ -222,7 +252,7 @@ def first_splits(graph: Graph, splits: int | None) -> Graph:
 
 
 def with_splits(graph: Graph, seed: int = SEED) -> Graph:
-    """Return the graph with ten random splits where it has labels and no splits; otherwise as it is."""
+    """Return the graph with ten random splits if it has labels but no splits; otherwise unchanged."""
     if graph.labels is None or graph.train_mask is not None or not bool((graph.labels >= 0).any()):
         return graph
     masks = random_splits(graph.labels, generator=torch.Generator().manual_seed(seed))
@@ -231,33 +261,3 @@ def with_splits(graph: Graph, seed: int = SEED) -> Graph:
     provenance = replace(graph.provenance, sha256=digest)
     split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)
     return split.with_repairs(random_splits_repair(seed))
-
-
-def match_nodes(known: Graph, other: Graph) -> Tensor:
-    """Return, for each node of `other`, which node of `known` it is, or -1.
-
-    With ids on both sides, equal ids are equal nodes. Where the user named none, a node is known when
-    position and features are both the same: position alone could join strangers.
-    """
-    if known.has_ids and other.has_ids:
-        where = {name: position for position, name in enumerate(known.node_ids.tolist())}
-        return torch.tensor([where.get(name, -1) for name in other.node_ids.tolist()])
-    nodes = torch.arange(other.num_nodes)
-    shared = min(known.num_nodes, other.num_nodes)
-    same = (known.dense_features()[:shared] == other.dense_features()[:shared]).all(dim=1)
-    alike = torch.zeros(other.num_nodes, dtype=torch.bool)
-    alike[:shared] = same
-    return torch.where(alike, nodes, -1)
-
-
-def match_rows(known: Tensor, rows: Tensor) -> npt.NDArray[Any]:
-    """Return, for each row, the position of the same row in `known`, or -1; itself where the place agrees."""
-    stored, asked = known.to_dense().numpy(), rows.to_dense().numpy()
-    where: dict[bytes, int] = {}
-    for position, row in enumerate(stored):
-        where.setdefault(row.tobytes(), position)
-    found = np.array([where.get(row.tobytes(), -1) for row in asked], dtype=np.int64)
-    shared = min(len(stored), len(asked))
-    in_place = np.flatnonzero((stored[:shared] == asked[:shared]).all(axis=1))
-    found[in_place] = in_place
-    return found

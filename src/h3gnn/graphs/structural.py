@@ -1,4 +1,8 @@
-"""Features for a graph that has none, from its edges alone."""
+"""Structural features for a graph without features, computed from its edges alone.
+
+The features of another graph are not comparable: an eigenvector of one graph has no meaning in another. So
+`transfer_structural_features` keeps the features of known nodes and places new nodes near their neighbours.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import Graph, Told
-from h3gnn.graphs.ids import find_ids
+from h3gnn.graphs.graph import Graph, GraphLike
+from h3gnn.graphs.ids import match_by_id_or_position
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
 
@@ -28,16 +32,16 @@ EIGENVECTORS = 32
 """At most this many spectral columns."""
 
 LARGEST_COMPONENTS = 64
-"""Spectral columns are filled for this many components, the largest first; elsewhere they are 0."""
+"""Spectral columns are computed for this many of the largest components; elsewhere they are 0."""
 
 DENSE_BELOW = 512
 """Components up to this size are decomposed exactly; larger ones by Lanczos iteration."""
 
 BLOCK_ROWS = 16_384
-"""Triangles are counted for this many rows at a time, which bounds the memory."""
+"""Rows per block when counting triangles, which bounds the memory."""
 
 STRUCTURAL = 8 * 3 * (8 + EIGENVECTORS)
-"""Bytes for each node, with the copies made on the way."""
+"""Bytes per node, including temporary copies."""
 
 Array = npt.NDArray[np.float64]
 
@@ -45,7 +49,7 @@ Array = npt.NDArray[np.float64]
 def build_graph(
     features: Any, edge_index: Any, *, nodes: int, repairs: tuple[Repair, ...] = (), **known: Any
 ) -> Graph:
-    """Check the parts of a graph; where there are no features, build structural ones."""
+    """Validate the parts of a graph, and build structural features if there are no others."""
     structural = features is None
     if structural:
         check_memory(STRUCTURAL * nodes, f"structural features of {nodes:,} nodes", GraphError)
@@ -57,20 +61,20 @@ def build_graph(
 
 
 def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
-    """Describe every node by its place in the graph, the same way each time.
+    """Describe every node by role and position in the graph, deterministically.
 
-    Ten lines of a table would not do for a graph without features: degree alone cannot tell two nodes of a
-    regular graph apart, position alone says nothing about role. So both stand side by side:
+    Degrees alone cannot distinguish the nodes of a regular graph, and position alone does not describe a
+    role. The columns hold both:
 
     - 0, 1: log(1 + in-degree), log(1 + out-degree);
     - 2 to 5: mean, minimum, maximum and standard deviation of log(1 + degree) over the neighbours, the
-      local degree profile of Cai and Wang (2018), degree counted without direction;
+      local degree profile of Cai and Wang (2018), of the undirected degree;
     - 6, 7: log(1 + triangles) and the clustering coefficient;
     - then up to 32 eigenvectors of the symmetric normalised adjacency, from the second largest eigenvalue
-      on (the first is the root of the degree), computed for each connected component on its own.
+      on (the first is the square root of the degree), computed per connected component.
 
-    Self-loops are left out. Columns 0 to 7 are divided by their largest value; eigenvectors have mean
-    square 1 over their component, a fixed sign, and are cut at ±3 lest a localised one outshout the rest.
+    Self-loops are ignored. Columns 0 to 7 are divided by their largest value; eigenvectors have mean square
+    1 over their component, a fixed sign, and are clipped at ±3 so that localised ones do not dominate.
 
     Args:
         edge_index: int64 `[2, edges]`.
@@ -81,13 +85,13 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
     """
     directed, adjacency = simple_adjacency(edge_index, nodes)
     profile = degree_profile(directed, adjacency)
-    with threadpool_limits(1):  # sums in another order on other machines would give other eigenvectors
+    with threadpool_limits(1):  # another summation order gives other eigenvectors
         columns = np.column_stack([profile / largest_values(profile), _spectral_profile(adjacency)])
     return torch.from_numpy(columns.astype(np.float32))
 
 
 def degree_profile(directed: Any, adjacency: Any) -> Array:
-    """Return columns 0 to 7 of `structural_features`, not yet divided, `[nodes, 8]`."""
+    """Return columns 0 to 7 of `structural_features` before scaling, `[nodes, 8]`."""
     return np.column_stack(
         [
             np.log1p(directed.sum(axis=0)),
@@ -99,13 +103,13 @@ def degree_profile(directed: Any, adjacency: Any) -> Array:
 
 
 def largest_values(profile: Array) -> Array:
-    """Return what the columns of a profile are divided by, `[8]`: a graph's own largest values."""
+    """Return the largest value of each column of a profile, by which it is divided, `[8]`."""
     largest = profile.max(axis=0)
     return np.asarray(np.where(largest > 0, largest, 1.0))
 
 
 def simple_adjacency(edge_index: Tensor, nodes: int) -> tuple[Any, Any]:
-    """Return the 0/1 adjacency without self-loops and weights, as it is and without direction."""
+    """Return the unweighted adjacency without self-loops, directed and undirected."""
     source, target = edge_index.cpu().numpy()
     between = source != target
     ends = (source[between], target[between])
@@ -117,7 +121,7 @@ def simple_adjacency(edge_index: Tensor, nodes: int) -> tuple[Any, Any]:
 
 
 def _neighbour_profile(adjacency: Any) -> tuple[Array, Array, Array, Array]:
-    """Mean, minimum, maximum and standard deviation of the neighbours' log degree; 0 without neighbours."""
+    """Return mean, minimum, maximum and deviation of the neighbours' log degree; 0 without neighbours."""
     degree = np.diff(adjacency.indptr)
     log_degree = np.log1p(degree.astype(np.float64))
     neighbours = log_degree[adjacency.indices]
@@ -130,7 +134,7 @@ def _neighbour_profile(adjacency: Any) -> tuple[Array, Array, Array, Array]:
         high[some] = np.maximum.reduceat(neighbours, starts)
         square[some] = np.add.reduceat(neighbours**2, starts) / degree[some]
     deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
-    deviation[deviation < 1e-6] = 0.0  # what rounding leaves where all neighbours are alike
+    deviation[deviation < 1e-6] = 0.0  # rounding errors where all neighbours are alike
     return mean, low, high, deviation
 
 
@@ -145,8 +149,8 @@ def _triangle_profile(adjacency: Any) -> tuple[Array, Array]:
 def count_triangles(adjacency: Any) -> Array:
     """Count the triangles at each node of a symmetric 0/1 matrix without diagonal.
 
-    Every edge is pointed from the lower to the higher degree first: a hub then has few edges that leave
-    it, and the products below stay small where `adjacency @ adjacency` would fill up.
+    Edges are directed from the lower to the higher degree, so that hubs have few outgoing edges and the
+    products below stay sparse where `adjacency @ adjacency` would fill up.
     """
     nodes = adjacency.shape[0]
     rank = np.empty(nodes, dtype=np.int64)
@@ -196,24 +200,24 @@ def _leading_eigenvectors(adjacency: Any, wanted: int) -> Array:
         _, vectors = np.linalg.eigh(normalised.toarray())
         vectors = vectors[:, ::-1][:, 1 : wanted + 1]
     else:
-        normalised = normalised.astype(np.float32)  # twice as fast, and features are float32 anyway
+        normalised = normalised.astype(np.float32)  # twice as fast; the features are float32
         start = np.random.default_rng(0).standard_normal(nodes).astype(np.float32)
         try:
             values, vectors = eigsh(normalised, wanted + 1, which="LA", v0=start, tol=1e-3, maxiter=10)
             vectors = vectors[:, np.argsort(-values)][:, 1:]
         except ArpackNoConvergence:
             vectors = _smoothest_subspace(normalised, wanted)
-    # the entry that is largest in absolute value is made positive; rounding keeps a tie from deciding
+    # make the entry of largest absolute value positive; rounding makes ties deterministic
     peak = np.abs(vectors).round(6).argmax(axis=0)
     signs = np.sign(vectors[peak, np.arange(vectors.shape[1])])
     return np.asarray(vectors * np.where(signs == 0, 1.0, signs))
 
 
 def _smoothest_subspace(normalised: Any, wanted: int, rounds: int = 12) -> Array:
-    """Approximate the leading eigenvectors by subspace iteration, where Lanczos does not converge.
+    """Approximate the leading eigenvectors by subspace iteration, if Lanczos does not converge.
 
-    Long thin graphs (roads, chains) have eigenvalues that lie too close together to be told apart; smooth
-    vectors of the same subspace serve as well, and take a fixed time.
+    Long thin graphs (roads, chains) have nearly equal eigenvalues; smooth vectors of the same subspace serve
+    as well and take a fixed time.
     """
     basis = np.random.default_rng(0).standard_normal((normalised.shape[0], wanted + 9)).astype(np.float32)
     for _ in range(rounds):
@@ -224,78 +228,77 @@ def _smoothest_subspace(normalised: Any, wanted: int, rounds: int = 12) -> Array
     return np.asarray((basis @ rotation)[:, ::-1][:, 1 : wanted + 1])
 
 
-KEPT = 0.5
-"""A node is known while this share of its fitted neighbours still are its neighbours; a graph is, while this
-share of the nodes that it shares with the fitted one are known."""
+MIN_KEPT = 0.5
+"""Share of a node's fitted neighbours that it must still have to be the same node, and share of common nodes
+that must be the same for the fitted positions to apply."""
 
 
-def in_terms_of(fitted: Graph, graph: Graph) -> tuple[Graph, Tensor]:
-    """Return a changed graph with features in the fitted graph's terms, and which fitted node each node is.
+def transfer_structural_features(fitted: Graph, graph: Graph) -> tuple[Graph, Tensor]:
+    """Return a changed graph with features comparable to the fitted ones, and the fitted node of each node.
 
     Args:
-        fitted: a graph whose features were built from its edges.
-        graph: another one, which shares most nodes with it: those with the same ids or, without ids, at the
-            same positions, that have kept half of their neighbours.
+        fitted: a graph with structural features.
+        graph: a graph that shares most nodes with it: nodes with the same id (without ids, the same position)
+            that keep half of their neighbours.
 
     Returns:
         The graph with float32 features as wide as the fitted ones, and int64 `[nodes]`, -1 for new nodes.
 
     Raises:
-        GraphError: where too few nodes are known for the fitted positions to mean anything.
+        GraphError: if too few nodes are the same.
     """
     before, old = simple_adjacency(fitted.edge_index, fitted.num_nodes)
     directed, adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
     same = _known_nodes(fitted, graph, old, adjacency)
     profile = degree_profile(directed, adjacency) / largest_values(degree_profile(before, old))
     rows = fitted.dense_features().numpy()
-    positions = _place(rows[:, profile.shape[1] :], same, adjacency)
+    positions = _extend_positions(rows[:, profile.shape[1] :], same, adjacency)
     features = np.column_stack([profile, positions]).astype(np.float32)
     features[same >= 0] = rows[same[same >= 0]]
     return replace(graph, features=torch.from_numpy(features)), torch.from_numpy(same)
 
 
-def check_kind(fitted: Told, graph: Told) -> None:
-    """Refuse to take structural features for features of the user's, or the other way round."""
+def check_same_features(fitted: GraphLike, graph: GraphLike) -> None:
+    """Reject structural features where the model was fitted on the user's features, and vice versa."""
     if fitted.provenance.structural and not graph.provenance.structural:
         raise GraphError(
-            "the model was fitted without features, on structural ones: leave the features out, or fit anew"
+            "the model was fitted on structural features: leave the features out, or fit a new model",
+            code="features-unexpected",
         )
     if graph.provenance.structural and not fitted.provenance.structural:
         raise GraphError(
-            f"the model was fitted with features ({fitted.num_features} columns) and this graph has none: "
-            "give the same columns"
+            f"the model was fitted on features ({fitted.num_features} columns), but this graph has none: "
+            "give the same columns",
+            code="features-missing",
         )
 
 
 def _known_nodes(fitted: Graph, graph: Graph, old: Any, adjacency: Any) -> npt.NDArray[np.int64]:
-    """Return the fitted node that each node is, -1 for none."""
-    if fitted.has_ids or graph.has_ids:
-        same = find_ids(graph.node_ids, fitted.node_ids)
-    else:
-        nodes = np.arange(graph.num_nodes)
-        same = np.where(nodes < fitted.num_nodes, nodes, -1)
-    here = np.flatnonzero(same >= 0)
-    there = same[here]
-    had = old[there][:, there]
-    kept = had.multiply(adjacency[here][:, here]).sum(axis=1)
-    known = kept >= KEPT * had.sum(axis=1)
-    tested = had.sum(axis=1) > 0
-    if not here.size or (tested.any() and known[tested].mean() < KEPT):
+    """Return the fitted node of each node, -1 for new nodes."""
+    same = match_by_id_or_position(fitted, graph)
+    common = np.flatnonzero(same >= 0)
+    before = old[same[common]][:, same[common]]
+    degree = before.sum(axis=1)
+    kept = before.multiply(adjacency[common][:, common]).sum(axis=1)
+    known, tested = kept >= MIN_KEPT * degree, degree > 0
+    if not common.size or (tested.any() and known[tested].mean() < MIN_KEPT):
         raise GraphError(
-            "both graphs have no features of their own, and this one is not the fitted one with changes: "
-            f"{int((known & tested).sum()):,} of its {graph.num_nodes:,} nodes are known by "
-            f"{'name' if graph.has_ids else 'position'} and neighbours, so positions in the fitted graph "
-            "mean nothing here; fit on this graph, or give both graphs features"
+            f"neither graph has features, and only {int((known & tested).sum()):,} of {graph.num_nodes:,} "
+            f"nodes have the {'id' if graph.has_ids else 'position'} and neighbours of a fitted node, so "
+            "structural features are not comparable; fit on this graph, or give both graphs features",
+            code="structural-features-not-comparable",
         )
-    same[here[~known]] = -1
-    return same.astype(np.int64)
+    same[common[~known]] = -1
+    return same
 
 
-def _place(positions: npt.NDArray[np.float32], same: npt.NDArray[np.int64], adjacency: Any) -> Array:
-    """Leave known nodes where they are and put new ones, layer by layer, where their neighbours are.
+def _extend_positions(
+    positions: npt.NDArray[np.float32], same: npt.NDArray[np.int64], adjacency: Any
+) -> Array:
+    """Keep the positions of known nodes and derive those of new nodes, layer by layer, from their neighbours.
 
-    An eigenvector of the normalised adjacency, divided by the root of the degree, is at each node about the
-    mean over its neighbours: this is what a new node gets.
+    An eigenvector of the normalised adjacency, divided by the square root of the degree, is at each node
+    approximately the mean over its neighbours; new nodes get this mean.
     """
     root = np.sqrt(np.maximum(np.diff(adjacency.indptr), 1.0))[:, None]
     placed = same >= 0
@@ -304,18 +307,18 @@ def _place(positions: npt.NDArray[np.float32], same: npt.NDArray[np.int64], adja
     waiting = np.flatnonzero(~placed)
     while waiting.size:
         rows = sp.csr_array(adjacency[waiting])
-        heard = rows @ placed.astype(np.float64)
-        ready = heard > 0
+        neighbours = rows @ placed.astype(np.float64)
+        ready = neighbours > 0
         if not ready.any():
             break
-        mean = (rows @ (columns / root * placed[:, None]))[ready] / heard[ready, None]
+        mean = (rows @ (columns / root * placed[:, None]))[ready] / neighbours[ready, None]
         columns[waiting[ready]] = np.clip(mean * root[waiting[ready]], -3.0, 3.0)
         placed[waiting[ready]] = True
         waiting = waiting[~ready]
     if waiting.size and positions.shape[1]:
         warnings.warn(
-            f"{waiting.size:,} node(s) of this graph are joined to no fitted node, so they have no position "
-            "in the fitted graph: their embedding tells their degrees alone",
+            f"{waiting.size:,} node(s) are not connected to any fitted node: their structural features hold "
+            "degrees only, and no position",
             stacklevel=5,
         )
     return columns

@@ -200,6 +200,10 @@ class MappedGraph:
         """The ids as `Graph` has them, int64 or object `[nodes]`."""
         return one_kind([_listed(block) for block in self.id_blocks()])
 
+    def dense_rows(self, start: int, stop: int) -> Tensor:
+        """Return the features of consecutive nodes, dense."""
+        return feature_rows(self, FeatureScaler("none"))(torch.arange(start, stop)).to_dense()
+
     def scaler(self, kind: str) -> FeatureScaler:
         """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
         return self.moments.scaler(kind)

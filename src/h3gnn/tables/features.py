@@ -14,11 +14,11 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import (
     INDEX_NAMES,
-    SPLIT_NAMES,
     is_id_name,
     one_kind,
     words_in,
 )
+from h3gnn.graphs.labels import SPLIT_NAMES
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import LABEL_WORDS, cells_of, parse_kinds, texts_of
 from h3gnn.tables.plan import TablePlan, encode_table, find_doubts, plain_plan

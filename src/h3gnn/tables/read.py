@@ -14,17 +14,14 @@ import numpy.typing as npt
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import (
-    SPLIT_NAMES,
     NodeIndex,
-    as_classes,
     as_text,
     is_plain,
     one_kind,
     quoted,
-    split_masks,
-    whole_beside_gaps,
     words_in,
 )
+from h3gnn.graphs.labels import SPLIT_NAMES, as_classes, known_labels, split_masks
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import (
@@ -111,7 +108,7 @@ class LabelTable:
             raise
         classes, names = None, tuple[str, ...]()
         if self.label is not None:
-            classes, names = as_classes(whole_beside_gaps(np.array(words[-1], dtype=object)))
+            classes, names = as_classes(known_labels(np.array(words[-1], dtype=object)))
         masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
         return LabelFile(ids, classes, names, masks, self)
 
@@ -200,7 +197,7 @@ def labels_of(features: FeatureFile) -> LabelFile | None:
     """Return the labels that stand among the features."""
     if features.classes is None:
         return None
-    classes, names = as_classes(whole_beside_gaps(features.classes))
+    classes, names = as_classes(known_labels(features.classes))
     parts = [split_masks(words, features.place) for words in features.splits]
     masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
     return LabelFile(features.ids, classes, names, masks, None)

@@ -1,12 +1,14 @@
-"""Random splits: shares within each class, the same for the same seed."""
+"""Graphs: random splits, order of columns, and matching the nodes of two graphs."""
 
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import random_splits, with_splits
+from h3gnn.graphs.graph import random_splits, with_columns, with_splits
+from h3gnn.graphs.ids import match_nodes
 
 
 def draw(labels: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -48,3 +50,26 @@ def test_a_labelled_graph_without_splits_gets_them_and_says_so() -> None:
     assert split.provenance.repairs[-1].code == "random-splits"
     assert with_splits(split) is split
     assert with_splits(check_graph(features, edges)).train_mask is None
+
+
+def test_columns_of_sparse_features_are_reordered_without_making_them_dense() -> None:
+    values = sp.random_array((40, 60), density=0.05, format="csr", rng=np.random.default_rng(0))
+    order = np.random.default_rng(1).permutation(60).tolist()
+    graph = check_graph(values, np.array([[0], [1]]))
+    moved = with_columns(graph, order, tuple("abc"))
+    assert moved.features.layout == torch.sparse_csr
+    assert torch.equal(moved.dense_features(), graph.dense_features()[:, order])
+    same = check_graph(values[:, order], np.array([[0], [1]]))
+    assert moved.provenance.sha256 == same.provenance.sha256
+
+
+def test_nodes_match_by_id_whatever_its_type_or_by_position_and_features() -> None:
+    features, edges = np.diag([1.0, 2.0, 3.0]), np.array([[0], [1]])
+    named = check_graph(features, edges, node_ids=np.array([7, 8, 9]))
+    texts = check_graph(features[:2], edges, node_ids=np.array(["9", "x"], dtype=object))
+    assert match_nodes(named, texts).tolist() == [2, -1]
+    plain, sparse = check_graph(features, edges), check_graph(sp.csr_array(np.eye(40)), edges)
+    changed = check_graph(np.diag([1.0, 5.0, 3.0])[:, [0, 1, 2]], edges)
+    assert match_nodes(plain, changed).tolist() == [0, -1, 2]
+    assert match_nodes(plain, sparse).tolist() == [-1] * 40
+    assert match_nodes(sparse, sparse).tolist() == list(range(40))
