@@ -204,7 +204,10 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ((FEATURES, sp.csr_array(-np.eye(3))), "positive"),
         ((import_pyg().data.HeteroData(),), "one kind of node"),
         ((Data(x=torch.ones(2, 1)),), "no edge_index"),
-        ((Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0.5, 1])),), "must be classes"),
+        (
+            (Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0.5, 1])),),
+            "must be classes",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_sentence(arguments: tuple[Any, ...], message: str) -> None:
