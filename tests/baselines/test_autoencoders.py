@@ -71,7 +71,7 @@ def test_ae_tells_features_and_no_edges(small_mixed: Graph) -> None:
     everyone = torch.arange(100)
     start = AE(small_mixed, settings, CPU)
     assert isinstance(model, AE)
-    assert model.batch_loss(everyone) < 0.9 * model.features.var(dim=0, unbiased=False).mean()
+    assert model.batch_loss(everyone) < 0.9 * model.dense.var(dim=0, unbiased=False).mean()
     assert start.batch_loss(everyone) > model.batch_loss(everyone)
     alone = check_graph(small_mixed.features, torch.empty(2, 0, dtype=torch.int64))
     quick = SMALL[AE]

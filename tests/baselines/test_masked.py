@@ -114,7 +114,7 @@ def test_replaced_nodes_show_another_nodes_features(path_graph: Graph) -> None:
 def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph) -> None:
     settings = replace(QUIET, epochs=40, learning_rate=0.01)
     model = train(GraphMAE, small_mixed, 0, CPU, settings)
-    assert model.optimiser.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
+    assert model.optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
     torch.manual_seed(5)
     trained = float(model.loss(0).detach())
     torch.manual_seed(5)

@@ -60,7 +60,6 @@ class AEROGNN(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return what adds up the two ends of each pair, and what reads and sums both ways of the edges."""
         edges = adjacency(graph, self_loops=True)
         count, nodes = edges.cols.numel(), graph.num_nodes
         pairs, pair = pairs_of(edges)
@@ -76,20 +75,17 @@ class AEROGNN(Classifier):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what each step keeps of nodes and edges."""
         steps: int = settings.iterations
         each = USUAL_WIDTH * (9 * sizes.nodes + 3 * (sizes.edges + sizes.nodes))
         return super().bytes_for(sizes, settings) + 4 * steps * each
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what each step keeps of nodes and edges."""
         edges, nodes = ground.matrices["source"].shape
         steps: int = ground.settings.iterations
         return super().values_each(ground, width) + steps * width * (9 * nodes + 3 * edges)
 
     def build(self) -> None:
-        """Add the maps, and for each step the attention to edges and to the hop."""
         width, steps, share = self.width, self.settings.iterations, self.settings.attention_decay
         for layer in range(self.settings.layers):
             self.weights.glorot(f"map {layer}", width if layer else self.in_channels, width)
@@ -102,7 +98,6 @@ class AEROGNN(Classifier):
         self.weights.zeros("bias", self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Map the features, spread them, classify the weighed sum of all steps."""
         hidden = self.ground.features.product(self.weights["map 0"], noise) + self.weights["map 0 bias"]
         for layer in range(1, self.settings.layers):
             hidden = functional.elu(hidden)

@@ -56,8 +56,7 @@ def mean_log_sums(
     if left_out is None:
         left_out = LeftOut.nothing(first)
     rows = functional.normalize(first), functional.normalize(second)
-    mean: Tensor = _MeanLogSums.apply(*rows, temperature, within, left_out)  # type: ignore[no-untyped-call]
-    return mean
+    return _MeanLogSums.apply(*rows, temperature, within, left_out)  # type: ignore[no-untyped-call]
 
 
 def two_view_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
@@ -73,14 +72,12 @@ def two_view_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 def log_sums(rows: Tensor, temperature: float) -> Tensor:
     r"""Return :math:`\log \sum_k e^{z_i^\top z_k / \tau}` of every row, which has unit length; `[nodes]`."""
-    sums: Tensor = _LogSums.apply(rows, temperature)  # type: ignore[no-untyped-call]
-    return sums
+    return _LogSums.apply(rows, temperature)  # type: ignore[no-untyped-call]
 
 
 def sum_of_softplus(rows: Tensor) -> Tensor:
     r"""Return :math:`\sum_{ij} \log(1 + e^{z_i^\top z_j})` over all pairs of rows `[nodes, channels]`."""
-    total: Tensor = _SumOfSoftplus.apply(rows)  # type: ignore[no-untyped-call]
-    return total
+    return _SumOfSoftplus.apply(rows)  # type: ignore[no-untyped-call]
 
 
 class LeftOut:

@@ -20,7 +20,6 @@ from h3gnn.baselines.layers import (
     adjacency,
     gcn_adjacency,
     linear_layers,
-    scaled_features,
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
@@ -35,7 +34,7 @@ class AESettings(EmbedderSettings):
     Attributes:
         width: of the embedding.
         hidden: widths of the layers before it; behind it they stand the other way round.
-        batch: nodes per step of the optimiser.
+        batch: nodes per step of the optimizer.
     """
 
     width: int = 10
@@ -54,25 +53,20 @@ class AE(BatchEmbedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return the weights with Adam's moments, dense features, and the layers for all nodes."""
         return autoencoder_bytes(sizes, settings) + 4 * int(sizes.nodes * 3 * max(settings.hidden, default=0))
 
     def build(self, graph: Graph) -> None:
-        """Make the layers."""
-        self.features = scaled_features(graph, self.device, self.settings.scale_features).dense()
+        self.dense = self.features.dense()
         self.coder = Autoencoder(graph.num_features, self.settings.hidden, self.settings.width)
 
     def batches(self) -> Iterator[Tensor]:
-        """Give the nodes in a new order, some at a time."""
-        yield from shuffled_batches(len(self.features), self.settings.batch, self.device)
+        yield from shuffled_batches(len(self.dense), self.settings.batch, self.device)
 
     def batch_loss(self, batch: Tensor) -> Tensor:
-        """Return how far the features are from what they were."""
-        return self.coder.error(self.features[batch])
+        return self.coder.error(self.dense[batch])
 
     def embedding(self) -> Tensor:
-        """Return the narrowest layer."""
-        return self.coder.encode(self.features)[-1]
+        return self.coder.encode(self.dense)[-1]
 
 
 class Autoencoder(nn.Module):
@@ -146,15 +140,12 @@ class GAE(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return layers, what is kept for each node and edge, and a block of pairs."""
         layers = sizes.features * (settings.hidden * 4 + sizes.nodes)
         rows = sizes.nodes * (settings.hidden * 6 + settings.width * 12)
         pairs = bytes_for_pairs(sizes.nodes, 0) if settings.all_pairs else 0
         return 4 * int(layers + rows + sizes.edges * (12 + 6 * settings.width)) + pairs
 
     def build(self, graph: Graph) -> None:
-        """Make the convolutions, and PyG's class around them."""
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = gcn_adjacency(graph, self.device)
         self.edges = torch.stack([self.matrix.rows, self.matrix.cols])  # with loops
         self.nodes = graph.num_nodes
@@ -167,15 +158,13 @@ class GAE(Embedder):
         return pyg.GAE(ConvolutionalEncoder(features, self.settings.hidden, (self.settings.width,)))
 
     def loss(self, epoch: int) -> Tensor:
-        """Tell the edges from all other pairs."""
         return self.reconstruction(self.coder.encode(self.features, self.matrix))
 
     def reconstruction(self, rows: Tensor) -> Tensor:
         """Return how badly inner products of these rows tell the edges."""
         if not self.settings.all_pairs:
             drawn = torch.randint(self.nodes, self.edges.shape, device=self.device)
-            sampled: Tensor = self.coder.recon_loss(rows, self.edges, drawn)
-            return sampled
+            return self.coder.recon_loss(rows, self.edges, drawn)
         products = self.coder.decode(rows, self.edges, sigmoid=False)
         count = self.nodes**2
         linked = min(max(1, self.edges.shape[1] - self.nodes), count - 1)
@@ -184,9 +173,7 @@ class GAE(Embedder):
         return (sum_of_softplus(rows) + of_edges) / (2 * (count - linked))
 
     def embedding(self) -> Tensor:
-        """Encode the graph; of VGAE, the mean."""
-        rows: Tensor = self.coder.encode(self.features, self.matrix)
-        return rows
+        return self.coder.encode(self.features, self.matrix)
 
 
 class ConvolutionalEncoder(nn.Module):
@@ -224,9 +211,7 @@ class VGAE(GAE):
         return pyg.VGAE(ConvolutionalEncoder(features, self.settings.hidden, (width, width)))
 
     def loss(self, epoch: int) -> Tensor:
-        """Tell the edges from all other pairs, with distributions near the normal one."""
-        loss: Tensor = super().loss(epoch) + self.coder.kl_loss() / self.nodes
-        return loss
+        return super().loss(epoch) + self.coder.kl_loss() / self.nodes
 
 
 ALL_ORDERS = 6
@@ -275,17 +260,14 @@ class NWRGAE(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count the drawn points of every layer, the rebuilt features, and the dense ones."""
         points = sizes.nodes * settings.samples * settings.width * settings.layers
         numbers: int = 10 * points + 6 * sizes.nodes * sizes.features
         return super().bytes_for(sizes, settings) + 4 * numbers
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder and the decoders."""
         from torch_geometric.nn import PairNorm
 
         width, layers = self.settings.width, range(self.settings.layers)
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.goal = self.features.dense()
         self.matrix = gcn_adjacency(graph, self.device)
         self.neighbours = Neighbours(to_device(adjacency(graph, self_loops=False), self.device))
@@ -307,7 +289,6 @@ class NWRGAE(Embedder):
         return found
 
     def loss(self, epoch: int) -> Tensor:
-        """Decode degrees, features and neighbourhoods."""
         layers = self.encode()
         settings, last = self.settings, layers[-1]
         degree = functional.mse_loss(self.degree(last).squeeze(1).relu(), self.neighbours.degree.float())
@@ -326,11 +307,9 @@ class NWRGAE(Embedder):
         """Draw points that stand for the neighbours of nodes, `[nodes, samples, width]`."""
         mean, spread = self.mean(rows)[:, None], self.spread(rows).clamp(-5, 2).exp()[:, None]
         noise = torch.randn(len(rows), self.settings.samples, rows.shape[1], device=rows.device)
-        points: Tensor = decoder(mean + spread * noise)
-        return points
+        return decoder(mean + spread * noise)
 
     def embedding(self) -> Tensor:
-        """Return what the last layer says."""
         return self.encode()[-1]
 
 
@@ -408,15 +387,12 @@ class SDCN(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return weights, dense features and all layers of all nodes."""
         layers = 12 * sum(settings.hidden) + 20 * settings.width + 3 * sizes.features
         return 2 * autoencoder_bytes(sizes, settings) + 4 * int(sizes.nodes * layers + 12 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        """Make the autoencoder, the convolutions and the centres."""
         settings = self.settings
-        self.constant = scaled_features(graph, self.device, settings.scale_features)
-        self.features = self.constant.dense()
+        self.dense = self.features.dense()
         self.matrix = gcn_adjacency(graph, self.device)
         self.count = min(settings.clusters or graph.num_classes or CLUSTERS, graph.num_nodes)
         self.coder = Autoencoder(graph.num_features, settings.hidden, settings.width)
@@ -428,49 +404,44 @@ class SDCN(Embedder):
         self.centres = nn.Parameter(torch.zeros(self.count, settings.width))
 
     def begin(self) -> None:
-        """Train the autoencoder alone, and place the centres by k-means."""
         from sklearn.cluster import KMeans
 
         first = torch.optim.Adam(self.coder.parameters(), lr=self.settings.first_rate)
         for _ in range(self.settings.first_epochs):
-            for nodes in shuffled_batches(len(self.features), self.settings.batch, self.device):
+            for nodes in shuffled_batches(len(self.dense), self.settings.batch, self.device):
                 first.zero_grad()
-                self.coder.error(self.features[nodes]).backward()  # type: ignore[no-untyped-call]
+                self.coder.error(self.dense[nodes]).backward()  # type: ignore[no-untyped-call]
                 first.step()
         with torch.no_grad():
-            rows = self.coder.encode(self.features)[-1]
+            rows = self.coder.encode(self.dense)[-1]
             seed = int(torch.randint(2**31, ()))
             means = KMeans(self.count, n_init=STARTS, random_state=seed).fit(rows.cpu().numpy())
             self.centres.copy_(torch.from_numpy(means.cluster_centers_))
         super().begin()
 
     def loss(self, epoch: int) -> Tensor:
-        """Tell the features, and bring both kinds of clusters to the target."""
-        layers = self.coder.encode(self.features)
+        layers = self.coder.encode(self.dense)
         near = student(layers[-1], self.centres)
         goal = target(near.detach())
         graph = functional.log_softmax(self.convolve(layers)[1], dim=1)
-        told = functional.mse_loss(self.coder.decode(layers[-1]), self.features)
+        told = functional.mse_loss(self.coder.decode(layers[-1]), self.dense)
         of_centres = functional.kl_div(near.log(), goal, reduction="batchmean")
         of_graph = functional.kl_div(graph, goal, reduction="batchmean")
-        loss: Tensor = told + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
-        return loss
+        return told + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
 
     def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return what the last convolution reads, and what it says."""
-        said: Tensor = self.first.of_features(self.constant, self.matrix)
+        said: Tensor = self.first.of_features(self.features, self.matrix)
         for convolution, layer in zip(self.others, layers, strict=True):
             read = (1 - self.settings.share) * torch.relu(said) + self.settings.share * layer
             said = convolution(read, self.matrix)
         return read, said
 
     def embedding(self) -> Tensor:
-        """Return what the last convolution reads: the autoencoder and the GCN together."""
-        return self.convolve(self.coder.encode(self.features))[0]
+        return self.convolve(self.coder.encode(self.dense))[0]
 
     def clusters(self) -> Tensor:
-        """Return the cluster in which the GCN sees each node most."""
-        return self.convolve(self.coder.encode(self.features))[1].argmax(dim=1)
+        return self.convolve(self.coder.encode(self.dense))[1].argmax(dim=1)
 
 
 def student(rows: Tensor, centres: Tensor) -> Tensor:

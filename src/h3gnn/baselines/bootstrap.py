@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import Features, GraphEncoder, linear_layers, scaled_features, standard_columns
+from h3gnn.baselines.layers import Features, GraphEncoder, linear_layers, standard_columns
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.sampling import View, Views, set_learning_rate, update_average
 from h3gnn.graphs.graph import Graph
@@ -44,15 +44,15 @@ class BGRL(Embedder):
     """
 
     settings_class = BGRLSettings
-
     adam = torch.optim.AdamW
 
     def build(self, graph: Graph) -> None:
-        """Make both encoders and the predictor."""
         width = self.settings.width
-        features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
-        self.online, self.target = _encoder(features, width), _encoder(features, width).requires_grad_(False)
+        self.online, self.target = (
+            _encoder(self.features, width),
+            _encoder(self.features, width).requires_grad_(False),
+        )
         self.predictor = linear_layers(width, 2 * width, width, activation=nn.PReLU)
         for layer in (self.predictor[0], self.predictor[2]):
             assert isinstance(layer, nn.Linear)
@@ -60,9 +60,8 @@ class BGRL(Embedder):
             nn.init.zeros_(layer.bias)
 
     def loss(self, epoch: int) -> Tensor:
-        """Predict each view's target from the other."""
         set_learning_rate(
-            self.optimiser,
+            self.optimizer,
             self.settings.learning_rate
             * warmup_cosine(epoch, self.settings.epochs, max(1, self.settings.epochs // 10)),
         )
@@ -79,14 +78,11 @@ class BGRL(Embedder):
         return 2 - (alike[0] + alike[1]).mean()
 
     def after(self, epoch: int) -> None:
-        """Move the target towards the online encoder."""
         moved = (1 - self.settings.momentum) * warmup_cosine(epoch, self.settings.epochs, 0)
         update_average(self.target, self.online, 1 - moved)
 
     def embedding(self) -> Tensor:
-        """Encode the whole graph with the online encoder."""
-        rows: Tensor = self.online(self.views.full().matrix)
-        return rows
+        return self.online(self.views.full().matrix)
 
 
 def _encoder(features: Features, width: int) -> GraphEncoder:
@@ -128,27 +124,21 @@ class CCASSG(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count the correlations of all columns, and a matrix of weights for each further layer."""
         squares = settings.width**2 * (12 + 4 * settings.layers)
         return super().bytes_for(sizes, settings) + int(4 * squares)
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder."""
-        features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
         widths = [self.settings.width] * self.settings.layers
-        self.encoder = GraphEncoder(features, widths, [*(nn.ReLU() for _ in widths[1:]), nn.Identity()])
+        self.encoder = GraphEncoder(self.features, widths, [*(nn.ReLU() for _ in widths[1:]), nn.Identity()])
 
     def loss(self, epoch: int) -> Tensor:
-        """Compare two views that are drawn alike."""
         drawn = (self.views.draw(self.settings.feature_drop, self.settings.edge_drop) for _ in range(2))
         first, second = (self.encoder(view.matrix, view.kept_columns) for view in drawn)
         return correlation_loss(first, second, self.settings.decorrelation)
 
     def embedding(self) -> Tensor:
-        """Encode the whole graph."""
-        rows: Tensor = self.encoder(self.views.full().matrix)
-        return rows
+        return self.encoder(self.views.full().matrix)
 
 
 def correlation_loss(first: Tensor, second: Tensor, decorrelation: float) -> Tensor:

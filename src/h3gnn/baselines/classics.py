@@ -18,7 +18,6 @@ from h3gnn.baselines.layers import (
     edge_ends,
     gcn_adjacency,
     neighbour_mean,
-    scaled_features,
     symmetric,
 )
 from h3gnn.baselines.registry import Sizes
@@ -33,7 +32,6 @@ class MLP(Classifier):
     """A two-layer perceptron on a node's own features (Rumelhart et al., 1986)."""
 
     def build(self) -> None:
-        """Add two layers."""
         self.weights.glorot("first", self.in_channels, self.width)
         self.weights.zeros("first bias", self.width)
         self.weights.glorot("second", self.width, self.ground.classes)
@@ -44,7 +42,6 @@ class MLP(Classifier):
         return x
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Return `P relu(P X W₁ + b₁) W₂ + b₂` with P = 1."""
         first = self.ground.features.product(self.weights["first"], noise)
         hidden = functional.relu(self.spread(first) + self.weights["first bias"])
         hidden = self.dropped(hidden, noise)
@@ -59,7 +56,6 @@ class GCN(MLP):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return P."""
         return {"gcn": symmetric(adjacency(graph, self_loops=True))}
 
     def spread(self, x: Tensor) -> Tensor:
@@ -82,22 +78,18 @@ class GAT(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return what reads the two ends of each edge, and what sums edges into their targets."""
         return edge_ends(adjacency(graph, self_loops=True))
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what lies on the edges."""
         return super().bytes_for(sizes, settings) + 4 * sizes.edges * (6 * USUAL_WIDTH + 10 * HEADS)
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what lies on the edges."""
         edges = ground.matrices["source"].shape[0]
         return super().values_each(ground, width) + edges * (6 * width + 10 * HEADS + 6 * ground.classes)
 
     def build(self) -> None:
-        """Add two layers, each with a map and two attention vectors."""
         self.heads = {"first": HEADS, "second": 1}
         sizes = {"first": (self.in_channels, self.width), "second": (self.width, self.ground.classes)}
         for layer, (rows, columns) in sizes.items():
@@ -108,7 +100,6 @@ class GAT(Classifier):
             self.weights.zeros(f"{layer} bias", columns)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Attend twice."""
         first = self.ground.features.product(self.weights["first"], noise)
         hidden = functional.elu(self.attend(first, "first", noise))
         hidden = self.dropped(hidden, noise)
@@ -173,28 +164,23 @@ class SAGE(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return what takes the mean over neighbours."""
         if settings.norm not in NORMS:
             raise InputError(f"GraphSAGE's norm is {settings.norm!r}; it must be one of {', '.join(NORMS)}")
         return {"mean": neighbour_mean(adjacency(graph, self_loops=settings.self_loops))}
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count every layer."""
         return int(settings.layers) * super().bytes_for(sizes, settings)
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Count every layer."""
         return int(ground.settings.layers) * super().values_each(ground, 2 * width)
 
     @classmethod
     def bytes_each(cls, ground: Ground, width: int) -> int:
-        """Count the maps of a layer."""
         return (3 if ground.settings.residual else 2) * super().bytes_each(ground, width)
 
     def build(self) -> None:
-        """Add the layers' maps, side by side in one tensor, and the classifier."""
         self.maps = 3 if self.settings.residual else 2
         self.running: dict[int, tuple[Tensor, Tensor]] = {}
         rows = self.in_channels
@@ -209,7 +195,6 @@ class SAGE(Classifier):
         self.weights.zeros("classify bias", self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Look at neighbours in each layer, and classify."""
         hidden: Tensor | None = None
         for layer in range(self.settings.layers):
             if hidden is None:
@@ -269,17 +254,14 @@ class S2GC(Embedder):
     """
 
     settings_class = S2GCSettings
-
     has_chance = False
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count the features, dense, before and after a step, and their mean."""
         return 4 * (4 * sizes.nodes * sizes.features + 12 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        """Smooth the features."""
-        own = scaled_features(graph, self.device, self.settings.scale_features).dense()
+        own = self.features.dense()
         matrix, smoothed, total = gcn_adjacency(graph, self.device), own, torch.zeros_like(own)
         for _ in range(self.settings.steps):
             smoothed = matrix @ smoothed
@@ -291,11 +273,9 @@ class S2GC(Embedder):
         """Get nothing ready: there is nothing to train."""
 
     def step(self, epoch: int) -> Tensor:
-        """Leave all as it is."""
         return torch.zeros(())
 
     def embedding(self) -> Tensor:
-        """Return the smoothed features."""
         return self.rows
 
 
@@ -305,8 +285,7 @@ DIFFUSION = 0.9
 
 def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
     """Return the features as they are, `[nodes, features]`."""
-    features: npt.NDArray[np.float32] = graph.dense_features().numpy()
-    return features
+    return graph.dense_features().numpy()
 
 
 def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
@@ -319,8 +298,7 @@ def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
     steps = [torch.nn.functional.normalize(graph.dense_features(), dim=1)]
     for _ in range(hops):
         steps.append(mean @ steps[-1])
-    smoothed: npt.NDArray[np.float32] = torch.cat(steps, dim=1).numpy()
-    return smoothed
+    return torch.cat(steps, dim=1).numpy()
 
 
 def diffused_features(graph: Graph, smoothing: float = DIFFUSION) -> npt.NDArray[np.float32]:
@@ -331,5 +309,4 @@ def diffused_features(graph: Graph, smoothing: float = DIFFUSION) -> npt.NDArray
     unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
     support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
     walk = StepMatrix(support, "walks", unit.device)
-    diffused: npt.NDArray[np.float32] = Smoother(walk, smoothing)(unit).numpy()
-    return diffused
+    return Smoother(walk, smoothing)(unit).numpy()

@@ -19,7 +19,6 @@ from h3gnn.baselines.layers import (
     linear_layers,
     neighbour_mean,
     row_sums,
-    scaled_features,
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
@@ -48,12 +47,10 @@ class DGI(Embedder):
     settings_class = DGISettings
 
     def build(self, graph: Graph) -> None:
-        """Make one convolution, and PyG's class around it."""
         from torch_geometric.nn import DeepGraphInfomax
 
         width = self.settings.width
-        features = scaled_features(graph, self.device, self.settings.scale_features)
-        encoder = GraphEncoder(features, [width], [nn.PReLU()])
+        encoder = GraphEncoder(self.features, [width], [nn.PReLU()])
         self.order = torch.arange(graph.num_nodes, device=self.device)
         self.infomax = DeepGraphInfomax(
             width,
@@ -64,14 +61,10 @@ class DGI(Embedder):
         nn.init.xavier_uniform_(self.infomax.get_parameter("weight"))
 
     def loss(self, epoch: int) -> Tensor:
-        """Tell nodes from shuffled ones."""
-        loss: Tensor = self.infomax.loss(*self.infomax(self.order))
-        return loss
+        return self.infomax.loss(*self.infomax(self.order))
 
     def embedding(self) -> Tensor:
-        """Encode the graph as it is."""
-        rows: Tensor = self.infomax.encoder(self.order)
-        return rows
+        return self.infomax.encoder(self.order)
 
 
 class _InOrder(nn.Module):
@@ -121,15 +114,12 @@ class GMI(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count negatives, both ends of edges, and the pairs that are in memory at once."""
         rows = 4 * settings.negatives * sizes.nodes + 4 * (sizes.edges + sizes.nodes)
         pairs = bytes_for_pairs(sizes.nodes, 0)
         return super().bytes_for(sizes, settings) + int(4 * rows * settings.width) + pairs
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder and what tells nodes apart."""
         width, layers = self.settings.width, self.settings.layers
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = gcn_adjacency(graph, self.device)
         self.neighbours = to_device(neighbour_mean(adjacency(graph, self_loops=False)), self.device)
         after = [nn.PReLU() for _ in range(layers)]
@@ -138,7 +128,6 @@ class GMI(Embedder):
         self.own, self.near = Discriminator(graph.num_features, width), Discriminator(width, width)
 
     def loss(self, epoch: int) -> Tensor:
-        """Add up what features, neighbours and edges ask for."""
         product = self.encoder.product()
         rows = self.encoder.along(self.matrix, product)
         near = self.activation(self.neighbours @ product)
@@ -147,10 +136,9 @@ class GMI(Embedder):
         own = self.own.divergence(rows, own_keys, self._others())
         neighbour = self.near.divergence(near, rows @ self.near.weight, self._others())
         edges = edge_loss(rows, self.matrix.rows, self.matrix.cols)
-        total: Tensor = (
+        return (
             settings.own_weight * own + settings.neighbour_weight * neighbour + settings.edge_weight * edges
         )
-        return total
 
     def _others(self) -> Tensor:
         """Draw for each node some others, `[negatives, nodes]`."""
@@ -160,9 +148,7 @@ class GMI(Embedder):
         return (drawn + (drawn >= itself)) % nodes
 
     def embedding(self) -> Tensor:
-        """Encode the graph."""
-        rows: Tensor = self.encoder(self.matrix)
-        return rows
+        return self.encoder(self.matrix)
 
 
 class Discriminator(nn.Module):
@@ -236,33 +222,26 @@ class GRACE(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count the pairs of nodes that are in memory at once, beside the rest."""
         return super().bytes_for(sizes, settings) + bytes_for_pairs(sizes.nodes, 3)
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder and the projection."""
         width = self.settings.width
-        features = scaled_features(graph, self.device, self.settings.scale_features)
         self.views = Views(graph, self.device)
         activation = ACTIVATIONS[self.settings.activation]
-        self.encoder = GraphEncoder(features, (2 * width, width), [activation(), activation()])
+        self.encoder = GraphEncoder(self.features, (2 * width, width), [activation(), activation()])
         self.projection = linear_layers(width, width, width, activation=nn.ELU)
 
     def loss(self, epoch: int) -> Tensor:
-        """Find each node of a view in the other."""
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
         first, second = (self.project(self.views.draw(*one)) for one in shares)
         return two_view_loss(first, second, self.settings.temperature)
 
     def project(self, view: View) -> Tensor:
         """Return the projected rows of a view."""
-        rows: Tensor = self.projection(self.encoder(view.matrix, view.kept_columns))
-        return rows
+        return self.projection(self.encoder(view.matrix, view.kept_columns))
 
     def embedding(self) -> Tensor:
-        """Encode the whole graph, without the projection."""
-        rows: Tensor = self.encoder(self.views.full().matrix)
-        return rows
+        return self.encoder(self.views.full().matrix)
 
 
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -305,25 +284,21 @@ class MVGRL(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count the diffusion, which is dense: three such matrices while it is made."""
         parts = settings.samples * min(settings.sample, sizes.nodes) * settings.width * 16
         return super().bytes_for(sizes, settings) + int(4 * (3 * sizes.nodes**2 + parts))
 
     def build(self, graph: Graph) -> None:
-        """Diffuse, and make both encoders and what tells nodes apart."""
         settings, width = self.settings, self.settings.width
-        features = scaled_features(graph, self.device, settings.scale_features)
         self.matrix = gcn_adjacency(graph, self.device)
         self.diffusion = personal_pagerank(self.matrix, settings.teleport)
         if settings.thin:
             edges = int((self.matrix.rows != self.matrix.cols).sum())
             self.diffusion = thinned(self.diffusion, edges / max(1, graph.num_nodes))
-        self.near, self.far = (GraphEncoder(features, [width], [nn.PReLU()]) for _ in range(2))
+        self.near, self.far = (GraphEncoder(self.features, [width], [nn.PReLU()]) for _ in range(2))
         self.bilinear, self.bias = nn.Parameter(torch.empty(width, width)), nn.Parameter(torch.zeros(()))
         nn.init.xavier_uniform_(self.bilinear)
 
     def loss(self, epoch: int) -> Tensor:
-        """Tell nodes from shuffled ones, in parts of the graph."""
         nodes = self.matrix.shape[0]
         size = min(self.settings.sample, nodes)
         shuffled = torch.randperm(size, device=self.device)
@@ -344,9 +319,7 @@ class MVGRL(Embedder):
         return told_apart(true, false, [self.bilinear @ one for one in summaries], self.bias)
 
     def embedding(self) -> Tensor:
-        """Add up the encodings along the edges and along the diffusion."""
-        rows: Tensor = self.near(self.matrix) + self.far(self.diffusion)
-        return rows
+        return self.near(self.matrix) + self.far(self.diffusion)
 
 
 def personal_pagerank(matrix: SparseMatrix, teleport: float) -> Tensor:
@@ -411,21 +384,17 @@ class SageUnsupervised(Embedder):
     """
 
     settings_class = SageSettings
-
     frequency: Tensor
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return weights, rows of both layers, drawn neighbours, and the pairs of an epoch."""
         width = settings.width
         rows = 24 * width + sizes.features + max(settings.samples) * 3 * width
         pairs = 4 * settings.walk_length * 2 * width + 4 * settings.negatives
         return 4 * int(sizes.features * width * 8 + sizes.nodes * (rows + pairs) + 16 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        """Make both layers, and the edges to hear and to walk along."""
         width = self.settings.width
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
         matrix = to_device(adjacency(graph, self_loops=False), self.device)
         self.walker, self.mean = Walker(matrix), neighbour_mean(matrix)
         self.everyone = torch.arange(graph.num_nodes, device=self.device)
@@ -454,7 +423,6 @@ class SageUnsupervised(Embedder):
         return torch.cat([own, mean.mean(dim=1)], dim=1)
 
     def loss(self, epoch: int) -> Tensor:
-        """Bring the start of each walk near to those on it, and away from drawn nodes."""
         walks = self.walker.walks(self.everyone, self.settings.walk_length + 1)
         drawn = torch.multinomial(self.frequency**0.75, self.settings.negatives, replacement=True)
         return self.meetings(self.encode(self.settings.samples), walks, drawn)
@@ -467,5 +435,4 @@ class SageUnsupervised(Embedder):
         return meeting_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
 
     def embedding(self) -> Tensor:
-        """Encode all nodes with all of their neighbours."""
         return self.encode((0, 0))

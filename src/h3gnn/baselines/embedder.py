@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from h3gnn.baselines import Progress, unwatched
+from h3gnn.baselines.layers import scaled_features
 from h3gnn.baselines.registry import ANY, Sizes, System, check_setting, systems
 from h3gnn.baselines.sampling import set_learning_rate
 from h3gnn.baselines.stacks import GridPoint
@@ -67,6 +68,8 @@ class Embedder(nn.Module):
     """
 
     settings_class: type[Any] = EmbedderSettings
+    uses_features = True
+    """Whether `features` holds the scaled features before `build`."""
     has_chance = True
     """Whether seeds matter; a system without chance sets this to False."""
     adam: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
@@ -75,6 +78,8 @@ class Embedder(nn.Module):
     def __init__(self, graph: Graph, settings: Any, device: torch.device) -> None:
         super().__init__()
         self.settings, self.device = settings, device
+        if self.uses_features:
+            self.features = scaled_features(graph, device, settings.scale_features)
         self.build(graph)
         self.to(device)
 
@@ -102,7 +107,7 @@ class Embedder(nn.Module):
         """Return the system's own clusters `[nodes]`, where it has some; called as `embedding` is."""
         return None
 
-    def optimizer(self) -> torch.optim.Optimizer:
+    def make_optimizer(self) -> torch.optim.Optimizer:
         """Return what moves the parameters; by default Adam with one rate for all that have a gradient."""
         return self.adam_of(parameter for parameter in self.parameters() if parameter.requires_grad)
 
@@ -112,14 +117,14 @@ class Embedder(nn.Module):
 
     def begin(self) -> None:
         """Get ready to train: called once, on the device, before the first `step`."""
-        self.optimiser = self.optimizer()
+        self.optimizer = self.make_optimizer()
 
     def step(self, epoch: int) -> Tensor:
         """Train for one epoch and return its loss, as it was before."""
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss = self.loss(epoch)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.optimizer.step()
         self.after(epoch)
         return loss.detach()
 
@@ -145,14 +150,14 @@ class BatchEmbedder(Embedder):
         """Take one step for each batch, and return the mean of their losses."""
         if self.falling:
             set_learning_rate(
-                self.optimiser, self.settings.learning_rate * (1 - epoch / self.settings.epochs)
+                self.optimizer, self.settings.learning_rate * (1 - epoch / self.settings.epochs)
             )
         losses = []
         for batch in self.batches():
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             loss = self.batch_loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            self.optimizer.step()
             losses.append(loss.detach())
         self.after(epoch)
         return torch.stack(losses).mean()
@@ -240,8 +245,7 @@ def values_of(model: Embedder) -> npt.NDArray[np.float32]:
             f"{name}: the embedding contains NaN or infinity; lower learning_rate",
             code="embedding-not-finite",
         )
-    values: npt.NDArray[np.float32] = rows.float().cpu().numpy()
-    return values
+    return rows.float().cpu().numpy()
 
 
 @torch.no_grad()
@@ -415,8 +419,7 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
     def predict(self, X: Any = None) -> npt.NDArray[Any]:  # noqa: N803
         """Return the class of every node of the fitted graph; another one is refused."""
         self._check_fitted_graph(X)
-        classes: npt.NDArray[Any] = self.classes_[self.probabilities_.argmax(axis=1)]
-        return classes
+        return self.classes_[self.probabilities_.argmax(axis=1)]
 
     def predict_proba(self, X: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return the probability of each class at every node of the fitted graph; another one is refused."""

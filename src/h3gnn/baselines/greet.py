@@ -16,7 +16,6 @@ from h3gnn.baselines.layers import (
     adjacency,
     linear_layers,
     neighbour_mean,
-    scaled_features,
     symmetric,
     to_device,
 )
@@ -91,7 +90,6 @@ class GREET(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: GREETSettings) -> int:
-        """Return about how much memory a training takes: two vectors per edge, and pairs of nodes."""
         contrasted = min(sizes.nodes, settings.batch or sizes.nodes)
         messages = 4 * sizes.edges * (2 * settings.width + 24)
         positives = 4 * sizes.nodes * (settings.neighbours + 1) * 24
@@ -99,9 +97,7 @@ class GREET(Embedder):
         return super().bytes_for(sizes, settings) + messages + positives + pairs
 
     def build(self, graph: Graph) -> None:
-        """Make the discriminator and both encoders; find return chances and positives."""
         settings, features = self.settings, graph.num_features
-        self.features = scaled_features(graph, self.device, settings.scale_features)
         self.entries = to_device(adjacency(graph, self_loops=True), self.device)
         self.is_loop = self.entries.rows == self.entries.cols
         self.edges = (~self.is_loop).nonzero().squeeze(1)
@@ -115,19 +111,17 @@ class GREET(Embedder):
         self.heads = nn.ModuleList([linear_layers(*widths) for _ in range(2)])
 
     def begin(self) -> None:
-        """Give the discriminator and the encoders an optimiser each."""
         encoders = (self.low, self.high, self.heads)
-        self.optimiser = self.adam_of(one for part in encoders for one in part.parameters())
+        self.optimizer = self.adam_of(one for part in encoders for one in part.parameters())
         self.telling = self.adam_of(self.discriminator.parameters())
 
     def step(self, epoch: int) -> Tensor:
-        """Train the encoders for some rounds, then the discriminator once; return what both lose."""
         scores = self.scores()
         for _ in range(self.settings.rounds):
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             loss = self.contrast(*self.projections(scores.detach()))
             loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            self.optimizer.step()
         if self.edges.numel() == 0:
             return loss.detach()
         self.telling.zero_grad()
@@ -206,7 +200,6 @@ class GREET(Embedder):
         return pivot_ranking(weights[self.edges], alike, pivot, self.settings.margins)
 
     def embedding(self) -> Tensor:
-        """Return both encodings side by side, with the weights of edges as they are without chance."""
         return torch.cat(self.encode(self.hidden(), self.filters(torch.sigmoid(self.scores()))), dim=1)
 
 

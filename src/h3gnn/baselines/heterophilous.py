@@ -37,23 +37,19 @@ class H2GCN(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return both adjacencies."""
         near = adjacency(graph, self_loops=False)
         return {"near": symmetric(near), "far": symmetric(two_hop_adjacency(near))}
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add the rounds."""
         return super().values_each(ground, width) + ground.features.shape[0] * 30 * width
 
     def build(self) -> None:
-        """Add the embedding and the classifier."""
         self.weights.glorot("embed", self.in_channels, self.width)
         self.weights.glorot("classify", 7 * self.width, self.ground.classes)
         self.weights.zeros("bias", self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Embed, look around twice, classify all that was seen."""
         near, far = self.ground.matrices["near"], self.ground.matrices["far"]
         rounds = [functional.relu(self.ground.features.product(self.weights["embed"], noise))]
         if noise is None:
@@ -102,25 +98,21 @@ class FAGCN(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return the ends of each edge, and what sums edges into their targets by both ends' degrees."""
         scaled = symmetric(adjacency(graph, self_loops=False))
         return edge_ends(scaled, scaled.values)
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what every layer keeps on nodes and edges."""
         layer = (3 * sizes.edges + 5 * sizes.nodes) * USUAL_WIDTH
         return super().bytes_for(sizes, settings) + 4 * int(settings.layers) * layer
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what every layer keeps on nodes and edges."""
         edges, nodes = ground.matrices["source"].shape
         layer = (3 * edges + 5 * nodes) * width + 8 * edges
         return super().values_each(ground, width) + int(ground.settings.layers) * layer
 
     def build(self) -> None:
-        """Add the two maps and a gate for each layer."""
         self._map("first", self.in_channels, self.width)
         for layer in range(self.settings.layers):
             fan = (2 * self.width + 1) // 2
@@ -135,7 +127,6 @@ class FAGCN(Classifier):
         self.weights.zeros(f"{name} bias", columns)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Map, look at neighbours through the gates, map."""
         first = self.ground.features.product(self.weights["first"], noise)
         start = functional.relu(first + self.weights["first bias"])
         start = self.dropped(start, noise)
@@ -194,17 +185,14 @@ class GPRGNN(MLP):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return P."""
         return {"gcn": symmetric(adjacency(graph, self_loops=True))}
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what every step keeps."""
         steps: int = ground.settings.steps
         return super().values_each(ground, width) + ground.features.shape[0] * 3 * steps * ground.classes
 
     def build(self) -> None:
-        """Add the MLP and the steps' weights."""
         super().build()
         settings = self.settings
         if settings.start == "random":
@@ -217,7 +205,6 @@ class GPRGNN(MLP):
             self.weights.constant("steps", start[:, None], decay=settings.steps_decay)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Predict from a node's own features, and let the predictions travel."""
         travelling = super().logits(noise)
         if noise is not None:
             travelling = noise.at(self.settings.propagation_dropout).drop(travelling)
@@ -288,7 +275,6 @@ class G2(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return what the layers take from neighbours, the ends of each edge, and the mean over edges."""
         if settings.inner not in INNER:
             raise InputError(f"G²'s inner is {settings.inner!r}; it must be one of {', '.join(INNER)}")
         if settings.exponent < 1:
@@ -301,19 +287,16 @@ class G2(Classifier):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what every layer keeps on nodes and edges."""
         layer = (3 * sizes.edges + 10 * sizes.nodes) * USUAL_WIDTH
         return super().bytes_for(sizes, settings) + 4 * int(settings.layers) * layer
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what every layer keeps on nodes and edges."""
         edges, nodes = ground.matrices["source"].shape
         layers = int(ground.settings.layers)
         return super().values_each(ground, width) + layers * (3 * edges + 10 * nodes) * width
 
     def build(self) -> None:
-        """Add the encoder, the layer, perhaps the gate's, and the classifier."""
         self.weights.glorot("first", self.in_channels, self.width)
         self.weights.zeros("first bias", self.width)
         for layer in ("inner", "gate") if self.settings.own_gate else ("inner",):
@@ -325,7 +308,6 @@ class G2(Classifier):
         self.weights.zeros("second bias", self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Encode, move through the gates, classify."""
         first = self.ground.features.product(self.weights["first"], noise)
         hidden = functional.relu(first + self.weights["first bias"])
         for _ in range(self.settings.layers):

@@ -19,7 +19,6 @@ from h3gnn.baselines.layers import (
     gcn_adjacency,
     linear_layers,
     only,
-    scaled_features,
     standard_columns,
     symmetric,
     to_device,
@@ -78,23 +77,19 @@ class DSSL(Embedder):
     """
 
     settings_class = DSSLSettings
-
     adam = torch.optim.AdamW
     prototypes: Tensor
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count what is predicted for every drawn neighbour."""
         pairs: int = sizes.nodes * settings.samples * settings.width
         return super().bytes_for(sizes, settings) + 4 * 16 * pairs
 
     def build(self, graph: Graph) -> None:
-        """Make both encoders and the three networks; draw the neighbours and where prototypes begin."""
         width, clusters = self.settings.width, self.settings.prototypes
-        features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = gcn_adjacency(graph, self.device)
-        self.online = self.encoder(features)
-        self.target = self.encoder(features).requires_grad_(False)
+        self.online = self.encoder(self.features)
+        self.target = self.encoder(self.features).requires_grad_(False)
         self.target.load_state_dict(self.online.state_dict())
         self.inference = linear_layers(width, width, clusters)
         self.predictor = linear_layers(width, width, width)
@@ -110,7 +105,6 @@ class DSSL(Embedder):
         return GraphEncoder(features, [width, width], [between, nn.Identity()])
 
     def loss(self, epoch: int) -> Tensor:
-        """Predict neighbours by clusters, and keep the clusters near the prior."""
         here = functional.normalize(self.online(self.matrix), dim=1)
         with torch.no_grad():
             there = functional.normalize(self.target(self.matrix), dim=1)[self.near]
@@ -119,8 +113,7 @@ class DSSL(Embedder):
         drawn = functional.gumbel_softmax(scores, dim=2)
         predicted = self.predictor(here)[:, None] + self.settings.shift * self.shift(drawn)
         apart = 2 - 2 * functional.cosine_similarity(predicted, there, dim=2).mean()
-        loss: Tensor = apart + self.settings.prior_weight * self.divergence(here, scores)
-        return loss
+        return apart + self.settings.prior_weight * self.divergence(here, scores)
 
     def divergence(self, embedding: Tensor, scores: Tensor) -> Tensor:
         """Return the mean over nodes of KL(q(k | v) || p(k | v)), of rows of length 1 and links' scores."""
@@ -130,7 +123,6 @@ class DSSL(Embedder):
 
     @torch.no_grad()
     def after(self, epoch: int) -> None:
-        """Move the target towards the encoder, and the prototypes to their nodes."""
         update_average(self.target, self.online, self.settings.momentum)
         embedding, scores = self.seen
         self.gather(embedding, scores.softmax(dim=2).mean(dim=1).argmax(dim=1))
@@ -142,9 +134,7 @@ class DSSL(Embedder):
         self.prototypes.copy_(torch.where(held[:, None], functional.normalize(sums, dim=1), self.prototypes))
 
     def embedding(self) -> Tensor:
-        """Encode the graph."""
-        rows: Tensor = self.online(self.matrix)
-        return rows
+        return self.online(self.matrix)
 
 
 KEPT_SCALE = 0.01
@@ -202,15 +192,12 @@ class HGRL(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: HGRLSettings) -> int:
-        """Return about how much memory a training takes: pairs of nodes, features of both ends of edges."""
         learned = settings.graph == "learned"
         ends = 4 * 4 * sizes.nodes * (settings.neighbours + 1) * sizes.features if learned else 0
         return super().bytes_for(sizes, settings) + ends + bytes_for_pairs(sizes.nodes)
 
     def build(self, graph: Graph) -> None:
-        """Make the network, and the graph or what it is learned from."""
         settings, width = self.settings, self.settings.width
-        self.features = scaled_features(graph, self.device, settings.scale_features)
         self.first, self.second = nn.Linear(graph.num_features, width), nn.Linear(width, width)
         spread = (3 / settings.hops) ** 0.5
         start = (2 * torch.rand(settings.hops) - 1) * spread
@@ -223,8 +210,7 @@ class HGRL(Embedder):
         else:
             raise InputError(f"graph={settings.graph!r} of HGRL: take 'given' or 'learned'")
 
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Return Adam; the weights of distances do not decay."""
+    def make_optimizer(self) -> torch.optim.Optimizer:
         others = [parameter for parameter in self.parameters() if parameter is not self.distances]
         groups = [
             {"params": others, "weight_decay": self.settings.weight_decay},
@@ -233,21 +219,18 @@ class HGRL(Embedder):
         return torch.optim.Adam(groups, lr=self.settings.learning_rate)
 
     def loss(self, epoch: int) -> Tensor:
-        """Capture neighbours and keep features."""
         settings = self.settings
         kept = torch.rand(self.features.shape[1], device=self.device) >= settings.feature_drop
         rows, copy = self.encode(), self.encode(kept)
         matrix = self.learned_graph() if settings.graph == "learned" else self.matrix
         near = self.neighbour_loss(rows, matrix)
-        loss: Tensor = settings.balance * near + KEPT_SCALE * (1 - settings.balance) * apart(rows, copy)
-        return loss
+        return settings.balance * near + KEPT_SCALE * (1 - settings.balance) * apart(rows, copy)
 
     def encode(self, kept: Tensor | None = None) -> Tensor:
         """Return rows of features with dropout; columns that are not kept count as zero."""
         product = self.features.dropped(self.settings.dropout) @ only(self.first.weight.t(), kept)
         hidden = functional.dropout(torch.relu(product + self.first.bias), self.settings.dropout)
-        rows: Tensor = self.second(hidden)
-        return rows
+        return self.second(hidden)
 
     def neighbour_loss(self, rows: Tensor, matrix: SparseMatrix) -> Tensor:
         """Return the loss of neighbours at each distance; the sums below are the same for all."""
@@ -277,10 +260,8 @@ class HGRL(Embedder):
         return symmetric(symmetric(SparseMatrix(places // nodes, places % nodes, values, (nodes, nodes))))
 
     def embedding(self) -> Tensor:
-        """Encode the features."""
         product = self.features @ self.first.weight.t()
-        rows: Tensor = self.second(torch.relu(product + self.first.bias))
-        return rows
+        return self.second(torch.relu(product + self.first.bias))
 
 
 def apart(first: Tensor, second: Tensor) -> Tensor:
@@ -334,7 +315,6 @@ class GraphACL(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Count messages along edges, or drawn pairs, and all pairs of nodes up to a chunk."""
         pairs = 2 * sizes.nodes * settings.samples or sizes.edges + sizes.nodes
         crowd = 0 if settings.samples else bytes_for_pairs(sizes.nodes, 0)
         weights = settings.width**2 * (2 * settings.layers + settings.predictor_layers)
@@ -342,22 +322,19 @@ class GraphACL(Embedder):
         return super().bytes_for(sizes, settings) + 4 * numbers + crowd
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder, its slow copy, and the predictor."""
         width, settings = self.settings.width, self.settings
         links = to_device(adjacency(graph, self_loops=self.settings.self_loops), self.device)
         if not links.cols.numel():
             raise InputError("GraphACL predicts neighbours, and there is no edge; set self_loops=True")
-        features = scaled_features(graph, self.device, self.settings.scale_features)
         self.neighbours = Neighbours(links)
         self.matrix = symmetric(links)
         between = nn.Identity() if settings.linear else nn.ReLU()
         after = [*[between] * (settings.layers - 1), nn.Identity()]
-        self.online = GraphEncoder(features, [width] * settings.layers, after)
+        self.online = GraphEncoder(self.features, [width] * settings.layers, after)
         self.target = frozen_copy(self.online)
         self.predictor = linear_layers(*[width] * (settings.predictor_layers + 1))
 
     def loss(self, epoch: int) -> Tensor:
-        """Predict neighbours, apart from others."""
         embedding = self.online(self.matrix)
         with torch.no_grad():
             target = functional.normalize(self.target(self.matrix), dim=1)
@@ -376,8 +353,7 @@ class GraphACL(Embedder):
             crowd = log_sums(embedding, temperature)
         each = torch.logaddexp(alike, crowd[here]) - alike
         count = torch.bincount(here, minlength=len(embedding))
-        mean: Tensor = (each / count[here]).sum() / (count > 0).sum()
-        return mean
+        return (each / count[here]).sum() / (count > 0).sum()
 
     def _pairs(self) -> tuple[Tensor, Tensor]:
         """Return nodes and their neighbours, all or drawn; a node without any has no pair."""
@@ -389,10 +365,7 @@ class GraphACL(Embedder):
         return linked.repeat_interleave(self.settings.samples), there.flatten()
 
     def after(self, epoch: int) -> None:
-        """Move the target towards the encoder."""
         update_average(self.target, self.online, self.settings.momentum)
 
     def embedding(self) -> Tensor:
-        """Encode the graph."""
-        rows: Tensor = self.online(self.matrix)
-        return rows
+        return self.online(self.matrix)

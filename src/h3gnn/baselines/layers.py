@@ -200,8 +200,7 @@ class Features:
 
     def __matmul__(self, weight: Tensor) -> Tensor:
         """Return `X W` for weights `[features, out]`."""
-        product: Tensor = self.matrix @ weight
-        return product
+        return self.matrix @ weight
 
     @property
     def device(self) -> torch.device:
@@ -334,8 +333,7 @@ class Attention(nn.Module):
         score = functional.leaky_relu(
             sent.index_select(0, edges.cols) + heard.index_select(0, edges.rows), 0.2
         )
-        share: Tensor = self.drop(softmax(score, edges.rows, num_nodes=edges.shape[0]))
-        return share
+        return self.drop(softmax(score, edges.rows, num_nodes=edges.shape[0]))
 
 
 def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:

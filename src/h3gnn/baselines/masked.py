@@ -15,7 +15,6 @@ from h3gnn.baselines.layers import (
     SparseMatrix,
     adjacency,
     linear_layers,
-    scaled_features,
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
@@ -65,11 +64,9 @@ class GraphMAE(Embedder):
     settings_class = GraphMAESettings
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder, the token, the map between and the decoder."""
         settings, features = self.settings, graph.num_features
         if settings.width % settings.heads:
             raise InputError(f"heads: {settings.heads} do not divide the width, {settings.width}, evenly")
-        self.features = scaled_features(graph, self.device, settings.scale_features)
         self.targets = functional.normalize(self.features.dense(), dim=1)
         self.edges = to_device(adjacency(graph, self_loops=True), self.device)
         self.encoder = Encoder(features, settings)
@@ -79,18 +76,15 @@ class GraphMAE(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what lies on the edges, and features that are said for every node."""
         edges = sizes.edges * (3 * settings.width // settings.heads + 12 * settings.heads)
         said = 6 * sizes.nodes * sizes.features
         return super().bytes_for(sizes, settings) + int(4 * (edges + said))
 
     def after(self, epoch: int) -> None:
-        """Lower the rate."""
         share = warmup_cosine(epoch + 1, self.settings.epochs, 0)
-        set_learning_rate(self.optimiser, self.settings.learning_rate * share)
+        set_learning_rate(self.optimizer, self.settings.learning_rate * share)
 
     def loss(self, epoch: int) -> Tensor:
-        """Hide some nodes' features, and say them."""
         order = torch.randperm(self.features.shape[0], device=self.device)
         masked = order[: share_of(order.numel(), self.settings.mask_ratio)]
         code = self.bridge(self.encode_masked(masked))
@@ -106,8 +100,7 @@ class GraphMAE(Embedder):
         shown[noisy] = torch.randperm(nodes, device=self.device)[:replaced]
         product = self.features.dropped(drop) @ weight
         token = functional.dropout(self.token.expand(hidden.numel(), -1), drop) @ weight
-        result: Tensor = self.encoder(product.index_select(0, shown).index_copy(0, hidden, token), self.edges)
-        return result
+        return self.encoder(product.index_select(0, shown).index_copy(0, hidden, token), self.edges)
 
     def error(self, code: Tensor, masked: Tensor) -> Tensor:
         """Return how far the decoder is from masked nodes' features: the scaled cosine error."""
@@ -117,9 +110,7 @@ class GraphMAE(Embedder):
         return scaled(1 - alike, self.settings.gamma).mean()
 
     def embedding(self) -> Tensor:
-        """Encode the graph as it is."""
-        rows: Tensor = self.encoder(self.features @ self.encoder.first.weight, self.edges)
-        return rows
+        return self.encoder(self.features @ self.encoder.first.weight, self.edges)
 
 
 class Encoder(nn.Module):
@@ -139,8 +130,7 @@ class Encoder(nn.Module):
         for attention, activation in zip(self.others, self.activations[1:], strict=True):
             product = self.drop(hidden) @ attention.weight
             hidden = activation(attention(product, edges))
-        result: Tensor = hidden
-        return result
+        return hidden
 
 
 def scaled(error: Tensor, gamma: float) -> Tensor:
@@ -191,7 +181,6 @@ class GraphMAE2(GraphMAE):
     settings_class = GraphMAE2Settings
 
     def build(self, graph: Graph) -> None:
-        """Add the second token, the projector, the predictor, and the slow copies."""
         super().build(graph)
         width = self.settings.width
         self.second_token = nn.Parameter(torch.zeros(width))
@@ -201,12 +190,10 @@ class GraphMAE2(GraphMAE):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add further decodings."""
         more = max(0, settings.decodings - 1) * sizes.nodes * (3 * sizes.features + 6 * settings.width)
         return super().bytes_for(sizes, settings) + int(4 * more)
 
     def loss(self, epoch: int) -> Tensor:
-        """Hide some nodes' features, say them, and predict what the slow encoder makes of all nodes."""
         settings = self.settings
         order = torch.randperm(self.features.shape[0], device=self.device)
         masked = order[: share_of(order.numel(), settings.mask_ratio)]
@@ -234,7 +221,6 @@ class GraphMAE2(GraphMAE):
         return (1 - functional.cosine_similarity(predicted, target, dim=1)).mean()
 
     def after(self, epoch: int) -> None:
-        """Lower the rate, and move the slow copies."""
         super().after(epoch)
         update_average(self.slow_encoder, self.encoder, self.settings.momentum)
         update_average(self.slow_projector, self.projector, self.settings.momentum)

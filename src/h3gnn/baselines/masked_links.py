@@ -18,7 +18,6 @@ from h3gnn.baselines.layers import (
     SparseMatrix,
     adjacency,
     gcn_adjacency,
-    scaled_features,
     symmetric,
     to_device,
 )
@@ -93,7 +92,6 @@ class LinkEmbedder(Embedder):
         self.links = torch.stack([self.looped.rows[self.places], self.looped.cols[self.places]])
         self.held = held.to(self.device)
         self.unheld = self.unlinked(held.shape[1])
-        self.features = scaled_features(graph, self.device, settings.scale_features)
         self.encoder = Convolutions(self.features, self.widths(), settings.drop)
         self.decoder = PairDecoder(
             self.widths()[-1], settings.decoder_width, self.outputs, settings.decoder_drop
@@ -113,14 +111,14 @@ class LinkEmbedder(Embedder):
         drawn = drawn[self.keys[place] != drawn][:count]
         return torch.stack([drawn // nodes, drawn % nodes])
 
-    def optimizer(self) -> torch.optim.Optimizer:
+    def make_optimizer(self) -> torch.optim.Optimizer:
         """Return Adam, which shortens long gradients first."""
-        optimiser = super().optimizer()
-        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        optimiser.register_step_pre_hook(
+        optimizer = super().make_optimizer()
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        optimizer.register_step_pre_hook(
             lambda *_: (nn.utils.clip_grad_norm_(parameters, LARGEST_NORM), None)[1]
         )
-        return optimiser
+        return optimizer
 
     def begin(self) -> None:
         """Get ready to keep the best epoch."""
@@ -190,8 +188,7 @@ class PairDecoder(nn.Module):
 
     def forward(self, hidden: Tensor, pairs: Tensor) -> Tensor:
         """Return `[pairs, outputs]` for pairs `[2, pairs]`."""
-        result: Tensor = self.layers(hidden.index_select(0, pairs[0]) * hidden.index_select(0, pairs[1]))
-        return result
+        return self.layers(hidden.index_select(0, pairs[0]) * hidden.index_select(0, pairs[1]))
 
 
 def area_under_curve(high: Tensor, low: Tensor) -> float:
@@ -240,11 +237,9 @@ class MaskGAE(LinkEmbedder):
     settings_class = MaskGAESettings
 
     def widths(self) -> list[int]:
-        """Return the hidden widths and the last."""
         return [self.settings.hidden] * (self.settings.layers - 1) + [self.settings.width]
 
     def build(self, graph: Graph) -> None:
-        """Add what says degrees, and where the edges of a node begin."""
         super().build(graph)
         if self.settings.mask not in ("path", "edge"):
             raise InputError(f"mask: {self.settings.mask!r} is not known; take path or edge")
@@ -258,7 +253,6 @@ class MaskGAE(LinkEmbedder):
         self.reverse = matrix.transposed_order()  # edges are stored in both directions
 
     def loss(self, epoch: int) -> Tensor:
-        """Hide edges, and tell them from other pairs."""
         drawn = self.along_paths() if self.settings.mask == "path" else self.by_edges()
         return self.errors(drawn)
 
@@ -328,18 +322,15 @@ class Bandana(LinkEmbedder):
     """
 
     settings_class = BandanaSettings
-
     outputs = 2
 
     def build(self, graph: Graph) -> None:
-        """Add whose bandwidth each edge counts with."""
         super().build(graph)
         count = self.links.shape[1]
         order = torch.arange(count) if self.settings.own_weights else torch.randperm(count)
         self.weighed_by = order.to(self.device)
 
     def loss(self, epoch: int) -> Tensor:
-        """Draw bandwidths for each layer, and say them."""
         bandwidths = [self.bandwidth() for _ in range(self.settings.layers)]
         return self.errors(bandwidths, self.unlinked(self.links.shape[1]))
 
@@ -348,8 +339,7 @@ class Bandana(LinkEmbedder):
         from torch_geometric.utils import softmax
 
         noise = torch.randn(self.links.shape[1], device=self.device) / self.settings.temperature
-        share: Tensor = softmax(noise, self.links[0], num_nodes=self.looped.shape[0])
-        return share
+        return softmax(noise, self.links[0], num_nodes=self.looped.shape[0])
 
     def carrying(self, bandwidth: Tensor) -> SparseMatrix:
         """Return the matrix of edges with these bandwidths and of loops."""

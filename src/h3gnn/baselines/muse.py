@@ -16,7 +16,6 @@ from h3gnn.baselines.layers import (
     adjacency,
     only,
     row_sums,
-    scaled_features,
     to_device,
 )
 from h3gnn.baselines.registry import Sizes
@@ -79,14 +78,11 @@ class MUSE(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: MUSESettings) -> int:
-        """Return about how much memory a training takes: eight hidden layers, and pairs of nodes."""
         hidden = 4 * sizes.nodes * settings.width * 40
         return super().bytes_for(sizes, settings) + hidden + bytes_for_pairs(sizes.nodes, 3)
 
     def build(self, graph: Graph) -> None:
-        """Make the encoder, the projection and the controller."""
         width = self.settings.width
-        self.features = scaled_features(graph, self.device, self.settings.scale_features)
         self.matrix = to_device(adjacency(graph, self_loops=False), self.device)
         self.degrees = row_sums(self.matrix)[:, None]
         self.pairs = EdgePairs(self.matrix)
@@ -98,17 +94,15 @@ class MUSE(Embedder):
         self.controller = Controller(width, self.settings.gate_width, self.settings.gate_dropout)
 
     def begin(self) -> None:
-        """Give the encoder and the controller an optimiser each."""
         encoder = (self.first, self.second, self.activation, self.head)
-        self.optimiser = self.adam_of(one for part in encoder for one in part.parameters())
+        self.optimizer = self.adam_of(one for part in encoder for one in part.parameters())
         self.mixing = self.adam_of(self.controller.parameters())
 
     def step(self, epoch: int) -> Tensor:
-        """Train the encoder, then the controller; return what the encoder loses."""
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss = self.contrast()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        self.optimizer.step()
         self.mixing.zero_grad()
         with torch.no_grad():
             product = self.product()
@@ -125,8 +119,7 @@ class MUSE(Embedder):
         """Encode `X W` over a matrix, or each node by itself."""
         hidden = torch.relu((product if matrix is None else matrix @ product) + self.first.bias)
         hidden = hidden @ self.second.weight
-        rows: Tensor = self.activation((hidden if matrix is None else matrix @ hidden) + self.second.bias)
-        return rows
+        return self.activation((hidden if matrix is None else matrix @ hidden) + self.second.bias)
 
     def contrast(self) -> Tensor:
         """Return the encoder's loss, with the controller as it is."""
@@ -140,8 +133,7 @@ class MUSE(Embedder):
             shares = self.controller(own, near, self.degrees)
         fused = self.agreement(own + shares * near, own_copy + shares * near_copy)
         loss = self.agreement(own, own_copy) + settings.fused_weight * fused
-        total: Tensor = loss + settings.neighbour_weight * self.agreement(near, near_copy)
-        return total
+        return loss + settings.neighbour_weight * self.agreement(near, near_copy)
 
     def agreement(self, first: Tensor, second: Tensor) -> Tensor:
         """Return GRACE's loss of two copies, projected."""
@@ -154,15 +146,12 @@ class MUSE(Embedder):
         alike = shares @ functional.cosine_similarity(own, near, dim=1)
         off = (shares.mean() - settings.target).abs()
         off = settings.target_weight * len(shares) * off
-        total: Tensor = alike + off + settings.size_weight * shares.norm()
-        return total
+        return alike + off + settings.size_weight * shares.norm()
 
     def embedding(self) -> Tensor:
-        """Mix both views of the whole graph."""
         product = self.features @ self.first.weight
         own, near = self.encode(product), self.encode(product, self.matrix)
-        rows: Tensor = own + self.controller(own, near, self.degrees) * near
-        return rows
+        return own + self.controller(own, near, self.degrees) * near
 
 
 class Controller(nn.Module):

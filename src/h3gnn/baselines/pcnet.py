@@ -65,23 +65,19 @@ class PCNet(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return b I - L."""
         return {"near": symmetric(adjacency(graph, self_loops=True), settings.power)}
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add the terms of the series."""
         terms: int = settings.terms
         return super().bytes_for(sizes, settings) + 4 * sizes.nodes * 32 * (terms + 2)
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add the terms of the series."""
         terms: int = ground.settings.terms
         return super().values_each(ground, width) + 2 * terms * ground.features.shape[0] * ground.classes
 
     def build(self) -> None:
-        """Add both maps and the filters' shares."""
         settings, classes = self.settings, self.ground.classes
         first, second = 1 / math.sqrt(max(1, self.in_channels)), 1 / math.sqrt(self.width)
         apart = {"rate": settings.second_rate, "decay": settings.second_decay}
@@ -98,7 +94,6 @@ class PCNet(Classifier):
         self.series = series(settings.filters, settings.terms, settings.heat).to(self.weights.device)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Map twice, then filter."""
         settings = self.settings
         early = None if noise is None else noise.at(settings.input_dropout)
         hidden = self.ground.features.product(self.weights["first"], early) + self.weights["first bias"]

@@ -199,7 +199,7 @@ class WalkSettings(EmbedderSettings):
         walk_length: nodes on a walk.
         window: how far apart on a walk two nodes may be that count as met.
         negatives: how much the nodes that were not met count, as a multiple of one that was.
-        batch: walks per step of the optimiser.
+        batch: walks per step of the optimizer.
     """
 
     width: int = 128
@@ -214,6 +214,7 @@ class WalkSettings(EmbedderSettings):
 class WalkEmbedder(BatchEmbedder):
     """A system that learns vectors from walks; a subclass gets ready and draws the walks."""
 
+    uses_features = False
     falling = True
 
     @classmethod
@@ -272,7 +273,7 @@ class LINESettings(EmbedderSettings):
     Attributes:
         width: of each of the two parts.
         negatives: how much the nodes that are no neighbours count, as a multiple of one that is.
-        batch: edges per step of the optimiser.
+        batch: edges per step of the optimizer.
     """
 
     width: int = 128
@@ -295,17 +296,15 @@ class LINE(BatchEmbedder):
     """
 
     settings_class = LINESettings
-
+    uses_features = False
     falling = True
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return three vectors per node with Adam's moments, a batch, and the edges."""
         vectors = sizes.nodes * settings.width * 12
         return 4 * int(vectors + settings.batch * 2 * (16 * settings.width + 6 * SHARED) + 20 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        """Make the vectors, and the edges to draw from."""
         matrix = edges_to_walk(graph, self.device, "LINE")
         self.walker = Walker(matrix)
         sizes = {"nodes": graph.num_nodes, "width": self.settings.width}
@@ -314,15 +313,12 @@ class LINE(BatchEmbedder):
         self.first.frequency = self.second.frequency = row_sums(matrix)
 
     def batches(self) -> Iterator[Tensor]:
-        """Give the edges of an epoch, `[batch, 2]` at a time."""
         yield from torch.split(self.walker.edges(self.walker.keys.numel()), self.settings.batch)
 
     def batch_loss(self, batch: Tensor) -> Tensor:
-        """Return the loss of both orders; they share the edges and no vector."""
         return self.first.loss(batch) + self.second.loss(batch)
 
     def embedding(self) -> Tensor:
-        """Join both parts, each with rows of length 1."""
         parts = (self.first.centres, self.second.centres)
         return torch.cat([functional.normalize(part, dim=1) for part in parts], dim=1)
 
@@ -353,12 +349,10 @@ class Node2Vec(WalkEmbedder):
     settings_class = Node2VecSettings
 
     def prepare(self, graph: Graph) -> None:
-        """Make the edges to walk on."""
         matrix = edges_to_walk(graph, self.device, "node2vec")
         self.walker = Walker(matrix, self.settings.back, self.settings.away)
 
     def walks(self, starts: Tensor) -> Tensor:
-        """Walk along the edges."""
         return self.walker.walks(starts, self.settings.walk_length)
 
 
@@ -392,13 +386,11 @@ class Struc2Vec(WalkEmbedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add the pairs that are compared, in every layer."""
         pairs = sizes.nodes * math.ceil(math.log2(max(2, sizes.nodes)))
         layers: int = settings.layers
         return super().bytes_for(sizes, settings) + (200 * pairs + 16 * sizes.nodes * layers) * layers
 
     def prepare(self, graph: Graph) -> None:
-        """Measure the distances, and make the layers."""
         found = structural_distances(graph, self.settings.layers, self.device)
         parts = [found.layer(index) for index in range(self.settings.layers)]
         nodes, states = graph.num_nodes, graph.num_nodes * len(parts)
@@ -412,7 +404,6 @@ class Struc2Vec(WalkEmbedder):
         self.changes = layer_changes(found, self.settings.stay).cumsum(dim=2)
 
     def walks(self, starts: Tensor) -> Tensor:
-        """Return a walk from each of these nodes; it begins in the lowest layer."""
         nodes, path = self.changes.shape[0], [starts]
         layer = torch.zeros_like(starts)
         for _ in range(1, self.settings.walk_length):
@@ -444,8 +435,7 @@ def layer_changes(found: StructuralDistances, stay: float) -> Tensor:
         if layer:
             change[:, layer, layer - 1] = lower
     same = torch.eye(layers, dtype=torch.float64, device=device)
-    chances: Tensor = stay * torch.linalg.inv(same - (1 - stay) * change)
-    return chances
+    return stay * torch.linalg.inv(same - (1 - stay) * change)
 
 
 def _per_node(flags: Tensor, found: StructuralDistances) -> Tensor:

@@ -48,7 +48,6 @@ class WRGAT(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return, for each relation, what reads both ends of its edges and what sums them by weight."""
         edges = adjacency(graph, self_loops=False)
         relations = [edges.with_values(torch.full_like(edges.values, settings.near_weight))]
         found = structural_distances(graph, settings.layers, torch.device("cpu"))
@@ -63,7 +62,6 @@ class WRGAT(Classifier):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what lies on the edges of all relations."""
         layers: int = settings.layers
         alike = 2 * math.ceil(math.log2(max(2, sizes.nodes))) if not settings.nearest else settings.nearest
         edges = sizes.edges + layers * alike * sizes.nodes
@@ -72,14 +70,12 @@ class WRGAT(Classifier):
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Add what lies on the edges of all relations."""
         counts = [one.shape[1] for name, one in ground.matrices.items() if name.startswith("sum")]
         maps = (len(counts) + 1) * width * (6 * ground.features.shape[1] + 4 * ground.features.shape[0])
         on_edges = sum(counts) * (4 * width + 4 * ground.classes + 16)
         return super().values_each(ground, width) + maps + on_edges
 
     def build(self) -> None:
-        """Add two layers, each with a map for the node itself and one for each relation, and attention."""
         self.relations = len(self.ground.matrices) // 3
         sizes = {"first": (self.in_channels, self.width), "second": (self.width, self.ground.classes)}
         for layer, (rows, columns) in sizes.items():
@@ -89,7 +85,6 @@ class WRGAT(Classifier):
                 self.weights.glorot(f"{layer} {end}", self.relations, columns, self.relations + 2 * columns)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Attend twice."""
         hidden = functional.relu(self.attend(self.ground.features.product(self.weights["first"]), "first"))
         hidden = self.dropped(hidden, noise)
         return self.attend(self.dense(hidden, "second"), "second")
@@ -114,5 +109,4 @@ class WRGAT(Classifier):
         )
         score = functional.leaky_relu(source @ sent + target @ got, 0.2)
         share = softmax(score.flatten(1), target.cols, num_nodes=x.shape[0]).view_as(score)
-        reached: Tensor = total @ (share * (source @ x))
-        return reached
+        return total @ (share * (source @ x))
