@@ -17,7 +17,7 @@ from h3gnn.baselines.greet import (
     pivot_ranking,
     positives_of,
     relaxed_coins,
-    return_chances,
+    return_probabilities,
 )
 from h3gnn.baselines.layers import Features, adjacency
 from h3gnn.graphs.checks import check_graph
@@ -32,7 +32,7 @@ def test_chances_of_return_are_the_diagonals_of_powers(small_mixed: Graph) -> No
     dense = matrix.csr().to_dense().double().numpy()
     walk = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1e-12)
     expected = [np.linalg.matrix_power(walk, steps).diagonal() for steps in range(1, 17)]
-    np.testing.assert_allclose(return_chances(matrix), np.stack(expected, axis=1), atol=1e-6)
+    np.testing.assert_allclose(return_probabilities(matrix), np.stack(expected, axis=1), atol=1e-6)
 
 
 def test_the_contrast_by_loops() -> None:
@@ -76,7 +76,7 @@ def test_filters_by_hand(path_graph: Graph) -> None:
 def test_an_edge_scores_the_same_from_both_ends_and_coins_follow_it(path_graph: Graph) -> None:
     model = GREET(path_graph, SMALL, CPU)
     hidden = torch.relu(
-        model.discriminator.described(torch.cat([model.features.dense(), model.places], dim=1))
+        model.discriminator.described(torch.cat([model.features.dense(), model.return_probabilities], dim=1))
     )
     layer = model.discriminator.scored
     rows, cols = model.entries.rows, model.entries.cols

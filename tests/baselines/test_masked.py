@@ -20,9 +20,9 @@ from h3gnn.baselines.masked_links import (
     MaskGAESettings,
     area_under_curve,
 )
-from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from tests.rejects import rejects
 
 CPU = torch.device("cpu")
 QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
@@ -123,7 +123,7 @@ def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph
 
 
 def test_heads_must_share_the_width(path_graph: Graph) -> None:
-    with pytest.raises(InputError, match="do not divide the width"):
+    with rejects("invalid-setting"):
         GraphMAE(path_graph, replace(QUIET, heads=3), CPU)
 
 
@@ -328,14 +328,14 @@ def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
     model = GraphMAE2(path_graph, settings, CPU)
     model.predictor = torch.nn.Sequential()
     assert float(model.disagreement(model.embedding()).detach()) < 1e-5  # a prediction by itself
-    assert not any(parameter.requires_grad for parameter in model.slow_encoder.parameters())
-    before = [slow.clone() for slow in model.slow_encoder.parameters()]
+    assert not any(parameter.requires_grad for parameter in model.target_encoder.parameters())
+    before = [slow.clone() for slow in model.target_encoder.parameters()]
     with torch.no_grad():
         for fast in model.encoder.parameters():
             fast.add_(1)
     model.begin()
     model.after(0)
-    for slow, start in zip(model.slow_encoder.parameters(), before, strict=True):
+    for slow, start in zip(model.target_encoder.parameters(), before, strict=True):
         torch.testing.assert_close(slow, start + 0.25)
 
 

@@ -22,9 +22,9 @@ from h3gnn.baselines.heterophilous import (
 from h3gnn.baselines.registry import systems
 from h3gnn.baselines.stacks import GridPoint, Member
 from h3gnn.baselines.supervised import Classifier, predict
-from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from tests.rejects import rejects
 
 CPU = torch.device("cpu")
 POINT = GridPoint(width=8, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
@@ -87,7 +87,7 @@ def test_gprgnn_starts_by_hand() -> None:
     torch.testing.assert_close(start_weights("ppr", 2, 1.0), torch.tensor([1.0, 0.0, 0.0]))
     torch.testing.assert_close(start_weights("nppr", 2, -0.5), torch.tensor([4.0, -2.0, 1.0]) / 7)
     assert start_weights("sgc", 2, 0.1).tolist() == [0, 0, 1]
-    with pytest.raises(InputError, match="ppr, nppr"):
+    with rejects("invalid-setting"):
         start_weights("page", 2, 0.1)
 
 
@@ -196,10 +196,10 @@ def test_g2_keeps_what_agrees_with_its_neighbours() -> None:
 
 
 def test_settings_that_cannot_be_are_refused(path_graph: Graph) -> None:
-    for kind, settings, words in (
-        (SAGE, SAGESettings(norm="layer"), "unit, batch, none"),
-        (G2, G2Settings(inner="gat"), "sage, gcn"),
-        (G2, G2Settings(exponent=0.5), "at least 1"),
+    for kind, settings in (
+        (SAGE, SAGESettings(norm="layer")),
+        (G2, G2Settings(inner="gat")),
+        (G2, G2Settings(exponent=0.5)),
     ):
-        with pytest.raises(InputError, match=words):
+        with rejects("invalid-setting"):
             kind.on(path_graph, CPU, settings)

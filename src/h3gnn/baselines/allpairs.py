@@ -1,7 +1,7 @@
-"""What is asked of all pairs of nodes, a block of rows at a time: nearest others, and sums over pairs.
+"""Sums and nearest neighbours over all pairs of nodes, computed in blocks of rows.
 
-A contrastive loss needs a sum over all nodes for each node. Its gradient is known as soon as the sums are, so
-both are made in one go: no matrix of all pairs outlives the call, and on large graphs none is ever whole.
+A contrastive loss needs a sum over all nodes for each node. Value and gradient are computed together, so that
+no matrix of all pairs outlives the call; on large graphs none is ever held completely.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from h3gnn.baselines.layers import SparseMatrix
 BLOCK = 2**24
 """Pairs in a block: 64 MiB of similarities."""
 KEPT = 2**27
-"""Blocks are kept for the gradient while all of them have no more pairs than this, else made again."""
+"""Blocks are kept for the gradient up to this many pairs in total; beyond it they are recomputed."""
 SMALLEST = 1e-30
-"""Stands for a sum over no nodes."""
+"""Lower bound of a sum, for a sum over no nodes."""
 
 
 def bytes_for_pairs(nodes: int, matrices: int = 1) -> int:
-    """Return what sums over pairs take beside their rows.
+    """Return the memory of sums over pairs.
 
     Args:
-        nodes: how many there are.
-        matrices: how many `mean_log_sums` may keep, 3 where views look within, too; 0 for other sums.
+        nodes: number of nodes.
+        matrices: number of matrices that `mean_log_sums` may keep, 3 with `within`; 0 for other sums.
     """
     pairs = nodes * nodes
     return 4 * (3 * min(pairs, BLOCK + nodes) + min(matrices * pairs, KEPT))
@@ -81,10 +81,10 @@ def sum_of_softplus(rows: Tensor) -> Tensor:
 
 
 class LeftOut:
-    """Pairs (i, k) that are left out: of the sum of i's first view over k's second, and the other way round.
+    """Pairs (i, k) that are excluded from the sum of i's first view over k's second, and vice versa.
 
-    As places of the matrix of first by second, (i, k) is left out of the sum over row i, and (k, i) of that
-    over column i; so each place has two shares, 0 or 1, with which it counts in its row and in its column.
+    In the matrix of first by second view, (i, k) is excluded from the sum over row i, and (k, i) from the sum
+    over column i. Each entry has two weights, 0 or 1: in its row and in its column.
     """
 
     def __init__(self, rows: Tensor, cols: Tensor, in_row: Tensor, in_col: Tensor, starts: list[int]) -> None:
@@ -92,7 +92,7 @@ class LeftOut:
 
     @classmethod
     def of(cls, pairs: SparseMatrix) -> LeftOut:
-        """Leave out the places of a matrix, whatever stands there."""
+        """Exclude the entries of a matrix, whatever their values."""
         nodes = pairs.shape[0]
         ahead, back = pairs.rows * nodes + pairs.cols, pairs.cols * nodes + pairs.rows
         places = torch.unique(torch.cat([ahead, back]))
@@ -103,17 +103,17 @@ class LeftOut:
 
     @classmethod
     def nothing(cls, like: Tensor) -> LeftOut:
-        """Leave nothing out of sums over rows such as these."""
+        """Exclude nothing."""
         empty, none = torch.empty(0, dtype=torch.int64, device=like.device), like.new_empty(0)
         return cls(empty, empty, none, none, [0] * (len(like) + 1))
 
     def between(self, start: int, stop: int) -> slice:
-        """Return which places lie in these rows."""
+        """Return the excluded entries within these rows."""
         return slice(self.starts[start], self.starts[stop])
 
 
 class _MeanLogSums(torch.autograd.Function):
-    """See `mean_log_sums`; the rows have unit length, and the gradient is made with the value."""
+    """See `mean_log_sums`; the rows have unit length, and the gradient is computed with the value."""
 
     @staticmethod
     def forward(
@@ -147,7 +147,7 @@ class _MeanLogSums(torch.autograd.Function):
 
 
 class _LogSums(torch.autograd.Function):
-    """See `log_sums`; blocks are made again for the gradient."""
+    """See `log_sums`; blocks are recomputed for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, temperature: float) -> Tensor:
@@ -168,7 +168,7 @@ class _LogSums(torch.autograd.Function):
 
 
 class _SumOfSoftplus(torch.autograd.Function):
-    r"""See `sum_of_softplus`; the gradient, :math:`2 \sigma(Z Z^\top) Z`, is made with the value."""
+    r"""See `sum_of_softplus`; the gradient, :math:`2 \sigma(Z Z^\top) Z`, is computed with the value."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class _SumOfSoftplus(torch.autograd.Function):
 
 
 class _Block:
-    """The matrix of `exp((cos - 1) / temperature)`, in blocks of rows that are kept or made again."""
+    """The matrix of `exp((cos - 1) / temperature)`, in blocks of rows that are kept or recomputed."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _Block:
         self.kept: list[tuple[slice, Tensor, slice, Tensor]] = []
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, slice, Tensor]]:
-        """Yield rows, their exponentials, and which places were left out, with their exponentials."""
+        """Yield rows, their exponentials, and the excluded entries with their exponentials."""
         if self.kept:
             yield from self.kept
             return
@@ -222,7 +222,7 @@ class _Block:
             yield rows, values, apart, left
 
     def sums(self) -> tuple[Tensor, Tensor]:
-        """Return what rows and columns add up to."""
+        """Return the sums over rows and over columns."""
         row_sums, col_sums = self.first.new_zeros(len(self.first)), self.first.new_zeros(len(self.second))
         out = self.left_out
         for rows, values, apart, left in self.blocks():
@@ -233,7 +233,7 @@ class _Block:
         return row_sums, col_sums
 
     def gradients(self, row_share: Tensor, col_share: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those of `row_share @ row sums + col_share @ column sums`."""
+        """Return the gradients of `row_share @ row sums + col_share @ column sums`."""
         to_first, to_second = torch.empty_like(self.first), torch.zeros_like(self.second)
         out = self.left_out
         for rows, values, apart, left in self.blocks():
@@ -246,7 +246,7 @@ class _Block:
         return to_first, to_second
 
     def inner_gradient(self, share: Tensor) -> Tensor:
-        """Return that of `share @ row sums` where both views are the same."""
+        """Return the gradient of `share @ row sums` where both views are the same."""
         gradient = torch.empty_like(self.first)
         for rows, values, *_ in self.blocks():
             gradient[rows] = values.mul_(share[rows, None] + share) @ self.first
@@ -254,11 +254,7 @@ class _Block:
 
 
 def nearest_others(rows: Tensor, count: int) -> Tensor:
-    """Return for each of the rows `[nodes, channels]` which others have the largest cosine to it.
-
-    Returns:
-        int64 `[nodes, count]`, fewer where there are not so many others.
-    """
+    """Return the nearest other rows by cosine, int64 `[nodes, min(count, nodes - 1)]`."""
     unit = functional.normalize(rows)
     count = min(count, max(0, len(unit) - 1))
     found = []
@@ -270,7 +266,7 @@ def nearest_others(rows: Tensor, count: int) -> Tensor:
 
 
 def blocks_of(nodes: int) -> Iterator[slice]:
-    """Yield blocks of rows, so that each has no more than `BLOCK` pairs with all nodes."""
+    """Yield blocks of rows with at most `BLOCK` pairs each."""
     size = max(1, BLOCK // max(1, nodes))
     for start in range(0, nodes, size):
         yield slice(start, min(nodes, start + size))

@@ -33,7 +33,7 @@ class AESettings(EmbedderSettings):
 
     Attributes:
         width: of the embedding.
-        hidden: widths of the layers before it; behind it they stand the other way round.
+        hidden: widths of the encoder's hidden layers; the decoder reverses them.
         batch: nodes per step of the optimizer.
     """
 
@@ -80,7 +80,7 @@ class Autoencoder(nn.Module):
         self.decoder = nn.ModuleList([nn.Linear(high, low) for low, high in reversed(steps)])
 
     def encode(self, rows: Tensor) -> list[Tensor]:
-        """Return what each layer says; the last is the embedding."""
+        """Return the output of each layer; the last is the embedding."""
         return _layers(self.encoder, rows)
 
     def decode(self, rows: Tensor) -> Tensor:
@@ -88,21 +88,21 @@ class Autoencoder(nn.Module):
         return _layers(self.decoder, rows)[-1]
 
     def error(self, rows: Tensor) -> Tensor:
-        """Return how far features are from what is told of them."""
+        """Return the reconstruction error."""
         return functional.mse_loss(self.decode(self.encode(rows)[-1]), rows)
 
 
 def _layers(layers: nn.ModuleList, rows: Tensor) -> list[Tensor]:
-    """Return what each layer says, with ReLU after all but the last."""
-    said = []
-    for place, layer in enumerate(layers, start=1):
-        rows = layer(rows) if place == len(layers) else torch.relu(layer(rows))
-        said.append(rows)
-    return said
+    """Return the output of each layer, with ReLU after all but the last."""
+    outputs = []
+    for number, layer in enumerate(layers, start=1):
+        rows = layer(rows) if number == len(layers) else torch.relu(layer(rows))
+        outputs.append(rows)
+    return outputs
 
 
 def autoencoder_bytes(sizes: Sizes, settings: Any) -> int:
-    """Return what an autoencoder's weights, with gradients and Adam's moments, and the features take."""
+    """Return the memory of the weights, gradients, Adam's moments and dense features."""
     widths = (sizes.features, *settings.hidden, settings.width)
     weights = 2 * sum(low * high for low, high in pairwise(widths))
     return 4 * int(4 * weights + 2 * sizes.nodes * sizes.features)
@@ -115,8 +115,8 @@ class GAESettings(EmbedderSettings):
     Attributes:
         width: of the embedding.
         hidden: width of the first layer.
-        all_pairs: compare all pairs of nodes, as the authors do; else the edges and as many drawn pairs,
-            which is for graphs whose pairs are too many.
+        all_pairs: reconstruct all pairs of nodes, as the authors do; otherwise the edges and as many sampled
+            pairs, for large graphs.
     """
 
     width: int = 16
@@ -132,8 +132,8 @@ class GAE(Embedder):
     .. math:: Z = \tilde A\, \mathrm{ReLU}(\tilde A X W_0) W_1, \quad \mathcal L = \frac{c}{n^2} \sum_{ij}
         -\omega A_{ij} \log \sigma(z_i^\top z_j) - (1 - A_{ij}) \log(1 - \sigma(z_i^\top z_j))
 
-    with A that has every node next to itself, :math:`\omega = (n^2 - m) / m` for m edges counted both ways,
-    and :math:`c = n^2 / (2 (n^2 - m))`. Encoder and decoder stand in PyG's `GAE`.
+    with self-loops in A, :math:`\omega = (n^2 - m) / m` for m directed edges, and
+    :math:`c = n^2 / (2 (n^2 - m))`. Encoder and decoder are wrapped in PyG's `GAE`.
     """
 
     settings_class = GAESettings
@@ -161,7 +161,7 @@ class GAE(Embedder):
         return self.reconstruction(self.coder.encode(self.features, self.matrix))
 
     def reconstruction(self, rows: Tensor) -> Tensor:
-        """Return how badly inner products of these rows tell the edges."""
+        """Return the weighted cross-entropy of the edges, given by inner products."""
         if not self.settings.all_pairs:
             drawn = torch.randint(self.nodes, self.edges.shape, device=self.device)
             return self.coder.recon_loss(rows, self.edges, drawn)
@@ -177,17 +177,17 @@ class GAE(Embedder):
 
 
 class ConvolutionalEncoder(nn.Module):
-    """A graph convolution with ReLU, and one more for each output on top of it; none has a bias."""
+    """A graph convolution with ReLU, followed by one convolution per output; none has a bias."""
 
     def __init__(self, features: int, hidden: int, widths: tuple[int, ...]) -> None:
         super().__init__()
         self.first = Convolution(features, hidden)
         self.heads = nn.ModuleList([Convolution(hidden, width) for width in widths])
         for convolution in (self.first, *self.heads):
-            convolution.bias.requires_grad_(False)  # a bias alone could give all nodes one place
+            convolution.bias.requires_grad_(False)  # with a bias alone, all embeddings could coincide
 
     def forward(self, features: Features, matrix: SparseMatrix) -> Any:
-        """Return the output, or the outputs where there are several."""
+        """Return the output, or a tuple of several outputs."""
         hidden = torch.relu(self.first.of_features(features, matrix))
         outputs = tuple(head(hidden, matrix) for head in self.heads)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -200,7 +200,7 @@ class VGAE(GAE):
         + \tfrac1{n^2} \textstyle\sum_v
         \mathrm{KL}\big(\mathcal N(\mu_v, \sigma_v^2) \,\|\, \mathcal N(0, 1)\big)
 
-    Mean and spread share their first layer. The draw and the divergence are those of PyG's `VGAE`.
+    Mean and deviation share their first layer. Sampling and divergence are PyG's. The embedding is the mean.
     """
 
     def make_coder(self, features: int) -> Any:
@@ -215,7 +215,7 @@ class VGAE(GAE):
 
 
 ALL_ORDERS = 6
-"""Up to so many points all orders are tried, 720 of them; more are matched by the Hungarian algorithm."""
+"""Up to this many points all permutations are tried; more use the Hungarian algorithm."""
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,9 @@ class NWRGAESettings(EmbedderSettings):
     Attributes:
         width: of every layer.
         layers: of the encoder.
-        samples: how many neighbours and how many predicted points are compared.
+        samples: number of sampled neighbours and of predicted points.
         degree_weight, feature_weight, neighbour_weight: of the three parts of the loss.
-        norm_scale: how long the rows are between layers, by PairNorm.
+        norm_scale: row length between layers, of PairNorm.
     """
 
     width: int = 256
@@ -252,8 +252,8 @@ class NWRGAE(Embedder):
         + \lambda_n \sum_{k<l} W_2^2\big(N^k(v),
         \psi_n^k(\mathcal N(\mu(h_v^{k+1}), \sigma(h_v^{k+1})^2))\big)
 
-    The distance is taken between q drawn neighbours and q drawn points: the mean squared error in the best of
-    all ways to match them, :math:`\min_\pi \frac1q \sum_i \|a_i - b_{\pi(i)}\|^2 / D`.
+    The distance compares q sampled neighbours with q sampled points: the mean squared error of the best
+    matching, :math:`\min_\pi \frac1q \sum_i \|a_i - b_{\pi(i)}\|^2 / D`.
     """
 
     settings_class = NWRGAESettings
@@ -281,7 +281,7 @@ class NWRGAE(Embedder):
         self.content = linear_layers(width, width, graph.num_features)
 
     def encode(self) -> list[Tensor]:
-        """Return what every layer says of the nodes, the projected features first."""
+        """Return the output of every layer, the projected features first."""
         found = [self.norm(self.features @ self.start.weight.t() + self.start.bias)]
         for layer in self.convolutions:
             hidden = layer(found[-1] if len(found) == 1 else found[-1].relu(), self.matrix)
@@ -299,12 +299,12 @@ class NWRGAE(Embedder):
         for lower, upper, decoder in zip(layers, layers[1:], self.points, strict=False):
             near = self.neighbours.draw(settings.samples)[self.linked]
             loss = loss + settings.neighbour_weight * wasserstein(
-                self.imagine(upper[self.linked], decoder), lower.detach()[near]
+                self.sample_points(upper[self.linked], decoder), lower.detach()[near]
             )
         return loss
 
-    def imagine(self, rows: Tensor, decoder: nn.Module) -> Tensor:
-        """Draw points that stand for the neighbours of nodes, `[nodes, samples, width]`."""
+    def sample_points(self, rows: Tensor, decoder: nn.Module) -> Tensor:
+        """Sample predicted neighbours, `[nodes, samples, width]`."""
         mean, spread = self.mean(rows)[:, None], self.spread(rows).clamp(-5, 2).exp()[:, None]
         noise = torch.randn(len(rows), self.settings.samples, rows.shape[1], device=rows.device)
         return decoder(mean + spread * noise)
@@ -321,7 +321,7 @@ def wasserstein(points: Tensor, others: Tensor) -> Tensor:
 
 
 def match(cost: Tensor) -> Tensor:
-    """Return each row's column `[sets, count]`, so that the costs `[sets, count, count]` add up to least."""
+    """Return the columns `[sets, count]` that minimize the total of costs `[sets, count, count]`."""
     count = cost.shape[1]
     if count > ALL_ORDERS:
         from scipy.optimize import linear_sum_assignment
@@ -336,9 +336,9 @@ def match(cost: Tensor) -> Tensor:
 
 
 CLUSTERS = 8
-"""How many clusters, where neither the settings nor classes of the graph say it."""
-STARTS = 20
-"""k-means places the first centres, as the best of so many starts."""
+"""Number of clusters for a graph without classes, unless set."""
+N_INIT = 20
+"""`n_init` of the k-means that initializes the centres."""
 
 
 @dataclass(frozen=True)
@@ -348,11 +348,10 @@ class SDCNSettings(EmbedderSettings):
     Attributes:
         width: of the autoencoder's narrowest layer.
         hidden: widths of the layers before it.
-        clusters: how many; 0 for as many as the graph has classes, or eight.
-        first_epochs: in which the autoencoder learns alone, with a learning rate of `first_rate`.
-        first_rate: of Adam, then.
-        batch: nodes per step, then; later all nodes are in one.
-        share: σ, of the autoencoder in what the next convolution reads.
+        clusters: number of clusters; 0 for the number of classes, or eight without classes.
+        first_epochs, first_rate: epochs and learning rate of the autoencoder's pretraining.
+        batch: nodes per step of pretraining; afterwards a step takes all nodes.
+        share: σ, weight of the autoencoder in the input of the next convolution.
         centre_weight: α, of the divergence between target and the autoencoder's clusters.
         graph_weight: β, of the divergence between target and the GCN's clusters.
     """
@@ -380,7 +379,7 @@ class SDCN(Embedder):
     .. math:: \mathcal L = \lVert X - \hat X \rVert^2 + \alpha\, \mathrm{KL}(P \,\|\, Q)
         + \beta\, \mathrm{KL}(P \,\|\, Z)
 
-    The last Z are the shares of each node in the clusters. P is made anew in each epoch, a constant in it.
+    The last Z are soft cluster assignments. P is recomputed in each epoch and constant within it.
     """
 
     settings_class = SDCNSettings
@@ -415,7 +414,7 @@ class SDCN(Embedder):
         with torch.no_grad():
             rows = self.coder.encode(self.dense)[-1]
             seed = int(torch.randint(2**31, ()))
-            means = KMeans(self.count, n_init=STARTS, random_state=seed).fit(rows.cpu().numpy())
+            means = KMeans(self.count, n_init=N_INIT, random_state=seed).fit(rows.cpu().numpy())
             self.centres.copy_(torch.from_numpy(means.cluster_centers_))
         super().begin()
 
@@ -424,18 +423,20 @@ class SDCN(Embedder):
         near = student(layers[-1], self.centres)
         goal = target(near.detach())
         graph = functional.log_softmax(self.convolve(layers)[1], dim=1)
-        told = functional.mse_loss(self.coder.decode(layers[-1]), self.dense)
+        reconstruction = functional.mse_loss(self.coder.decode(layers[-1]), self.dense)
         of_centres = functional.kl_div(near.log(), goal, reduction="batchmean")
         of_graph = functional.kl_div(graph, goal, reduction="batchmean")
-        return told + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
+        return (
+            reconstruction + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
+        )
 
     def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return what the last convolution reads, and what it says."""
-        said: Tensor = self.first.of_features(self.features, self.matrix)
+        """Return the input and the output of the last convolution."""
+        output: Tensor = self.first.of_features(self.features, self.matrix)
         for convolution, layer in zip(self.others, layers, strict=True):
-            read = (1 - self.settings.share) * torch.relu(said) + self.settings.share * layer
-            said = convolution(read, self.matrix)
-        return read, said
+            read = (1 - self.settings.share) * torch.relu(output) + self.settings.share * layer
+            output = convolution(read, self.matrix)
+        return read, output
 
     def embedding(self) -> Tensor:
         return self.convolve(self.coder.encode(self.dense))[0]
@@ -445,12 +446,12 @@ class SDCN(Embedder):
 
 
 def student(rows: Tensor, centres: Tensor) -> Tensor:
-    """Return how near each row is to each centre, `[nodes, clusters]`: by Student's t, adding up to 1."""
+    """Return soft assignments `[nodes, clusters]` by Student's t kernel."""
     near = 1 / (1 + (rows[:, None] - centres[None]).square().sum(dim=2))
     return near / near.sum(dim=1, keepdim=True)
 
 
 def target(near: Tensor) -> Tensor:
-    """Return clusters that are clearer, and large ones less so."""
+    """Return the sharpened target distribution P."""
     clear = near.square() / near.sum(dim=0)
     return clear / clear.sum(dim=1, keepdim=True)

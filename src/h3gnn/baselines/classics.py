@@ -165,7 +165,10 @@ class SAGE(Classifier):
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         if settings.norm not in NORMS:
-            raise InputError(f"GraphSAGE's norm is {settings.norm!r}; it must be one of {', '.join(NORMS)}")
+            raise InputError(
+                f"GraphSAGE: norm must be one of {', '.join(NORMS)}, not {settings.norm!r}",
+                code="invalid-setting",
+            )
         return {"mean": neighbour_mean(adjacency(graph, self_loops=settings.self_loops))}
 
     @classmethod

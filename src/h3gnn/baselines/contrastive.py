@@ -84,7 +84,7 @@ class GMISettings(EmbedderSettings):
 
     Attributes:
         layers: graph convolutions, all of the embedding's width.
-        negatives: other nodes that each node is told from.
+        negatives: number of negative nodes per node.
         own_weight, neighbour_weight, edge_weight: of the three parts of the loss.
     """
 
@@ -141,7 +141,7 @@ class GMI(Embedder):
         )
 
     def _others(self) -> Tensor:
-        """Draw for each node some others, `[negatives, nodes]`."""
+        """Sample negatives, `[negatives, nodes]`."""
         nodes = self.matrix.shape[0]
         itself = torch.arange(nodes, device=self.device)
         drawn = torch.randint(max(1, nodes - 1), (self.settings.negatives, nodes), device=self.device)
@@ -152,7 +152,7 @@ class GMI(Embedder):
 
 
 class Discriminator(nn.Module):
-    """Tells whether two rows belong to one node, by a bilinear form and a sigmoid."""
+    """A bilinear form and a sigmoid: do two rows belong to the same node?"""
 
     def __init__(self, keys: int, rows: int) -> None:
         super().__init__()
@@ -160,12 +160,9 @@ class Discriminator(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def divergence(self, rows: Tensor, keys: Tensor, others: Tensor) -> Tensor:
-        """Return what is lost when nodes are told from others.
+        """Return the Jensen–Shannon loss of rows against keys, both `[nodes, D]`; keys include the weight.
 
-        Args:
-            rows: `[nodes, D]`.
-            keys: what rows are compared with, times the weight, `[nodes, D]`.
-            others: whose keys are not a node's own, `[negatives, nodes]`.
+        `others` `[negatives, nodes]` are the negatives.
         """
         true = torch.sigmoid((rows * keys).sum(dim=1) + self.bias)
         false = torch.stack([torch.sigmoid((rows * keys[one]).sum(dim=1) + self.bias) for one in others])
@@ -173,10 +170,10 @@ class Discriminator(nn.Module):
 
 
 def edge_loss(rows: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
-    r"""Return how badly inner products tell linked pairs, the nodes themselves included, from all others.
+    r"""Return the weighted cross-entropy of edges and self-loops, given by inner products.
 
-    With e half the number of linked pairs, as the authors count, linked pairs weigh :math:`(n^2 - e) / e`,
-    and the mean over all pairs is multiplied with :math:`n^2 / (n^2 - e)`.
+    With e undirected edges, edges weigh :math:`(n^2 - e) / e`, and the mean over all pairs is multiplied by
+    :math:`n^2 / (n^2 - e)`.
     """
     half = sources.numel() / 2
     linked = (rows[sources] * rows[targets]).sum(dim=1)
@@ -245,7 +242,7 @@ class GRACE(Embedder):
 
 
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2)
-"""The smallest diffusion that is kept is one of these, where small ones are dropped."""
+"""Candidate thresholds below which entries of the diffusion are dropped."""
 
 
 @dataclass(frozen=True)
@@ -253,11 +250,11 @@ class MVGRLSettings(EmbedderSettings):
     """Settings of MVGRL.
 
     Attributes:
-        teleport: how often a walk of the diffusion starts anew.
-        sample: a step sees a part of the graph, so many nodes that follow one another.
-        samples: how many parts a step sees; one where a part is the whole graph.
-        thin: whether to keep about as many entries of the diffusion as there are edges, the largest, and to
-            stretch its columns to between 0 and 1.
+        teleport: restart probability α of the diffusion.
+        sample: number of consecutive nodes in a subgraph.
+        samples: number of subgraphs per step; one if a subgraph is the complete graph.
+        thin: keep about as many of the largest entries of the diffusion as there are edges, and scale its
+            columns to [0, 1].
     """
 
     patience: int = 20
@@ -316,21 +313,21 @@ class MVGRL(Embedder):
         seen = [product[start:stop] for product in products]
         true, false = encode(seen), encode([rows.index_select(0, shuffled) for rows in seen])
         summaries = [torch.sigmoid(rows.mean(dim=0)) for rows in true]
-        return told_apart(true, false, [self.bilinear @ one for one in summaries], self.bias)
+        return view_loss(true, false, [self.bilinear @ one for one in summaries], self.bias)
 
     def embedding(self) -> Tensor:
         return self.near(self.matrix) + self.far(self.diffusion)
 
 
 def personal_pagerank(matrix: SparseMatrix, teleport: float) -> Tensor:
-    """Return where walks from each node are found when they start anew at a rate of `teleport`."""
+    """Return the personalized PageRank matrix, `[nodes, nodes]`."""
     dense = matrix.csr().to_dense().mul_(teleport - 1)
     dense.diagonal().add_(1)
     return torch.cholesky_inverse(torch.linalg.cholesky(dense)).mul_(teleport)
 
 
 def thinned(diffusion: Tensor, degree: float) -> Tensor:
-    """Return the diffusion without small entries, so that rows have about `degree`, stretched by column."""
+    """Return the diffusion with about `degree` entries per row, scaled by column."""
     kept = [float((diffusion >= least).sum()) / diffusion.shape[0] for least in THRESHOLDS]
     least = min(zip(THRESHOLDS, kept, strict=True), key=lambda pair: abs(pair[1] - degree))[0]
     large = torch.where(diffusion >= least, diffusion, 0.0)
@@ -347,7 +344,7 @@ def between(matrix: SparseMatrix, start: int, stop: int) -> SparseMatrix:
     return SparseMatrix(rows, cols, matrix.values[inside], (stop - start, stop - start))
 
 
-def told_apart(true: list[Tensor], false: list[Tensor], keys: list[Tensor], bias: Tensor) -> Tensor:
+def view_loss(true: list[Tensor], false: list[Tensor], keys: list[Tensor], bias: Tensor) -> Tensor:
     """Return the cross-entropy of two views' nodes against the other view's key, `[D]` each."""
     positive = torch.cat([rows @ key for rows, key in zip(true, reversed(keys), strict=True)]) + bias
     negative = torch.cat([rows @ key for rows, key in zip(false, reversed(keys), strict=True)]) + bias
@@ -360,9 +357,9 @@ class SageSettings(EmbedderSettings):
 
     Attributes:
         width: of a node's own half of each layer, and of its neighbours' half.
-        samples: neighbours drawn for a node in the first and in the second layer; 0 for all.
-        walk_length: steps of a walk; its start meets all others on it.
-        negatives: nodes drawn for an epoch, each counting as much as one that was met.
+        samples: neighbours sampled in the first and in the second layer; 0 for all.
+        walk_length: steps of a walk; its start is paired with all others on it.
+        negatives: sampled nodes per epoch, each weighted like a positive.
     """
 
     width: int = 128
@@ -379,8 +376,8 @@ class SageUnsupervised(Embedder):
     .. math:: h_v' = \big[W_1 h_v \,\|\, W_2\, \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u\big], \quad
         \mathcal L = -\log \sigma(z_v^\top z_u) - k\, \mathbb E_{n \sim d^{3/4}} \log \sigma(-z_v^\top z_n)
 
-    for u on a walk from v. ReLU stands between the layers, and rows of Z have length 1. While training,
-    neighbours may be drawn; the embedding hears all of them.
+    for u on a walk from v, with ReLU between the layers and unit rows of Z. Training may sample neighbours;
+    the embedding uses all of them.
     """
 
     settings_class = SageSettings
@@ -408,13 +405,13 @@ class SageUnsupervised(Embedder):
 
     def encode(self, samples: tuple[int, int]) -> Tensor:
         """Return the encoding of all nodes `[nodes, 2 width]`."""
-        hidden = torch.relu(self.heard(self.features.product(self.first), samples[0]))
-        said = torch.einsum("ni,ijo->njo", hidden, self.second)
-        return functional.normalize(self.heard(said, samples[1]), dim=1)
+        hidden = torch.relu(self.aggregate(self.features.product(self.first), samples[0]))
+        projected = torch.einsum("ni,ijo->njo", hidden, self.second)
+        return functional.normalize(self.aggregate(projected, samples[1]), dim=1)
 
-    def heard(self, said: Tensor, samples: int) -> Tensor:
-        """Join what each node says, `[nodes, 2, width]`, of itself with the mean over its neighbours."""
-        own, others = said[:, 0], said[:, 1]
+    def aggregate(self, projected: Tensor, samples: int) -> Tensor:
+        """Concatenate a node's own projection `[nodes, 2, width][:, 0]` and the mean of its neighbours'."""
+        own, others = projected[:, 0], projected[:, 1]
         if not samples:
             return torch.cat([own, self.mean @ others], dim=1)
         drawn = self.walker.step(self.everyone.repeat_interleave(samples))

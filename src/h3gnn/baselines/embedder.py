@@ -31,7 +31,7 @@ from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.training.resources import free_bytes, pick_device
 
 CHECKED = 50
-"""Every so many epochs the loss is read back, to see whether it is still a number."""
+"""Number of epochs between two checks that the loss is finite."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class EmbedderSettings:
 
     Attributes:
         width: of the embedding, or of each of its parts.
-        epochs: how many, or at most so many where there is patience.
+        epochs: number of epochs; the maximum with patience.
         learning_rate, weight_decay: of Adam.
-        patience: stop when the loss has not fallen for so many epochs, and go back to the epoch with the
-            smallest; 0 for the last epoch.
-        scale_features: as `H3GNN` has it: auto, none, rows or columns; "sums" makes each row add up to 1.
+        patience: stop after this many epochs without a smaller loss, and restore the best epoch; 0 to keep
+            the last epoch.
+        scale_features: auto, none, rows or columns as for `H3GNN`; "sums" divides rows by their sum.
     """
 
     width: int = 512
@@ -56,24 +56,23 @@ class EmbedderSettings:
 
 
 class Embedder(nn.Module):
-    """A system that learns an embedding; a subclass says what it is made of, its loss, and its embedding.
+    """Base class of self-supervised systems: a subclass defines `build`, `loss` and `embedding`.
 
-    `build`, `loss` and `embedding` may draw from torch's own generators (layers, dropout, `torch.rand`), on
-    the CPU or on the device: `train` gives them a seed and gives the caller's back.
+    These may use torch's global generators; `train` seeds them and restores the caller's state.
 
     Args:
-        graph: to learn from; its labels must not be looked at.
+        graph: the training graph; its labels must not be used.
         settings: of the system.
-        device: where to train.
+        device: of the training.
     """
 
     settings_class: type[Any] = EmbedderSettings
     uses_features = True
     """Whether `features` holds the scaled features before `build`."""
     has_chance = True
-    """Whether seeds matter; a system without chance sets this to False."""
+    """Whether the result depends on the seed."""
     adam: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
-    """What moves the parameters."""
+    """The optimizer class."""
 
     def __init__(self, graph: Graph, settings: Any, device: torch.device) -> None:
         super().__init__()
@@ -92,23 +91,23 @@ class Embedder(nn.Module):
         )
 
     def build(self, graph: Graph) -> None:
-        """Make layers, and what is constant: matrices, features (on `self.device`)."""
+        """Create layers and constants on `self.device`."""
         raise NotImplementedError
 
     def loss(self, epoch: int) -> Tensor:
-        """Return what is to fall; `epoch` counts from 0."""
+        """Return the loss of an epoch, counted from 0."""
         raise NotImplementedError
 
     def embedding(self) -> Tensor:
-        """Return the embedding `[nodes, D]`; called without gradients and with the layers in `eval` mode."""
+        """Return the embedding `[nodes, D]`; called without gradients and in `eval` mode."""
         raise NotImplementedError
 
     def clusters(self) -> Tensor | None:
-        """Return the system's own clusters `[nodes]`, where it has some; called as `embedding` is."""
+        """Return the system's own cluster assignments `[nodes]`, if it has any."""
         return None
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """Return what moves the parameters; by default Adam with one rate for all that have a gradient."""
+        """Return the optimizer of all trainable parameters."""
         return self.adam_of(parameter for parameter in self.parameters() if parameter.requires_grad)
 
     def adam_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -116,11 +115,11 @@ class Embedder(nn.Module):
         return self.adam(parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay)
 
     def begin(self) -> None:
-        """Get ready to train: called once, on the device, before the first `step`."""
+        """Prepare the training: called once, on the device, before the first `step`."""
         self.optimizer = self.make_optimizer()
 
     def step(self, epoch: int) -> Tensor:
-        """Train for one epoch and return its loss, as it was before."""
+        """Train for one epoch and return the loss before the update."""
         self.optimizer.zero_grad()
         loss = self.loss(epoch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -129,25 +128,25 @@ class Embedder(nn.Module):
         return loss.detach()
 
     def after(self, epoch: int) -> None:
-        """Do what follows a step: a moving average, a learning rate."""
+        """Called after each step, for moving averages and schedules."""
 
 
 class BatchEmbedder(Embedder):
-    """A system that takes several steps in an epoch, one for each batch; a subclass gives both."""
+    """A system that takes one step per batch; a subclass defines `batches` and `batch_loss`."""
 
     falling = False
-    """Whether the learning rate falls on a line from epoch to epoch, as that of word2vec."""
+    """Whether the learning rate decays linearly, as in word2vec."""
 
     def batches(self) -> Iterator[Tensor]:
-        """Give the batches of an epoch, in a new order or drawn anew."""
+        """Yield the batches of an epoch."""
         raise NotImplementedError
 
     def batch_loss(self, batch: Tensor) -> Tensor:
-        """Return what is to fall, on a batch."""
+        """Return the loss of a batch."""
         raise NotImplementedError
 
     def step(self, epoch: int) -> Tensor:
-        """Take one step for each batch, and return the mean of their losses."""
+        """Take one step per batch, and return the mean loss."""
         if self.falling:
             set_learning_rate(
                 self.optimizer, self.settings.learning_rate * (1 - epoch / self.settings.epochs)
@@ -164,13 +163,13 @@ class BatchEmbedder(Embedder):
 
 
 def shuffled_batches(nodes: int, size: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Return all nodes in a new order, so many at a time."""
+    """Return all nodes in random order, in batches of a size."""
     return torch.split(torch.randperm(nodes, device=device), size)
 
 
 @dataclass(frozen=True)
 class Looks:
-    """After which epochs to hand over the embedding, and to whom; 0 is before the first."""
+    """Epochs after which a callback receives the embedding; 0 is before the first."""
 
     epochs: Collection[int] = ()
     callback: Callable[[int, Tensor], None] = lambda epoch, rows: None
@@ -185,19 +184,19 @@ def train(
     watch: Progress = unwatched,
     looks: Looks | None = None,
 ) -> Embedder:
-    """Train a system on a graph and return it in `eval` mode; its chance is the seed's alone.
+    """Train a system on a graph without its labels, and return it in `eval` mode.
 
     Args:
-        kind: of system.
-        graph: to learn from; labels are not looked at.
-        seed: of everything that is drawn.
-        device: where to train.
+        kind: class of the system.
+        graph: the training graph.
+        seed: of all random numbers.
+        device: of the training.
         settings: of the system.
-        watch: told the share of the work that is done.
-        looks: takes embeddings on the way, which does not disturb the training.
+        watch: receives the fraction of the work that is done.
+        looks: receives intermediate embeddings, without an effect on the training.
 
     Raises:
-        LossError: when the loss is no longer a number.
+        LossError: when the loss is not finite.
     """
     looks = looks or Looks()
     with own_chance(seed, device):
@@ -237,7 +236,7 @@ def embed(
 
 
 def values_of(model: Embedder) -> npt.NDArray[np.float32]:
-    """Return the embedding of a trained system as an array, or refuse one that is not all numbers."""
+    """Return the embedding of a trained system as an array; reject one that is not finite."""
     rows = embedding_of(model)
     if not bool(torch.isfinite(rows).all()):
         name = type(model).__name__
@@ -250,7 +249,7 @@ def values_of(model: Embedder) -> npt.NDArray[np.float32]:
 
 @torch.no_grad()
 def embedding_of(model: Embedder) -> Tensor:
-    """Return the embedding of a system as it is now, in `eval` mode."""
+    """Return the current embedding of a system, computed in `eval` mode."""
     training = model.training
     model.eval()
     rows = model.embedding().detach()
@@ -260,14 +259,14 @@ def embedding_of(model: Embedder) -> Tensor:
 
 @contextmanager
 def own_chance(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's own generators inside, and give the caller's back afterwards."""
+    """Seed torch's generators inside, and restore the caller's state afterwards."""
     with _forked(device):
         torch.manual_seed(seed)
         yield
 
 
 def _forked(device: torch.device) -> AbstractContextManager[None]:
-    """Give torch's generators, of the CPU and the device, back as they were before."""
+    """Restore torch's generators of the CPU and the device on exit."""
     forked: AbstractContextManager[None] = torch.random.fork_rng([device] if device.type == "cuda" else [])
     return forked
 
@@ -286,12 +285,12 @@ def _finite(loss: Tensor, epoch: int, kind: type[Embedder]) -> float:
 
 
 POINT = GridPoint(width=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
-"""What a classifier has that nobody has tuned."""
+"""Default hyper-parameters of a classifier estimator."""
 MEMORY = 2**30
 
 
 class _System(BaseEstimator):  # type: ignore[misc]
-    """What the estimators of all systems share; `system` says which it is."""
+    """Base class of the estimators; `system` is the card."""
 
     system: System
 
@@ -305,15 +304,15 @@ class _System(BaseEstimator):  # type: ignore[misc]
         """
         known = [name for name in cls.system.published if name != ANY]
         asked = graph.lower() if graph else None
-        told = cls.system.published_for(asked)
-        if told is None or (asked is not None and asked not in known):
+        found = cls.system.published_for(asked)
+        if found is None or (asked is not None and asked not in known):
             raise InputError(
                 f"{cls.system.title} has no published settings for {graph or 'all graphs'}"
                 + (f"; there are some for {', '.join(known)}" if known else "")
                 + ("; published() has those for all graphs" if ANY in cls.system.published else ""),
                 code="no-published-settings",
             )
-        return cls(**{**told, **changes})
+        return cls(**{**found, **changes})
 
     def _settings(self) -> Any:
         names = {one.name for one in fields(self.system.settings)}
@@ -334,7 +333,7 @@ class _System(BaseEstimator):  # type: ignore[misc]
         return taken, device, int(seed), settings
 
     def _check_fitted_graph(self, graph: Any) -> None:
-        """Refuse another graph than the fitted one: these systems know no other."""
+        """Reject another graph than the fitted one: the systems are transductive."""
         check_is_fitted(self, "n_features_in_")
         same = graph is None or graph is self._given
         if not same and isinstance(graph, Graph) and isinstance(self._given, Graph):
@@ -355,7 +354,7 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
-        """Learn from a graph; takes what `H3GNN.fit` takes, and never looks at labels."""
+        """Train on a graph, given as for `H3GNN.fit`; labels are ignored."""
         graph, device, seed, settings = self._read(X, edge_index)
         model = train(self.system.kind, graph, seed, device, settings)
         self.embedding_: npt.NDArray[np.float32] = values_of(model)
@@ -417,18 +416,18 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any = None) -> npt.NDArray[Any]:  # noqa: N803
-        """Return the class of every node of the fitted graph; another one is refused."""
+        """Return the class of every node of the fitted graph."""
         self._check_fitted_graph(X)
         return self.classes_[self.probabilities_.argmax(axis=1)]
 
     def predict_proba(self, X: Any = None) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return the probability of each class at every node of the fitted graph; another one is refused."""
+        """Return the class probabilities of every node of the fitted graph."""
         self._check_fitted_graph(X)
         return self.probabilities_
 
 
 def _labelled(graph: Graph, y: Any, title: str) -> tuple[Graph, npt.NDArray[Any]]:
-    """Return the graph with labels and splits, and its classes as the user calls them."""
+    """Return the graph with labels and splits, and the user's class names."""
     if y is not None:
         given = np.asarray(y.cpu() if isinstance(y, torch.Tensor) else y)
         if given.shape != (graph.num_nodes,):
@@ -446,7 +445,7 @@ def _labelled(graph: Graph, y: Any, title: str) -> tuple[Graph, npt.NDArray[Any]
         return with_splits(replace(bare, labels=labels, class_names=names)), classes
     if graph.labels is None:
         raise GraphError(f"{title} needs labels: pass y", code="no-labels")
-    counted = all(name == str(place) for place, name in enumerate(graph.class_names))
+    counted = all(name == str(number) for number, name in enumerate(graph.class_names))
     classes = np.arange(graph.num_classes) if counted else np.array(graph.class_names)
     return (graph if graph.train_mask is not None else with_splits(graph)), classes
 
@@ -496,6 +495,6 @@ def _documentation(system: System) -> str:
         inspect.getdoc(system.kind) or "",
         inspect.getdoc(type(system.settings)) or "",
         inspect.getdoc(SystemClassifier if "labels" in system.sees else SystemEmbedder) or "",
-        "random_state seeds everything that is drawn; device is auto, cpu or cuda.",
+        "random_state seeds all random numbers; device is auto, cpu or cuda.",
     ]
     return "\n\n".join(parts)

@@ -23,26 +23,26 @@ from h3gnn.baselines.registry import Sizes
 from h3gnn.graphs.graph import Graph
 
 STEPS = 16
-"""Random walks of up to so many steps tell where a node is."""
+"""Length of the random walks of the structural encoding."""
 EDGE = 1e-4
-"""The uniform numbers of the relaxed coins keep so far from 0 and 1."""
+"""Distance of the uniform random numbers from 0 and 1."""
 
 
 @dataclass(frozen=True)
 class GREETSettings(EmbedderSettings):
-    """Settings of GREET; the defaults are those of its authors that most of the graphs here share.
+    """Settings of GREET; the defaults are the authors' most frequent values.
 
     Attributes:
         width: of each of the two halves of the embedding, of the projections, and of the discriminator.
         rounds: steps of the encoders in an epoch, for one step of the discriminator.
-        neighbours: nodes of the most similar features that count as positives beside a node itself.
-        sharpening: α, how much of the neighbours the high-pass filter takes away.
-        margins: of edges between alike nodes, and between others, to the pivot.
+        neighbours: number of nodes with the most similar features that are positives.
+        sharpening: α, weight of the neighbours in the high-pass filter.
+        margins: γ₁ and γ₂ of the ranking loss.
         hops: how often each filter is applied.
         head_layers: of the projections, 1 or 2.
         feature_drop, edge_drop: shares dropped in the low-pass and in the high-pass view.
         temperature: of the similarities.
-        batch: nodes that are contrasted with one another; 0 for all.
+        batch: nodes per batch of the contrastive loss; 0 for all.
     """
 
     width: int = 128
@@ -102,7 +102,9 @@ class GREET(Embedder):
         self.is_loop = self.entries.rows == self.entries.cols
         self.edges = (~self.is_loop).nonzero().squeeze(1)
         self.ends = self.entries.rows[self.edges], self.entries.cols[self.edges]
-        self.places = return_chances(to_device(adjacency(graph, self_loops=False), self.device))
+        self.return_probabilities = return_probabilities(
+            to_device(adjacency(graph, self_loops=False), self.device)
+        )
         self.positives = positives_of(self.features, settings.neighbours)
         self.negatives = LeftOut.of(self.positives)
         self.discriminator = Discriminator(features, settings.width)
@@ -113,7 +115,7 @@ class GREET(Embedder):
     def begin(self) -> None:
         encoders = (self.low, self.high, self.heads)
         self.optimizer = self.adam_of(one for part in encoders for one in part.parameters())
-        self.telling = self.adam_of(self.discriminator.parameters())
+        self.discriminator_optimizer = self.adam_of(self.discriminator.parameters())
 
     def step(self, epoch: int) -> Tensor:
         scores = self.scores()
@@ -124,15 +126,15 @@ class GREET(Embedder):
             self.optimizer.step()
         if self.edges.numel() == 0:
             return loss.detach()
-        self.telling.zero_grad()
+        self.discriminator_optimizer.zero_grad()
         ranking = self.ranking(scores)
         ranking.backward()  # type: ignore[no-untyped-call]
-        self.telling.step()
+        self.discriminator_optimizer.step()
         return (loss + ranking).detach()
 
     def scores(self) -> Tensor:
-        """Return what the discriminator says of each entry, θ."""
-        score: Tensor = self.discriminator(self.features, self.places)
+        """Return the discriminator's logits θ of each entry."""
+        score: Tensor = self.discriminator(self.features, self.return_probabilities)
         return score[self.entries.rows] + score[self.entries.cols]
 
     def filters(self, weights: Tensor) -> tuple[SparseMatrix, SparseMatrix]:
@@ -187,7 +189,7 @@ class GREET(Embedder):
         return loss
 
     def ranking(self, scores: Tensor) -> Tensor:
-        """Return what the discriminator loses: alike ends are nearer than a random pair, others farther."""
+        """Return the ranking loss of the discriminator against random pairs."""
         with torch.no_grad():
             hidden = self.hidden()
         weights = relaxed_coins(scores)
@@ -204,26 +206,25 @@ class GREET(Embedder):
 
 
 class Discriminator(nn.Module):
-    """Scores nodes so that the score of an edge is the sum of its ends'.
+    """Scores nodes; the logit of an edge is the sum of the scores of its ends.
 
-    The mean of a linear layer over both orders of the two ends is a sum over the ends: no vector is made for
-    an edge.
+    The mean of a linear layer over both orders of the ends is such a sum, so no vector per edge is needed.
     """
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
         self.described, self.scored = nn.Linear(features + STEPS, width), nn.Linear(2 * width, 1)
 
-    def forward(self, features: Features, places: Tensor) -> Tensor:
-        """Return scores `[nodes]` for the features and places `[nodes, STEPS]`."""
-        of_features, of_places = torch.split(self.described.weight.t(), [features.shape[1], STEPS])
-        hidden = torch.relu(features @ of_features + places @ of_places + self.described.bias)
+    def forward(self, features: Features, walks: Tensor) -> Tensor:
+        """Return scores `[nodes]` for features and return probabilities `[nodes, STEPS]`."""
+        of_features, of_walks = torch.split(self.described.weight.t(), [features.shape[1], STEPS])
+        hidden = torch.relu(features @ of_features + walks @ of_walks + self.described.bias)
         both_ends = self.scored.weight.view(2, -1).mean(dim=0)
         return hidden @ both_ends + self.scored.bias / 2
 
 
 def relaxed_coins(scores: Tensor) -> Tensor:
-    """Draw a number between 0 and 1 for each score: near 1 as often as the score's sigmoid says."""
+    """Sample a relaxed Bernoulli variable (Gumbel–sigmoid) for each logit."""
     return torch.sigmoid(scores + torch.logit(torch.rand_like(scores) * (1 - 2 * EDGE) + EDGE))
 
 
@@ -244,11 +245,11 @@ def pivot_ranking(weights: Tensor, alike: Tensor, pivot: Tensor, margins: tuple[
     return (near + far).mean() / 2
 
 
-def return_chances(matrix: SparseMatrix) -> Tensor:
-    """Return the chance that a random walk from each node is back after 1, 2, … steps, `[nodes, STEPS]`.
+def return_probabilities(matrix: SparseMatrix) -> Tensor:
+    """Return the probability that a walk from each node returns after 1, 2, … steps, `[nodes, STEPS]`.
 
-    With S the symmetric normalisation, the chance after a + b steps is `(S^a e) · (S^b e)`: half the steps
-    are enough.
+    With S the symmetric normalization, the probability after a + b steps is `(S^a e) · (S^b e)`, so half the
+    steps suffice.
     """
     walk, nodes = symmetric(matrix), matrix.shape[0]
     found = []
@@ -265,10 +266,7 @@ def return_chances(matrix: SparseMatrix) -> Tensor:
 
 
 def positives_of(features: Features, count: int) -> SparseMatrix:
-    """Return each node and those of the most similar features, as a matrix whose rows add up to 1.
-
-    At least one node is no positive, however few there are.
-    """
+    """Return each node and those of the most similar features, with rows that sum to 1; one is left out."""
     nodes, device = features.shape[0], features.device
     itself = torch.arange(nodes, device=device)[:, None]
     count = min(count, max(0, nodes - 2))
@@ -282,7 +280,7 @@ def positives_of(features: Features, count: int) -> SparseMatrix:
 
 
 def among(pairs: SparseMatrix, chosen: Tensor) -> SparseMatrix:
-    """Return what some nodes, in order, have with one another in a matrix; rows add up to 1 again."""
+    """Return the submatrix of some nodes, in order, with rows that sum to 1."""
     number = torch.full((pairs.shape[0],), -1, device=chosen.device)
     number[chosen] = torch.arange(len(chosen), device=chosen.device)
     rows, cols = number[pairs.rows], number[pairs.cols]

@@ -64,8 +64,8 @@ class H2GCN(Classifier):
         near, far = self.ground.matrices["near"], self.ground.matrices["far"]
         maps = torch.split(self.weights["classify"], self.width)
         parts = torch.stack(maps, dim=2).flatten(2)  # [in, models, 7 · out]
-        said = torch.einsum("nmc,cmk->nmk", start, parts)
-        own, one, two, one_one, one_two, two_one, two_two = said.chunk(7, dim=2)
+        projected = torch.einsum("nmc,cmk->nmk", start, parts)
+        own, one, two, one_one, one_two, two_one, two_two = projected.chunk(7, dim=2)
         near_ones = one + near @ one_one + far @ one_two
         return own + near @ near_ones + far @ (two + near @ two_one + far @ two_two)
 
@@ -75,7 +75,7 @@ class FAGCNSettings(ClassifierSettings):
     """Settings of FAGCN.
 
     Attributes:
-        layers: how often neighbours are looked at.
+        layers: number of propagation steps.
         keep: ε, how much of its start a node adds after each layer.
     """
 
@@ -223,7 +223,9 @@ def start_weights(start: str, steps: int, restart: float) -> Tensor:
     :math:`\alpha^k`, divided by the sum of their sizes; "sgc": all on the last step.
     """
     if start not in STARTS:
-        raise InputError(f"GPR-GNN's start is {start!r}; it must be one of {', '.join(STARTS)}")
+        raise InputError(
+            f"GPR-GNN: start must be one of {', '.join(STARTS)}, not {start!r}", code="invalid-setting"
+        )
     powers = torch.arange(steps + 1)
     if start == "sgc":
         return (powers == steps).float()
@@ -276,9 +278,13 @@ class G2(Classifier):
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         if settings.inner not in INNER:
-            raise InputError(f"G²'s inner is {settings.inner!r}; it must be one of {', '.join(INNER)}")
+            raise InputError(
+                f"G²: inner must be one of {', '.join(INNER)}, not {settings.inner!r}", code="invalid-setting"
+            )
         if settings.exponent < 1:
-            raise InputError(f"G²'s exponent is {settings.exponent:g}; it must be at least 1")
+            raise InputError(
+                f"G²: exponent must be at least 1, not {settings.exponent:g}", code="invalid-setting"
+            )
         near = adjacency(graph, self_loops=False)
         mean = neighbour_mean(near)
         each = neighbour_mean(near.with_values(torch.ones_like(near.values)))

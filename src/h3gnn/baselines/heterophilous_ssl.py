@@ -36,12 +36,12 @@ class DSSLSettings(EmbedderSettings):
     Attributes:
         width: of both layers of the encoder, and of all others.
         learning_rate, weight_decay: of AdamW.
-        prototypes: how many latent clusters, K, explain a link.
-        samples: how many neighbours are predicted; the node itself counts as one.
-        shift: how much a cluster moves the prediction.
-        prior_weight: of the term that keeps a link's clusters near those of its node.
+        prototypes: K, the number of latent link types.
+        samples: number of sampled neighbours, the node itself included.
+        shift: β, the effect of a cluster on the prediction.
+        prior_weight: γ, of the divergence from the prior.
         temperature: of the node's clusters; a small one makes them sharp.
-        momentum: of the slow copy of the encoder.
+        momentum: of the target encoder.
         dropout: between the encoder's layers.
     """
 
@@ -138,7 +138,7 @@ class DSSL(Embedder):
 
 
 KEPT_SCALE = 0.01
-"""The loss that keeps features is a sum over channels: this brings it to the size of the other."""
+"""Scale of the feature loss, a sum over channels, relative to the neighbour loss."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class HGRLSettings(EmbedderSettings):
         width: of the embedding and of the hidden layer.
         graph: "given", or "learned": from the features, by weights of their columns.
         neighbours: of a node in the learned graph, the non-local ones.
-        hops: up to how many steps away neighbours are looked at.
+        hops: K, the largest distance of neighbours.
         balance: α, of neighbours against a node's own features.
         dropout: of features and of the hidden layer.
         feature_drop: share of feature columns that the second copy lacks.
@@ -208,7 +208,9 @@ class HGRL(Embedder):
         elif settings.graph == "given":
             self.matrix = gcn_adjacency(graph, self.device)
         else:
-            raise InputError(f"graph={settings.graph!r} of HGRL: take 'given' or 'learned'")
+            raise InputError(
+                f"HGRL: graph must be 'given' or 'learned', not {settings.graph!r}", code="invalid-setting"
+            )
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         others = [parameter for parameter in self.parameters() if parameter is not self.distances]
@@ -244,7 +246,7 @@ class HGRL(Embedder):
         return loss
 
     def learned_graph(self) -> SparseMatrix:
-        """Return the graph of non-local neighbours: who is near is found, and how near is learned."""
+        """Return the graph of non-local neighbours, whose weights are learned."""
         weights = self.column_weights
         unit = functional.normalize(torch.relu(self.dense * weights[0]) * weights[1])
         nodes = len(unit)
@@ -254,10 +256,10 @@ class HGRL(Embedder):
         alike = torch.relu((unit[one] * unit[other]).sum(dim=1)) / 2
         loop = torch.arange(nodes, device=self.device)
         keys = torch.cat([one * nodes + other, other * nodes + one, loop * nodes + loop])
-        places, position = torch.unique(keys, return_inverse=True)
+        entries, position = torch.unique(keys, return_inverse=True)
         parts = torch.cat([alike, alike, torch.ones(nodes, device=self.device)])
-        values = torch.zeros(len(places), device=self.device).index_add(0, position, parts)
-        return symmetric(symmetric(SparseMatrix(places // nodes, places % nodes, values, (nodes, nodes))))
+        values = torch.zeros(len(entries), device=self.device).index_add(0, position, parts)
+        return symmetric(symmetric(SparseMatrix(entries // nodes, entries % nodes, values, (nodes, nodes))))
 
     def embedding(self) -> Tensor:
         product = self.features @ self.first.weight.t()
@@ -265,7 +267,7 @@ class HGRL(Embedder):
 
 
 def apart(first: Tensor, second: Tensor) -> Tensor:
-    """Return the squared distance of two copies whose columns have mean 0 and squares that add up to 1."""
+    """Return the squared distance of two copies with standardized columns."""
     return (standard_columns(first) - standard_columns(second)).square().sum()
 
 
@@ -282,7 +284,7 @@ class GraphACLSettings(EmbedderSettings):
             in each epoch; 0 for all of them.
         predictor_layers: of the predictor, with ReLU between.
         temperature: of the cosines.
-        momentum: of the slow copy of the encoder.
+        momentum: of the target encoder.
     """
 
     width: int = 1024
@@ -306,7 +308,7 @@ class GraphACL(Embedder):
     .. math:: \mathcal L = \frac1n \sum_v \frac1{|N(v)|} \sum_{u \in N(v)} -\log
         \frac{e^{\cos(g(z_v), t_u)}}{e^{\cos(g(z_v), t_u)} + \sum_w e^{\cos(z_v, z_w)}}
 
-    Nothing makes neighbours alike themselves, since g stands between them. On homophilous graphs the authors
+    The predictor g keeps neighbours from becoming similar themselves. On homophilous graphs the authors
     take all neighbours, the node itself among them, and all nodes w; on heterophilous ones a linear encoder
     without self-loops, and a few drawn u and w.
     """
@@ -325,7 +327,7 @@ class GraphACL(Embedder):
         width, settings = self.settings.width, self.settings
         links = to_device(adjacency(graph, self_loops=self.settings.self_loops), self.device)
         if not links.cols.numel():
-            raise InputError("GraphACL predicts neighbours, and there is no edge; set self_loops=True")
+            raise InputError("GraphACL needs edges, or self_loops=True", code="no-edges")
         self.neighbours = Neighbours(links)
         self.matrix = symmetric(links)
         between = nn.Identity() if settings.linear else nn.ReLU()

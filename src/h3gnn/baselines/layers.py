@@ -19,7 +19,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.scaling import scaler_of
 
 TWO_HOP_LIMIT = 300_000_000
-"""Paths of two steps that may be walked to find the two-hop neighbourhoods."""
+"""Maximum number of two-step paths for two-hop neighbourhoods."""
 
 MANY_ENTRIES, BLOCK_COLUMNS = 16, 64
 """On a CPU, a product with this many entries per row and column takes a few columns at a time: they fit into
@@ -93,7 +93,7 @@ def sparse_matrix(matrix: Tensor) -> SparseMatrix:
 
 
 def adjacency(graph: Graph, *, self_loops: bool) -> SparseMatrix:
-    """Return A, or A + I: every edge both ways, the data's own weights; see `adjacency_entries`."""
+    """Return A, or A + I, with every edge in both directions; see `adjacency_entries`."""
     nodes = graph.num_nodes
     keys, weights = adjacency_entries(
         graph.edge_index, graph.edge_weight, nodes, undirected=True, self_loops=self_loops
@@ -102,13 +102,13 @@ def adjacency(graph: Graph, *, self_loops: bool) -> SparseMatrix:
 
 
 def row_sums(matrix: SparseMatrix) -> Tensor:
-    """Return what each row adds up to."""
+    """Return the sum of each row."""
     sums = matrix.values.new_zeros(matrix.shape[0])
     return sums.index_add_(0, matrix.rows, matrix.values)
 
 
 def symmetric(matrix: SparseMatrix, power: float = 0.5) -> SparseMatrix:
-    r"""Return :math:`D^{-c} A D^{-c}` for a power c; a node without neighbours keeps an empty row."""
+    r"""Return :math:`D^{-c} A D^{-c}` for a power c; a node without neighbours has an empty row."""
     scale = row_sums(matrix).clamp_min(1e-12) ** -power
     return matrix.with_values(matrix.values * scale[matrix.rows] * scale[matrix.cols])
 
@@ -119,24 +119,24 @@ def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
 
 
 def pairs_of(matrix: SparseMatrix) -> tuple[int, Tensor]:
-    """Return how many pairs of nodes, or nodes with themselves, are linked, and that of each entry."""
+    """Return the number of undirected pairs (loops included), and the pair of each entry."""
     low, high = torch.minimum(matrix.rows, matrix.cols), torch.maximum(matrix.rows, matrix.cols)
     pairs, pair_of = torch.unique(low * matrix.shape[0] + high, return_inverse=True)
     return pairs.numel(), pair_of
 
 
 def edge_ends(edges: SparseMatrix, weights: Tensor | None = None) -> dict[str, SparseMatrix]:
-    """Return what reads the two ends of each edge, and what sums edges into their targets, by their weights.
+    """Return matrices that gather the source and the target of each edge, and that sum edges into targets.
 
-    Values on edges lie as `[edges, models, channels]`; reading them from nodes and summing them into nodes
-    are sparse products, whose sums are the same on every run. An entry is an edge to its row.
+    Values on edges are `[edges, models, channels]`. Sparse products gather and scatter deterministically. An
+    entry is an edge to its row.
     """
     count, nodes = edges.cols.numel(), edges.shape[0]
-    place, ones = torch.arange(count), torch.ones(count)
+    number, ones = torch.arange(count), torch.ones(count)
     return {
-        "source": SparseMatrix(place, edges.cols, ones, (count, nodes)),
-        "target": SparseMatrix(place, edges.rows, ones, (count, nodes)),
-        "sum": SparseMatrix(edges.rows, place, ones if weights is None else weights, (nodes, count)),
+        "source": SparseMatrix(number, edges.cols, ones, (count, nodes)),
+        "target": SparseMatrix(number, edges.rows, ones, (count, nodes)),
+        "sum": SparseMatrix(edges.rows, number, ones if weights is None else weights, (nodes, count)),
     }
 
 
@@ -146,11 +146,7 @@ def neighbour_mean(matrix: SparseMatrix) -> SparseMatrix:
 
 
 def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
-    """Return the 0/1 adjacency of nodes that are two steps apart and not one.
-
-    Raises:
-        TooLargeError: where hubs make these neighbourhoods too many to hold.
-    """
+    """Return the 0/1 adjacency of nodes at distance two; hubs may make it too large (`TooLargeError`)."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -158,8 +154,8 @@ def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
     paths = int((degree * degree).sum())
     if paths > TWO_HOP_LIMIT:
         raise TooLargeError(
-            f"every node's two-hop neighbours are needed, and {paths:,} paths of two steps are too many: up "
-            f"to {TWO_HOP_LIMIT:,} can be walked"
+            f"the two-hop neighbourhoods have {paths:,} paths of two steps; the limit is {TWO_HOP_LIMIT:,}",
+            code="too-many-two-hop-paths",
         )
     ones = np.ones(one_hop.cols.numel(), dtype=np.float32)
     near = sp.csr_array((ones, one_hop.cols.numpy(), one_hop.crow.numpy()), shape=one_hop.shape)
@@ -182,10 +178,7 @@ def to_device(matrix: SparseMatrix, device: torch.device) -> SparseMatrix:
 
 
 class Features:
-    """The constant node features `[nodes, features]`, sparse or dense as their density asks.
-
-    They are shared, not copied, by a copy of what holds them.
-    """
+    """Constant node features `[nodes, features]`, sparse or dense by density; a deep copy shares them."""
 
     def __init__(self, features: Tensor, device: torch.device) -> None:
         features = features.to(device)
@@ -204,17 +197,17 @@ class Features:
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Device of the features."""
         return self._values().device
 
     def dense(self) -> Tensor:
-        """Return them as a dense tensor."""
+        """Return a dense tensor."""
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.csr().to_dense()
 
     def product(self, weight: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return `X W`, `[nodes, models, out]`, for weights `[in, models, out]`; with noise, X is dropped.
+        """Return `X W`, `[nodes, models, out]`, for weights `[in, models, out]`; noise applies dropout to X.
 
-        Models with one seed and one rate see the same dropped X, so that one product serves them.
+        Models with the same seed and rate share the dropped X and therefore one product.
         """
         if noise is None:
             return self._times(self.matrix, weight)
@@ -230,7 +223,7 @@ class Features:
         )
 
     def dropped(self, rate: float) -> SparseMatrix | Tensor:
-        """Return X after dropout that is drawn from torch's own generator, to multiply with."""
+        """Return X after dropout from torch's global generator."""
         values = nn.functional.dropout(self._values(), rate)
         return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
 
@@ -263,7 +256,7 @@ class Convolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def of_features(self, features: Features, matrix: SparseMatrix, kept: Tensor | None = None) -> Tensor:
-        """Convolve the features; columns that are not kept `[features]` count as zero."""
+        """Convolve the features; columns outside `kept` `[features]` are zero."""
         return matrix @ (features @ only(self.weight, kept)) + self.bias
 
     def forward(self, hidden: Tensor, matrix: SparseMatrix) -> Tensor:
@@ -272,25 +265,25 @@ class Convolution(nn.Module):
 
 
 def only(weight: Tensor, kept: Tensor | None) -> Tensor:
-    """Return weights `[features, out]` for which columns of the features that are not kept count as zero."""
+    """Return weights `[features, out]` with the rows of dropped feature columns set to zero."""
     return weight if kept is None else weight * kept[:, None]
 
 
 def standard_columns(rows: Tensor) -> Tensor:
-    """Return columns of mean 0 and length 1; one that is constant is left at 0."""
+    """Return columns of mean 0 and unit length; a constant column becomes 0."""
     centred = rows - rows.mean(dim=0)
     return centred / centred.square().sum(dim=0).clamp_min(1e-12).sqrt()
 
 
 def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Features:
-    """Return the features of a graph, scaled as H3GNN scales them, or so that each row adds up to 1."""
+    """Return the scaled features of a graph; "sums" divides each row by its sum."""
     if how == "sums":
         return Features(_shares(graph.features), device)
     return Features(scaler_of(graph, how)(graph.features), device)
 
 
 def _shares(features: Tensor) -> Tensor:
-    """Return features, dense or CSR, divided by the sum over their row; an empty row stays."""
+    """Return dense or CSR features divided by their row sums; an empty row is unchanged."""
     if features.layout != torch.sparse_csr:
         total = features.sum(dim=1, keepdim=True)
         return torch.where(total != 0, features / total, features)
@@ -315,36 +308,31 @@ class Attention(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, product: Tensor, edges: SparseMatrix) -> Tensor:
-        """Return what reaches each node, from hidden values times the weight `[nodes, out]`."""
+        """Return the attended values, from hidden values times the weight `[nodes, out]`."""
         product = product.view(product.shape[0], *self.ends[0].shape[1:])  # [nodes, heads, channels]
-        sent, heard = ((product * end).sum(dim=-1) for end in self.ends)
-        return weighted_sum(product, self.shares(sent, heard, edges), edges).flatten(1) + self.bias
+        source, target = ((product * end).sum(dim=-1) for end in self.ends)
+        return weighted_sum(product, self.coefficients(source, target, edges), edges).flatten(1) + self.bias
 
     def averaged(self, hidden: Tensor, edges: SparseMatrix, wanted: Tensor) -> Tensor:
-        """Return what reaches some nodes through one head, from hidden values `[nodes, in]`."""
-        sent, heard = (hidden @ (self.weight @ end[0, 0])[:, None] for end in self.ends)
-        reached = weighted_sum(hidden[:, None], self.shares(sent, heard, edges), edges)
+        """Return the attended values of some nodes with one head, from hidden values `[nodes, in]`."""
+        source, target = (hidden @ (self.weight @ end[0, 0])[:, None] for end in self.ends)
+        reached = weighted_sum(hidden[:, None], self.coefficients(source, target, edges), edges)
         return reached[:, 0].index_select(0, wanted) @ self.weight + self.bias
 
-    def shares(self, sent: Tensor, heard: Tensor, edges: SparseMatrix) -> Tensor:
-        """Return each edge's share `[edges, heads]` of what its node hears."""
+    def coefficients(self, source: Tensor, target: Tensor, edges: SparseMatrix) -> Tensor:
+        """Return the attention coefficients `[edges, heads]`."""
         from torch_geometric.utils import softmax
 
         score = functional.leaky_relu(
-            sent.index_select(0, edges.cols) + heard.index_select(0, edges.rows), 0.2
+            source.index_select(0, edges.cols) + target.index_select(0, edges.rows), 0.2
         )
         return self.drop(softmax(score, edges.rows, num_nodes=edges.shape[0]))
 
 
 def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
-    """Return, for each node and head, the sum over its edges of share times the other end's values.
+    """Return the sums of hidden values `[nodes, heads, channels]` weighted by shares `[edges, heads]`.
 
-    One sparse product for each head, so that no message is kept for backward.
-
-    Args:
-        hidden: `[nodes, heads, channels]`.
-        shares: `[edges, heads]`.
-        edges: the places; their own values do not count.
+    One sparse product per head, so that no message is kept for backward. The edges' own values are ignored.
     """
     heads = [
         edges.with_values(shares[:, head].contiguous()) @ hidden[:, head] for head in range(shares.shape[1])
@@ -358,7 +346,7 @@ class GraphEncoder(nn.Module):
     Args:
         features: of the nodes, constant.
         widths: of the layers' outputs.
-        after: what follows each layer: an activation, perhaps behind a norm, or `nn.Identity`.
+        after: module after each layer, such as an activation.
     """
 
     def __init__(self, features: Features, widths: Sequence[int], after: Sequence[nn.Module]) -> None:
@@ -369,7 +357,7 @@ class GraphEncoder(nn.Module):
         self.after = nn.ModuleList(after)
 
     def forward(self, matrix: SparseMatrix | Tensor, kept_columns: Tensor | None = None) -> Tensor:
-        """Encode the features along a matrix; columns that are not kept `[features]` count as zero."""
+        """Encode the features along a matrix; columns outside `kept_columns` `[features]` are zero."""
         return self.along(matrix, self.product(kept_columns))
 
     def product(self, kept_columns: Tensor | None = None) -> Tensor:

@@ -33,9 +33,9 @@ class GraphMAESettings(EmbedderSettings):
         learning_rate, weight_decay: of Adam; the rate falls to zero as half a cosine.
         heads: of attention, in every layer of the encoder.
         layers: of the encoder.
-        mask_ratio: the share of nodes whose features are hidden and to be said.
-        replace_ratio: the share of those that show another node's features instead of the token.
-        gamma: the power of the error: a large one looks away from nodes that are nearly right.
+        mask_ratio: fraction of masked nodes.
+        replace_ratio: fraction of the masked nodes that show another node's features instead of the token.
+        gamma: exponent of the error; a large one gives easy nodes less weight.
         feature_drop, attention_drop: dropout of what goes into a layer, and of its attention.
     """
 
@@ -56,9 +56,9 @@ class GraphMAE(Embedder):
         \hat X = g(M H W, A), \quad
         \mathcal L = \tfrac1{|V_m|} \textstyle\sum_{v \in V_m} (1 - \cos(x_v, \hat x_v))^\gamma
 
-    The token t is learned, and :math:`M` makes masked rows zero a second time ("re-mask"), so that what is
-    said of a node comes from its neighbours alone. The decoder's layer is linear but for its attention, so
-    that it is averaged first and mapped to features afterwards, for masked nodes only.
+    The token t is learned, and :math:`M` sets masked rows to zero again ("re-mask"), so that a
+    reconstruction depends on the neighbours alone. The decoder averages first and maps to features
+    afterwards, for masked nodes only, which its linearity allows.
     """
 
     settings_class = GraphMAESettings
@@ -66,7 +66,9 @@ class GraphMAE(Embedder):
     def build(self, graph: Graph) -> None:
         settings, features = self.settings, graph.num_features
         if settings.width % settings.heads:
-            raise InputError(f"heads: {settings.heads} do not divide the width, {settings.width}, evenly")
+            raise InputError(
+                f"heads ({settings.heads}) must divide width ({settings.width})", code="invalid-setting"
+            )
         self.targets = functional.normalize(self.features.dense(), dim=1)
         self.edges = to_device(adjacency(graph, self_loops=True), self.device)
         self.encoder = Encoder(features, settings)
@@ -77,8 +79,8 @@ class GraphMAE(Embedder):
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         edges = sizes.edges * (3 * settings.width // settings.heads + 12 * settings.heads)
-        said = 6 * sizes.nodes * sizes.features
-        return super().bytes_for(sizes, settings) + int(4 * (edges + said))
+        decoded = 6 * sizes.nodes * sizes.features
+        return super().bytes_for(sizes, settings) + int(4 * (edges + decoded))
 
     def after(self, epoch: int) -> None:
         share = warmup_cosine(epoch + 1, self.settings.epochs, 0)
@@ -91,7 +93,7 @@ class GraphMAE(Embedder):
         return self.error(code.index_fill(0, masked, 0.0), masked)
 
     def encode_masked(self, masked: Tensor) -> Tensor:
-        """Encode the graph with the token, or some other node's features, in place of masked nodes' own."""
+        """Encode the graph with masked nodes replaced by the token or by another node's features."""
         nodes, drop = self.features.shape[0], self.settings.feature_drop
         weight = self.encoder.first.weight
         replaced = int(self.settings.replace_ratio * masked.numel())
@@ -103,10 +105,10 @@ class GraphMAE(Embedder):
         return self.encoder(product.index_select(0, shown).index_copy(0, hidden, token), self.edges)
 
     def error(self, code: Tensor, masked: Tensor) -> Tensor:
-        """Return how far the decoder is from masked nodes' features: the scaled cosine error."""
+        """Return the scaled cosine error of the masked nodes."""
         code = functional.dropout(code, self.settings.feature_drop)
-        said = functional.normalize(self.decoder.averaged(code, self.edges, masked), dim=1)
-        alike = (said * self.targets.index_select(0, masked)).sum(dim=1)
+        decoded = functional.normalize(self.decoder.averaged(code, self.edges, masked), dim=1)
+        alike = (decoded * self.targets.index_select(0, masked)).sum(dim=1)
         return scaled(1 - alike, self.settings.gamma).mean()
 
     def embedding(self) -> Tensor:
@@ -134,12 +136,12 @@ class Encoder(nn.Module):
 
 
 def scaled(error: Tensor, gamma: float) -> Tensor:
-    """Return the error to a power; rounding may have left it just below zero, which has no power."""
+    """Return the error to a power; rounding may have made it slightly negative."""
     return error.clamp_min(0) ** gamma
 
 
 def share_of(count: int, ratio: float) -> int:
-    """Return how many a ratio of so many is, at least one."""
+    """Return a fraction of a count, at least one."""
     return max(1, int(ratio * count))
 
 
@@ -152,11 +154,10 @@ class GraphMAE2Settings(GraphMAESettings):
     """Settings of GraphMAE2.
 
     Attributes:
-        decodings: how many times is decoded, each time with other nodes hidden from the decoder; 0 for once,
-            with the masked nodes hidden, as GraphMAE does.
-        hidden_ratio: the share of nodes hidden from the decoder.
-        latent_weight: of predicting the slow encoder's embedding of the whole graph.
-        momentum: of the slow encoder: 0 is the encoder itself, 1 never moves.
+        decodings: number of decodings, each with other re-masked nodes; 0 for one, as GraphMAE does.
+        hidden_ratio: fraction of re-masked nodes.
+        latent_weight: λ, of the latent prediction.
+        momentum: of the target encoder.
     """
 
     epochs: int = 150
@@ -174,7 +175,7 @@ class GraphMAE2(GraphMAE):
         (1 - \cos(x_v, \hat x^k_v))^\gamma + \lambda \tfrac1n \sum_v (1 - \cos(q(p(h_v)), \bar p(\bar h_v)))
 
     :math:`\bar H = \bar f(X, A)` and :math:`\bar p` are moving averages of the encoder and its projector;
-    they see the features of all nodes. Hidden nodes enter the decoder as a second token. Both tokens start
+    they see the features of all nodes. Re-masked nodes enter the decoder as a second token. Both tokens start
     at zero.
     """
 
@@ -186,7 +187,7 @@ class GraphMAE2(GraphMAE):
         self.second_token = nn.Parameter(torch.zeros(width))
         self.projector = linear_layers(width, NARROW, width, activation=nn.PReLU)
         self.predictor = nn.Sequential(nn.PReLU(), nn.Linear(width, width))
-        self.slow_encoder, self.slow_projector = frozen_copy(self.encoder), frozen_copy(self.projector)
+        self.target_encoder, self.target_projector = frozen_copy(self.encoder), frozen_copy(self.projector)
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -200,27 +201,28 @@ class GraphMAE2(GraphMAE):
         encoded = self.encode_masked(masked)
         code = self.bridge(encoded)
         if settings.decodings:
-            said = torch.stack([self.error(self.hide(code), masked) for _ in range(settings.decodings)]).sum()
+            decoded = torch.stack(
+                [self.error(self.hide(code), masked) for _ in range(settings.decodings)]
+            ).sum()
         else:
-            said = self.error(code.index_fill(0, masked, 0.0), masked)
-        weight: float = settings.latent_weight
-        return said + weight * self.disagreement(encoded)
+            decoded = self.error(code.index_fill(0, masked, 0.0), masked)
+        return decoded + settings.latent_weight * self.disagreement(encoded)
 
     def hide(self, code: Tensor) -> Tensor:
-        """Put the second token in the place of random nodes."""
+        """Replace random nodes by the second token."""
         order = torch.randperm(len(code), device=self.device)
         hidden = order[: share_of(len(code), self.settings.hidden_ratio)]
         return code.index_copy(0, hidden, self.second_token.expand(len(hidden), -1))
 
     def disagreement(self, encoded: Tensor) -> Tensor:
-        """Return how far the prediction is from the slow encoder's embedding, a mean over nodes."""
+        """Return the cosine error of the latent prediction."""
         with torch.no_grad():
-            shown = self.features.dropped(self.settings.feature_drop) @ self.slow_encoder.first.weight
-            target = self.slow_projector(self.slow_encoder(shown, self.edges))
+            shown = self.features.dropped(self.settings.feature_drop) @ self.target_encoder.first.weight
+            target = self.target_projector(self.target_encoder(shown, self.edges))
         predicted = self.predictor(self.projector(encoded))
         return (1 - functional.cosine_similarity(predicted, target, dim=1)).mean()
 
     def after(self, epoch: int) -> None:
         super().after(epoch)
-        update_average(self.slow_encoder, self.encoder, self.settings.momentum)
-        update_average(self.slow_projector, self.projector, self.settings.momentum)
+        update_average(self.target_encoder, self.encoder, self.settings.momentum)
+        update_average(self.target_projector, self.projector, self.settings.momentum)

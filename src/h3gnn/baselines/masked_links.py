@@ -26,8 +26,8 @@ from h3gnn.baselines.sampling import Neighbours
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
-LARGEST_NORM = 1.0
-"""Longer gradients are made as short as this."""
+MAX_NORM = 1.0
+"""Maximum norm of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ class LinkSettings(EmbedderSettings):
     Attributes:
         layers: of the encoder; the embedding holds all of them side by side.
         drop: dropout of what goes into each layer of the encoder.
-        decoder_width, decoder_drop: of what says from two embeddings whether they are linked.
-        held_out: the share of edges that is not trained on; where they are told best from pairs without an
-            edge is the epoch that counts. 0 for the last epoch.
-        look_every: so many epochs lie between two looks at them.
-        look_patience: stop after so many looks without a better one; 0 to go on to the end.
+        decoder_width, decoder_drop: of the decoder of pairs.
+        held_out: fraction of validation edges, whose AUC selects the epoch; 0 for the last epoch.
+        look_every: epochs between two validations.
+        look_patience: stop after this many validations without improvement; 0 to train to the end.
     """
 
     learning_rate: float = 0.01
@@ -56,17 +55,17 @@ class LinkSettings(EmbedderSettings):
 
 
 class LinkEmbedder(Embedder):
-    """Holds out some edges, trains on the others, and goes back to the epoch that knew the former best.
+    """Trains on most edges, and restores the epoch with the best AUC of the held-out edges.
 
-    A subclass gives the widths of its encoder, what its decoder says, and its loss. The encoder sees
-    `looped`, the trained edges both ways and a loop at each node; `links` are those without the loops.
+    The encoder sees `looped`, the training edges in both directions with self-loops; `links` are those
+    without the loops.
     """
 
     outputs = 1
-    """How many numbers the decoder says of a pair; the first is large for an edge."""
+    """Outputs of the decoder per pair; the first is large for an edge."""
 
     def widths(self) -> list[int]:
-        """Return how wide each layer of the encoder is."""
+        """Return the widths of the encoder's layers."""
         return [self.settings.width] * self.settings.layers
 
     def build(self, graph: Graph) -> None:
@@ -75,8 +74,7 @@ class LinkEmbedder(Embedder):
         is_pair = entries.rows < entries.cols
         if not bool(is_pair.any()):
             raise InputError(
-                f"{type(self).__name__} learns from edges, and this graph has none: take a system that needs "
-                "features alone"
+                f"{type(self).__name__} learns from edges, and this graph has no edges", code="no-edges"
             )
         settings, nodes = self.settings, graph.num_nodes
         pairs = torch.stack([entries.rows[is_pair], entries.cols[is_pair]])
@@ -85,11 +83,11 @@ class LinkEmbedder(Embedder):
         low, high = torch.minimum(entries.rows, entries.cols), torch.maximum(entries.rows, entries.cols)
         kept = ~torch.isin(low * nodes + high, held[0] * nodes + held[1])
         looped = SparseMatrix(entries.rows[kept], entries.cols[kept], entries.values[kept], entries.shape)
-        self.looped, self.whole = to_device(looped, self.device), gcn_adjacency(graph, self.device)
+        self.looped, self.complete = to_device(looped, self.device), gcn_adjacency(graph, self.device)
         self.trained = symmetric(self.looped)
         self.keys = self.looped.rows * nodes + self.looped.cols  # sorted
-        self.places = torch.nonzero(self.looped.rows != self.looped.cols).flatten()
-        self.links = torch.stack([self.looped.rows[self.places], self.looped.cols[self.places]])
+        self.link_entries = torch.nonzero(self.looped.rows != self.looped.cols).flatten()
+        self.links = torch.stack([self.looped.rows[self.link_entries], self.looped.cols[self.link_entries]])
         self.held = held.to(self.device)
         self.unheld = self.unlinked(held.shape[1])
         self.encoder = Convolutions(self.features, self.widths(), settings.drop)
@@ -104,20 +102,17 @@ class LinkEmbedder(Embedder):
         return super().bytes_for(sizes, settings) + int(4 * 2 * sizes.edges * pair * settings.layers)
 
     def unlinked(self, count: int) -> Tensor:
-        """Draw about so many pairs of two nodes `[2, count]` that have no trained edge between them."""
+        """Sample up to `count` pairs `[2, count]` without a training edge."""
         nodes = self.looped.shape[0]
         drawn = torch.randint(nodes * nodes, (2 * count,), device=self.device)
-        place = torch.searchsorted(self.keys, drawn).clamp_max(self.keys.numel() - 1)
-        drawn = drawn[self.keys[place] != drawn][:count]
+        position = torch.searchsorted(self.keys, drawn).clamp_max(self.keys.numel() - 1)
+        drawn = drawn[self.keys[position] != drawn][:count]
         return torch.stack([drawn // nodes, drawn % nodes])
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """Return Adam, which shortens long gradients first."""
         optimizer = super().make_optimizer()
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        optimizer.register_step_pre_hook(
-            lambda *_: (nn.utils.clip_grad_norm_(parameters, LARGEST_NORM), None)[1]
-        )
+        optimizer.register_step_pre_hook(lambda *_: (nn.utils.clip_grad_norm_(parameters, MAX_NORM), None)[1])
         return optimizer
 
     def begin(self) -> None:
@@ -128,20 +123,20 @@ class LinkEmbedder(Embedder):
         self.last = torch.zeros(())
 
     def step(self, epoch: int) -> Tensor:
-        """Train for one epoch; once the looks have run out of patience, rest on the best one."""
+        """Train for one epoch; after the last validation, restore the best epoch."""
         if self.ended:
             return self.last
         self.last = super().step(epoch)
         if (epoch + 1) % self.settings.look_every == 0 and self.held.shape[1] and self.unheld.shape[1]:
-            self.look()
+            self.validate()
         self.ended = epoch + 1 == self.settings.epochs or 0 < self.settings.look_patience <= self.worse
         if self.ended and self.kept is not None:
             self.load_state_dict(self.kept)
         return self.last
 
     @torch.no_grad()
-    def look(self) -> None:
-        """Keep the weights if held-out edges are told from other pairs better than before."""
+    def validate(self) -> None:
+        """Keep the weights if the AUC of the held-out edges has improved."""
         self.eval()
         hidden = self.encoder([self.trained] * self.settings.layers)[-1]
         area = area_under_curve(*(self.decoder(hidden, pairs)[:, 0] for pairs in (self.held, self.unheld)))
@@ -153,7 +148,7 @@ class LinkEmbedder(Embedder):
 
     def embedding(self) -> Tensor:
         """Encode the whole graph, held-out edges too, and join all layers."""
-        return torch.cat(self.encoder([self.whole] * self.settings.layers), dim=1)
+        return torch.cat(self.encoder([self.complete] * self.settings.layers), dim=1)
 
 
 class Convolutions(nn.Module):
@@ -167,7 +162,7 @@ class Convolutions(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths)
 
     def forward(self, matrices: Iterable[SparseMatrix]) -> list[Tensor]:
-        """Return what each layer makes of the graph, given the matrix that it is convolved with."""
+        """Return the output of each layer, given its matrix."""
         hidden: list[Tensor] = []
         rate = self.rate if self.training else 0.0
         for convolution, norm, matrix in zip(self.convolutions, self.norms, matrices, strict=True):
@@ -178,7 +173,7 @@ class Convolutions(nn.Module):
 
 
 class PairDecoder(nn.Module):
-    """What is said of a pair, from the product of its two embeddings."""
+    """An MLP on the product of two embeddings."""
 
     def __init__(self, width: int, hidden: int, outputs: int, drop: float) -> None:
         super().__init__()
@@ -192,14 +187,14 @@ class PairDecoder(nn.Module):
 
 
 def area_under_curve(high: Tensor, low: Tensor) -> float:
-    """Return how likely one of `high` is above one of `low`, a tie being half of that."""
+    """Return the area under the ROC curve; a tie counts one half."""
     high, ranked = high.contiguous(), low.sort().values
     below = [torch.searchsorted(ranked, high, right=right).double().mean() for right in (False, True)]
     return float((below[0] + below[1]) / (2 * low.numel()))
 
 
 def mean(values: Tensor) -> Tensor:
-    """Return the mean; of nothing, zero."""
+    """Return the mean; zero for an empty tensor."""
     return values.sum() / max(1, values.numel())
 
 
@@ -210,11 +205,11 @@ class MaskGAESettings(LinkSettings):
     Attributes:
         width: of the last layer.
         hidden: width of the layers before it.
-        mask: "path" hides random walks of one step more than there are layers, "edge" single edges.
-        mask_ratio: the share of nodes that walks start from, or of edges.
-        whole: whether an edge is hidden when one of its directions is drawn, as the paper says; else only
-            when both are, as its authors' code does, and the decoder is asked about all that are drawn.
-        degree_weight: of saying how many hidden edges a node has.
+        mask: "path" masks random walks of layers + 1 steps, "edge" single edges.
+        mask_ratio: fraction of start nodes of the walks, or of edges.
+        whole: mask an edge if one of its directions is sampled, as in the paper; otherwise only if both are
+            sampled, as in the authors' code, where the decoder predicts all sampled directions.
+        degree_weight: of predicting the number of masked edges of a node.
     """
 
     width: int = 64
@@ -242,7 +237,9 @@ class MaskGAE(LinkEmbedder):
     def build(self, graph: Graph) -> None:
         super().build(graph)
         if self.settings.mask not in ("path", "edge"):
-            raise InputError(f"mask: {self.settings.mask!r} is not known; take path or edge")
+            raise InputError(
+                f"mask must be 'path' or 'edge', not {self.settings.mask!r}", code="invalid-setting"
+            )
         width, hidden, drop = self.settings.width, self.settings.decoder_width, self.settings.decoder_drop
         self.degree_decoder = nn.Sequential(
             nn.Linear(width, hidden), nn.Dropout(drop), nn.ReLU(), nn.Linear(hidden, 1), nn.ReLU()
@@ -277,7 +274,7 @@ class MaskGAE(LinkEmbedder):
         """Return the loss when these directions of edges are drawn."""
         either, both = drawn | drawn[self.reverse], drawn & drawn[self.reverse]
         gone, asked = (either, either) if self.settings.whole else (both, drawn)
-        kept = torch.ones_like(self.looped.values).index_copy(0, self.places, (~gone).float())
+        kept = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, (~gone).float())
         matrix = symmetric(self.looped.with_values(self.looped.values * kept))
         embedding = self.encoder([matrix] * self.settings.layers)[-1]
         linked = self.links[:, asked]
@@ -285,9 +282,8 @@ class MaskGAE(LinkEmbedder):
         other_score = self.decoder(embedding, self.unlinked(linked.shape[1]))
         degrees = torch.bincount(linked[1], minlength=len(embedding)).float()
         wrong = functional.mse_loss(self.degree_decoder(embedding).squeeze(1), degrees)
-        told = mean(functional.softplus(-linked_score)) + mean(functional.softplus(other_score))
-        weight: float = self.settings.degree_weight
-        return told + weight * wrong
+        loss = mean(functional.softplus(-linked_score)) + mean(functional.softplus(other_score))
+        return loss + self.settings.degree_weight * wrong
 
 
 @dataclass(frozen=True)
@@ -296,10 +292,9 @@ class BandanaSettings(LinkSettings):
 
     Attributes:
         width: of every layer of the encoder.
-        temperature: of the bandwidths: with a small one, one edge of a node carries nearly everything.
-        own_weights: whether an edge counts in the loss as much as it carries, as the paper says; else as much
-            as some other edge does, always the same one, as in its authors' code, where two orders of the
-            edges meet. Edges that carry little then count as well.
+        temperature: of the bandwidths; a small one concentrates them on one edge per node.
+        own_weights: weight an edge in the loss by its own bandwidth, as in the paper; otherwise by that of
+            another, fixed edge, as in the authors' code. Edges with small bandwidths then count as well.
     """
 
     width: int = 256
@@ -343,7 +338,7 @@ class Bandana(LinkEmbedder):
 
     def carrying(self, bandwidth: Tensor) -> SparseMatrix:
         """Return the matrix of edges with these bandwidths and of loops."""
-        values = torch.ones_like(self.looped.values).index_copy(0, self.places, bandwidth)
+        values = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, bandwidth)
         return symmetric(self.looped.with_values(values))
 
     def errors(self, bandwidths: list[Tensor], others: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class PCNetSettings(ClassifierSettings):
         diagonal: b, the Laplacian's diagonal.
         power: c, of the degrees by which the adjacency is divided.
         start: of each filter's share.
-        input_dropout, filter_dropout: of the features and of what the filter takes; the grid's dropout stands
+        input_dropout, filter_dropout: of the features and of the filter's input; the grid's dropout is
             between the two maps.
         second_rate, second_decay: of the second map, in shares of the first map's rate and decay.
         filter_rate, filter_decay: of the filters' shares, likewise.
@@ -58,7 +58,7 @@ class PCNet(Classifier):
     C_{n-2}` make the inner sum, for many terms, :math:`e^{tL} (I - L)^k`: with c = 1/2 and b = 1 that is k
     steps of averaging over neighbours, after heat has flowed from everywhere else.
 
-    The sums over k and n change places, so that the N - 1 products with L serve all filters.
+    The sums over k and n are exchanged, so that N - 1 products with L serve all filters.
     """
 
     settings_class = PCNetSettings
@@ -105,11 +105,11 @@ class PCNet(Classifier):
         """Return Ŷ for Y `[nodes, models, classes]`."""
         shares = torch.tensordot(self.series, self.weights["shares"], dims=1)  # [terms, models, 1]
         near = self.ground.matrices["near"]
-        found: Tensor = shares[0] * scores
+        filtered: Tensor = shares[0] * scores
         for share in shares[1:]:
             scores = near @ scores - self.settings.diagonal * scores
-            found = found + share * scores
-        return found
+            filtered = filtered + share * scores
+        return filtered
 
 
 def series(filters: int, terms: int, heat: float) -> Tensor:

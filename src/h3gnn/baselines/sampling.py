@@ -16,11 +16,11 @@ from h3gnn.training.teacher import move_towards
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A graph with some feature columns and some edges gone.
+    """A graph with dropped feature columns and edges.
 
     Attributes:
         kept_columns: bool `[features]`; None for all.
-        matrix: the GCN's adjacency of what is left.
+        matrix: the GCN adjacency of the remaining edges.
     """
 
     kept_columns: Tensor | None
@@ -28,19 +28,19 @@ class View:
 
 
 class EdgePairs:
-    """Draws which edges of a symmetric matrix are left: both directions of an edge, or none."""
+    """Samples edges of a symmetric matrix; both directions of an edge are kept or dropped."""
 
     def __init__(self, matrix: SparseMatrix) -> None:
         self.count, self.pair_of = pairs_of(matrix)
 
     def kept(self, drop: float) -> Tensor:
-        """Draw bool `[edges]`, False for about a share of `drop`."""
+        """Sample bool `[entries]`, False with probability `drop`."""
         coins = torch.rand(self.count, device=self.pair_of.device) >= drop
         return coins[self.pair_of]
 
 
 class Views:
-    """Draws views: columns are dropped for all nodes, an edge in both directions, degrees counted anew."""
+    """Samples views with dropped feature columns and edges; degrees are recomputed."""
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
         loops = to_device(adjacency(graph, self_loops=True), device)
@@ -49,11 +49,11 @@ class Views:
         self.columns, self.device = graph.num_features, device
 
     def full(self) -> View:
-        """Return the whole graph."""
+        """Return the complete graph."""
         return View(None, symmetric(self.loops))
 
     def draw(self, feature_drop: float, edge_drop: float) -> View:
-        """Return a view with these shares dropped."""
+        """Sample a view with these drop probabilities."""
         columns = torch.rand(self.columns, device=self.device) >= feature_drop
         kept = self.pairs.kept(edge_drop) | self.is_loop
         return View(columns, symmetric(self.loops.with_values(self.loops.values * kept)))
@@ -80,7 +80,7 @@ def update_average(average: nn.Module, module: nn.Module, momentum: float) -> No
 
 
 class Neighbours:
-    """The neighbours of every node: the places of a matrix, on its device."""
+    """Samples neighbours: the entries of a matrix, on its device."""
 
     def __init__(self, matrix: SparseMatrix) -> None:
         self.rows, self.cols = matrix.rows, matrix.cols
@@ -88,29 +88,29 @@ class Neighbours:
         self.degree = matrix.crow.diff()
 
     def draw(self, count: int) -> Tensor:
-        """Draw neighbours `[nodes, count]`: others as long as there are any, then any of them again.
+        """Sample neighbours `[nodes, count]`, without replacement as far as the degree allows.
 
-        Of a node without neighbours, the node itself.
+        A node without neighbours is its own neighbour.
         """
         nodes, edges = self.degree.numel(), self.cols.numel()
         device = self.degree.device
-        place, degree = torch.arange(count, device=device), self.degree[:, None]
+        number, degree = torch.arange(count, device=device), self.degree[:, None]
         itself = torch.arange(nodes, device=device)[:, None]
         if not edges:
             return itself.expand(-1, count)
         order = torch.rand(edges, device=device).argsort()
         order = order[self.rows[order].argsort(stable=True)]  # each node's neighbours among themselves
         again = self._any(degree.expand(-1, count))
-        where = self.first[:, None] + torch.where(place < degree, place, again)
+        where = self.first[:, None] + torch.where(number < degree, number, again)
         drawn = self.cols[order[where.clamp_max(edges - 1)]]
         return torch.where(degree > 0, drawn, itself)
 
     def edge(self, nodes: Tensor) -> Tensor:
-        """Draw one of the edges of each of these nodes, as its place among all; each must have one."""
+        """Sample the index of an edge of each of these nodes; each must have one."""
         return self.first[nodes] + self._any(self.degree[nodes])
 
     @staticmethod
     def _any(degree: Tensor) -> Tensor:
-        """Draw a number below each degree; 0 below 0."""
+        """Sample an integer below each degree; 0 for degree 0."""
         drawn = (torch.rand(degree.shape, device=degree.device) * degree).long()
         return torch.minimum(drawn, (degree - 1).clamp_min(0))

@@ -1,11 +1,10 @@
-"""A stack of models that train side by side: their settings, their noise, their weights, their Adam.
+"""A stack of models trained together: hyper-parameters, dropout, weights and Adam.
 
-Values of a stack lie as `[rows, models, channels]`, weights as `[in, models, out]`: then one wide product
-with a matrix that all models share (features, adjacency) serves all of them, without a copy in between.
+Values are `[rows, models, channels]` and weights `[in, models, out]`, so that one product with a shared
+matrix (features, adjacency) serves all models without a copy.
 
-All models of one seed start from the same weights and see the same dropout coins, whatever their split and
-settings. So a model's result depends on its own seed, split and settings alone, and not on which models
-happened to fit into memory beside it; and two settings are compared under the same luck.
+All models of a seed share initial weights and dropout masks. A model's result therefore depends on its own
+seed, split and settings alone, not on the other models of its stack.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch import Tensor
 from h3gnn.training.optimizer import Group, StackedAdam
 
 COINS = 2**32
-"""Added to a seed, so that dropout does not draw the numbers that the weights started from."""
+"""Offset of the dropout seeds from the seeds of the weights."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +43,7 @@ class Member:
 
 
 class Noise:
-    """Dropout for a stack: coins belong to a seed, rates to a model."""
+    """Dropout for a stack: random numbers per seed, rates per model."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         seeds = list(dict.fromkeys(member.seed for member in members))
@@ -63,7 +62,7 @@ class Noise:
         return torch.stack(drawn, dim=1).index_select(1, self.index)
 
     def at(self, rate: float) -> Noise:
-        """Return the same coins with one rate for all models, for a place whose dropout is not the grid's."""
+        """Return the same generators with one rate for all models, for dropout outside the grid."""
         other = object.__new__(Noise)
         rates = torch.full_like(self.rates, rate)
         other.__dict__.update(self.__dict__, rate_of=[rate] * len(self.rate_of), rates=rates)
@@ -83,7 +82,7 @@ class Noise:
 
 
 class Factors(NamedTuple):
-    """What a tensor's learning rate and weight decay are multiplied by, for authors who treat it apart."""
+    """Factors of a tensor's learning rate and weight decay."""
 
     rate: float = 1.0
     decay: float = 1.0
@@ -92,8 +91,7 @@ class Factors(NamedTuple):
 class Weights:
     """The trainable tensors of a stack by name, each `[in, models, out]`.
 
-    Starts are drawn on the CPU, once per seed, so that they are the same on every device. A tensor may have
-    its own share of its model's learning rate and weight decay.
+    Initial values are sampled on the CPU, once per seed, so that they are the same on every device.
     """
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -113,13 +111,13 @@ class Weights:
         rate: float = 1.0,
         decay: float = 1.0,
     ) -> None:
-        """Add a tensor that starts uniform in ±√(6 / (in + out)); `fan` stands for in + out where given."""
+        """Add a tensor, uniform in ±√(6 / (in + out)); `fan` replaces in + out if given."""
         self.uniform(name, rows, columns, math.sqrt(6 / (fan or rows + columns)), rate=rate, decay=decay)
 
     def uniform(
         self, name: str, rows: int, columns: int, bound: float, *, rate: float = 1.0, decay: float = 1.0
     ) -> None:
-        """Add a tensor that starts uniform in ±bound."""
+        """Add a tensor, uniform in ±bound."""
         drawn = {
             seed: torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
             for seed, generator in zip(self.seeds, self.generators, strict=True)
@@ -128,11 +126,11 @@ class Weights:
         self._add(name, start, Factors(rate, decay))
 
     def zeros(self, name: str, columns: int, *, rate: float = 1.0, decay: float = 1.0) -> None:
-        """Add a bias that starts at zero."""
+        """Add a bias of zeros."""
         self.constant(name, torch.zeros(1, columns), rate=rate, decay=decay)
 
     def constant(self, name: str, start: Tensor, *, rate: float = 1.0, decay: float = 1.0) -> None:
-        """Add a tensor that starts from the same values `[in, out]` in every model."""
+        """Add a tensor with the same initial values `[in, out]` in every model."""
         self._add(name, torch.stack([start] * len(self.members), dim=1), Factors(rate, decay))
 
     def __getitem__(self, name: str) -> Tensor:

@@ -14,24 +14,24 @@ from h3gnn.baselines.layers import SparseMatrix, adjacency
 from h3gnn.graphs.graph import Graph
 
 HALF = 0.5
-"""Added to degrees before they are compared, so that a degree of 0 can be."""
+"""Added to degrees before their ratio, which allows a degree of 0."""
 SOURCES = 256
-"""Nodes whose rings are walked together."""
+"""Nodes whose rings are computed together."""
 PAIRS = 2**13
 """Pairs of sequences that are warped together."""
 
 Sequences = tuple[Tensor, Tensor, Tensor]
-"""Ordered degrees `[sequences, longest]`, how often each occurs, and how many there are `[sequences]`."""
+"""Sorted degrees `[sequences, longest]`, their counts, and the lengths `[sequences]`."""
 
 
 @dataclass(frozen=True, eq=False)
 class StructuralDistances:
-    """Distances of the pairs of nodes that may be alike.
+    """Distances of candidate pairs of similar nodes.
 
     Attributes:
         pairs: int64 `[pairs, 2]`, the smaller node first, each pair once.
-        distances: float64 `[layers, pairs]`, up to the ring of that layer; infinite where a node has none.
-        nodes: how many the graph has.
+        distances: float64 `[layers, pairs]`, up to the ring of that layer; infinite for an empty ring.
+        nodes: number of nodes.
     """
 
     pairs: Tensor
@@ -43,7 +43,7 @@ class StructuralDistances:
 
         Args:
             index: of the layer.
-            nearest: keep so many of the most alike nodes of each; 0 for all.
+            nearest: number of the most similar nodes to keep per node; 0 for all.
         """
         found = torch.isfinite(self.distances[index])
         one, two = self.pairs[found].unbind(1)
@@ -59,26 +59,21 @@ class StructuralDistances:
             starts = torch.searchsorted(rows, torch.arange(self.nodes, device=rows.device))
         weights = (far[starts[rows]] - far).exp()
         total = weights.new_zeros(self.nodes).index_add_(0, rows, weights)
-        place = torch.argsort(rows * self.nodes + cols)
+        position = torch.argsort(rows * self.nodes + cols)
         values = (weights / total[rows]).float()
-        return SparseMatrix(rows[place], cols[place], values[place], (self.nodes, self.nodes))
+        return SparseMatrix(rows[position], cols[position], values[position], (self.nodes, self.nodes))
 
 
 def structural_distances(graph: Graph, layers: int, device: torch.device) -> StructuralDistances:
-    r"""Return how far apart nodes stand in structure (Ribeiro et al., 2017).
+    r"""Return structural distances between nodes (Ribeiro et al., 2017).
 
     .. math:: f_k(u, v) = f_{k-1}(u, v) + \mathrm{DTW}\big(s(R_k(u)), s(R_k(v))\big)
 
-    :math:`s(R_k(u))` are the degrees, in order, of the nodes that are k steps from u, and DTW warps one
-    sequence onto another at the least cost. Sequences are compressed: a degree stands once, with how often
-    it occurs, and two such entries cost :math:`(\max(a, b) / \min(a, b) - 1) \max(n_a, n_b)`, a and b being
-    degrees and a half. A node is compared with the :math:`\log_2 n` nodes before and behind it in the order
-    of degrees; among nodes of one degree the order is a fixed shuffle, so that their numbers say nothing.
-
-    Args:
-        graph: without its features and labels.
-        layers: how many rings, the node itself being the first.
-        device: where sequences are warped.
+    :math:`s(R_k(u))` is the sorted degree sequence of the nodes at distance k from u; DTW is dynamic time
+    warping. Sequences are compressed to pairs (degree, count), and two pairs cost
+    :math:`(\max(a, b) / \min(a, b) - 1) \max(n_a, n_b)`, where a and b are the degrees plus one half. A node
+    is compared with the :math:`\log_2 n` nodes before and after it in the order of degrees; ties are broken
+    by a fixed shuffle, independent of node numbers. `layers` counts the rings, the node itself first.
     """
     edges = adjacency(graph, self_loops=False)
     degrees = edges.crow.diff().numpy()
@@ -119,13 +114,15 @@ def warped(one: Sequences, two: Sequences) -> Tensor:
     before[:, 0] = 0  # nothing onto nothing
     for diagonal in range(2, rows + columns + 1):
         low, high = max(1, diagonal - columns), min(rows, diagonal - 1)
-        place = torch.arange(low, high + 1, device=degrees.device)
-        a, b = degrees[:, place - 1] + HALF, others[:, diagonal - place - 1] + HALF
+        position = torch.arange(low, high + 1, device=degrees.device)
+        a, b = degrees[:, position - 1] + HALF, others[:, diagonal - position - 1] + HALF
         cost = torch.maximum(a, b) / torch.minimum(a, b) - 1
-        cost = cost * torch.maximum(often[:, place - 1], other_often[:, diagonal - place - 1])
-        least = torch.minimum(torch.minimum(last[:, place - 1], last[:, place]), before[:, place - 1])
+        cost = cost * torch.maximum(often[:, position - 1], other_often[:, diagonal - position - 1])
+        least = torch.minimum(
+            torch.minimum(last[:, position - 1], last[:, position]), before[:, position - 1]
+        )
         now = torch.full_like(last, torch.inf)
-        now[:, place] = cost + least
+        now[:, position] = cost + least
         ends = (length + other_length == diagonal) & (length >= low) & (length <= high)
         found = torch.where(ends, now.gather(1, length.clamp_max(rows)[:, None]).squeeze(1), found)
         before, last = last, now
@@ -156,7 +153,7 @@ def _some(sequences: Sequences, chosen: Tensor, device: torch.device) -> Sequenc
 
 
 def _candidates(degrees: npt.NDArray[np.int64]) -> Tensor:
-    """Return the pairs of nodes that stand close to each other in the order of degrees, each once."""
+    """Return the pairs of nodes close to each other in the order of degrees, each once."""
     nodes = degrees.shape[0]
     shuffle = np.random.default_rng(0).permutation(nodes)
     order = torch.from_numpy(shuffle[np.argsort(degrees[shuffle], kind="stable")])

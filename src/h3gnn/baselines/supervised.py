@@ -21,19 +21,19 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.resources import map_in_threads
 
 USUAL_WIDTH = 64
-"""The width by which a model's memory is judged before there is one."""
+"""Width assumed for the memory estimate before the grid is known."""
 
 
 @dataclass(frozen=True)
 class ClassifierSettings:
-    """Settings that every classifier has; a subclass adds those of its structure, the same for a whole stack.
+    """Settings of every classifier; a subclass adds its own, the same for all models of a stack.
 
     Width, dropout, learning rate and weight decay are points of a grid, see `stacks.GridPoint`.
 
     Attributes:
-        epochs: at most so many.
-        patience: a model whose validation score has not risen for so many epochs is finished.
-        scale_features: as `H3GNN` has it, or "sums": each row adds up to 1.
+        epochs: maximum number of epochs.
+        patience: a model stops after this many epochs without a better validation score.
+        scale_features: as for `H3GNN`, or "sums": divide rows by their sum.
     """
 
     epochs: int = 400
@@ -43,14 +43,7 @@ class ClassifierSettings:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """What all models of a method share.
-
-    Attributes:
-        features: of the nodes.
-        classes: how many.
-        matrices: adjacencies by name, as the method needs them.
-        settings: of the method.
-    """
+    """Data shared by all models of a system: features, number of classes, matrices by name, settings."""
 
     features: Features
     classes: int
@@ -59,7 +52,7 @@ class Ground:
 
 
 class Classifier:
-    """A stack of models over one graph; a subclass adds its weights and says how they give logits.
+    """A stack of models over one graph; a subclass defines `build` and `logits`.
 
     Args:
         ground: what the models share, from `on`.
@@ -140,12 +133,12 @@ GRIDS: dict[str, tuple[GridPoint, ...]] = {
 }
 """Hyper-parameters to choose from on validation nodes, by name."""
 ROUNDING = 1e-6
-"""Accuracies that differ by no more are the same."""
+"""Tolerance for equal accuracies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a supervised method says from one seed; test nodes were not looked at.
+    """Predictions of a supervised system from one seed; test nodes are not used for selection.
 
     Attributes:
         scores: class log-probabilities of every node, float32 `[splits, nodes, classes]`, on the CPU.
@@ -181,7 +174,7 @@ def predict(
         memory: bytes that a stack of models may take; more models are trained one stack after another.
         grid: the points to choose from.
         settings: of the classifier.
-        watch: told the share of the work that is done.
+        watch: receives the fraction of the work that is done.
     """
     trainer = _Trainer(kind, graph, device, memory, settings)
     splits = range(graph.num_splits)
@@ -206,17 +199,12 @@ def predict(
 
 
 def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
-    """Return what tells `watch` of a part: `size` pieces of work after `before` of `total`."""
+    """Return the progress of a part: `size` pieces of work after `before` of `total`."""
     return lambda share: watch((before + share * size) / total)
 
 
-class Together:
-    """Tells `watch` of pieces of work that are done beside one another, by threads even.
-
-    Args:
-        watch: told the share of all that is done.
-        sizes: of the pieces.
-    """
+class JointProgress:
+    """Joint progress of pieces of work with these sizes, which threads may report."""
 
     def __init__(self, watch: Progress, sizes: Sequence[int]) -> None:
         self.watch, self.sizes, self.shares = watch, sizes, [0.0] * len(sizes)
@@ -260,7 +248,7 @@ class _Trainer:
         settings: Any,
     ) -> None:
         if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
-            raise InputError("a supervised classifier needs labels and splits")
+            raise InputError("a supervised classifier needs labels and splits", code="no-labels")
         self.kind, self.device, self.memory = kind, device, memory
         self.ground = kind.on(graph, device, settings)
         self.epochs, self.patience = settings.epochs, settings.patience
@@ -272,32 +260,32 @@ class _Trainer:
         )
 
     def train(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
-        """Train all, in stacks of one width; those of a small graph on a CPU beside one another."""
+        """Train all models, in stacks of one width; on a CPU, stacks of a small graph in parallel threads."""
         stacks = self._groups(members)
-        told = Together(watch, [len(stack) for stack in stacks])
-        work = list(zip(stacks, told.parts, strict=True))
+        progress = JointProgress(watch, [len(stack) for stack in stacks])
+        work = list(zip(stacks, progress.parts, strict=True))
         found = map_in_threads(lambda one: self._train_stack(*one), work, len(self.labels), self.device.type)
         return [model for models in found for model in models]
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         groups: list[list[Member]] = []
         for member in members:
-            room = self.memory // self.kind.bytes_each(self.ground, member.point.width)
+            capacity = self.memory // self.kind.bytes_each(self.ground, member.point.width)
             last = groups[-1] if groups else []
-            if last and last[0].point.width == member.point.width and len(last) < room:
+            if last and last[0].point.width == member.point.width and len(last) < capacity:
                 last.append(member)
             else:
                 groups.append([member])
         return groups
 
     def _train_stack(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
-        """Train a stack; nothing is read back but whether any model is still rising, from a GPU seldom."""
+        """Train a stack; only the stopping test synchronizes with a GPU, every 50 epochs."""
         split_of = torch.tensor([member.split for member in members], device=self.device)
         train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
         stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
         adam = stacked_adam(stack.weights)
         best = _BestEpochs(self.labels, val, self.patience)
-        look_every = 1 if self.device.type == "cpu" else 50  # a GPU would have to be waited for
+        look_every = 1 if self.device.type == "cpu" else 50  # the test synchronizes with a GPU
         for epoch in range(self.epochs):
             own = _own(stack.logits(noise).log_softmax(dim=-1), self.labels)
             (-(own * train).sum()).backward()  # type: ignore[no-untyped-call]
@@ -337,7 +325,7 @@ class _BestEpochs:
         self.scores = scores if self.scores is None else torch.where(better[:, None], scores, self.scores)
 
     def finished(self, epoch: int) -> bool:
-        """Tell whether every model's patience is at its end."""
+        """Return whether all models have stopped."""
         return bool((epoch - self.epoch > self.patience).all())
 
     def models(self) -> list[_Model]:

@@ -19,11 +19,11 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 AT_ONCE = 2**22
-"""Steps of walks that are drawn together, which is quicker than batch by batch."""
+"""Steps of walks sampled together, which is faster than batch by batch."""
 SHARED = 128
-"""Nodes that are drawn for a batch, to stand for those that its walks did not meet."""
+"""Number of negative nodes sampled per batch."""
 ENDED = -1
-"""Stands in a walk behind a node that nothing leads away from."""
+"""Padding after the end of a walk."""
 
 
 class Walker:
@@ -48,10 +48,10 @@ class Walker:
         self.keys = matrix.rows * matrix.shape[1] + matrix.cols
 
     def walks(self, starts: Tensor, length: int) -> Tensor:
-        """Return a walk `[starts, length]` from each node; behind its end stands `ENDED`."""
+        """Return a walk `[starts, length]` from each node, padded with `ENDED`."""
         path = [starts]
-        for place in range(1, length):
-            biased = place > 1 and (self.back, self.away) != (1.0, 1.0)
+        for number in range(1, length):
+            biased = number > 1 and (self.back, self.away) != (1.0, 1.0)
             path.append(self._biased(path[-2], path[-1]) if biased else self.step(path[-1]))
         return torch.stack(path, dim=1)
 
@@ -86,8 +86,8 @@ class Walker:
 
     def _bias(self, before: Tensor, reached: Tensor) -> Tensor:
         keys = before * self.matrix.shape[1] + reached
-        place = torch.searchsorted(self.keys, keys).clamp_max(self.keys.numel() - 1)
-        near = torch.where(self.keys[place] == keys, 1.0, 1 / self.away)
+        position = torch.searchsorted(self.keys, keys).clamp_max(self.keys.numel() - 1)
+        near = torch.where(self.keys[position] == keys, 1.0, 1 / self.away)
         return torch.where(reached == before, 1 / self.back, near)
 
     def _coins(self, count: int) -> Tensor:
@@ -103,27 +103,27 @@ def edges_to_walk(graph: Graph, device: torch.device, title: str) -> SparseMatri
     matrix = to_device(adjacency(graph, self_loops=False), device)
     if not matrix.values.numel():
         raise InputError(
-            f"{title} learns from edges alone, and this graph has none; use a system that sees features, "
-            "such as ae"
+            f"{title} learns from edges alone, and this graph has no edges; use a system that uses features",
+            code="no-edges",
         )
     return matrix
 
 
 class SkipGram(nn.Module):
-    r"""Vectors u of nodes that say who stands nearby on a walk, and vectors v of nodes as company.
+    r"""Skip-gram with negative sampling: centre vectors u and context vectors v.
 
     .. math:: \mathcal L = \frac{1}{\sum w_{ij}} \sum_{i, j} w_{ij} \Big(-\log \sigma(u_i^\top v_j)
         - k\, \mathbb E_{n \sim f^{3/4}} \log \sigma(-u_i^\top v_n)\Big), \quad
         w_{ij} = 1 - \frac{|i - j| - 1}{\text{window}}
 
-    over places i ≠ j of one walk, at most a window apart. The weight is the share of word2vec's random
+    over positions i ≠ j of one walk, at most a window apart. The weight is the share of word2vec's random
     windows that reach so far; f is how often a node is met. All pairs of a batch share the nodes that are
     drawn for the expectation, so that everything is a product of dense matrices.
 
     Args:
         nodes: how many there are.
         width: of the vectors.
-        window: how far apart two places of a walk may be.
+        window: maximum distance of two positions of a walk.
         negatives: k, how much the nodes that were not met count.
         shared: how many nodes are drawn for a batch.
         tied: a node has one vector for both roles.
@@ -152,7 +152,7 @@ class SkipGram(nn.Module):
         self.frequency = torch.stack(met).sum(dim=0).to(self.frequency)
 
     def draw(self) -> Tensor:
-        """Return the nodes that stand for those that are not met, `[shared]`."""
+        """Sample the negative nodes, `[shared]`."""
         return torch.multinomial(self.frequency**0.75, self.shared, replacement=True)
 
     def loss(self, walks: Tensor, strangers: Tensor | None = None) -> Tensor:
@@ -165,9 +165,9 @@ class SkipGram(nn.Module):
         return meeting_loss(centres, company, others, weight, self.negatives)
 
     def pair_weights(self, walks: Tensor) -> Tensor:
-        """Return how much each pair of places counts, `[batch, length, length]`."""
-        place = torch.arange(walks.shape[1], device=walks.device)
-        apart = (place[:, None] - place[None]).abs()
+        """Return the weight of each pair of positions, `[batch, length, length]`."""
+        position = torch.arange(walks.shape[1], device=walks.device)
+        apart = (position[:, None] - position[None]).abs()
         band = (1 - (apart - 1) / self.window).clamp_min(0) * (apart > 0)
         there = (walks != ENDED).float()
         return band * there[:, :, None] * there[:, None]
@@ -176,13 +176,13 @@ class SkipGram(nn.Module):
 def meeting_loss(
     centres: Tensor, company: Tensor, strangers: Tensor, weight: Tensor, negatives: int
 ) -> Tensor:
-    """Return the mean loss of pairs that met, against nodes that stand for those that did not.
+    """Return the mean skip-gram loss of positive pairs against negatives.
 
     Args:
-        centres: `[batch, places, width]`.
+        centres: `[batch, positions, width]`.
         company: `[batch, others, width]`, whom the centres of the same row met.
         strangers: `[shared, width]`.
-        weight: `[batch, places, others]`, how much each pair counts; 0 for no pair.
+        weight: `[batch, positions, others]`, of each pair; 0 for no pair.
         negatives: how much the strangers count, as a multiple of one that was met.
     """
     met = functional.logsigmoid(centres @ company.mT)
@@ -221,8 +221,8 @@ class WalkEmbedder(BatchEmbedder):
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Return the vectors with Adam's moments, the walks drawn together, a batch, and the edges."""
         steps = min(AT_ONCE, sizes.nodes * settings.walk_length)
-        places = settings.batch * settings.walk_length
-        batch = places * (8 * settings.width + 6 * (settings.walk_length + SHARED))
+        positions = settings.batch * settings.walk_length
+        batch = positions * (8 * settings.width + 6 * (settings.walk_length + SHARED))
         return 4 * int(sizes.nodes * settings.width * 8 + batch + 4 * steps + 16 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
@@ -292,7 +292,7 @@ class LINE(BatchEmbedder):
         + k\, \mathbb E_n \log \sigma(-u'^\top_i v_n)\big)
 
     with edges drawn by weight and n by degree to the power of 3/4: `SkipGram` on walks of two nodes. Each
-    part has rows of length 1. Features are not looked at.
+    part has rows of length 1. Features are not used.
     """
 
     settings_class = LINESettings
@@ -343,7 +343,7 @@ class Node2Vec(WalkEmbedder):
         1/q & \text{else} \end{cases}
 
     The loss is that of `SkipGram`. With p = q = 1 this is DeepWalk (Perozzi et al., 2014) with negative
-    sampling. Features are not looked at.
+    sampling. Features are not used.
     """
 
     settings_class = Node2VecSettings
@@ -376,7 +376,7 @@ class Struc2Vec(WalkEmbedder):
         p(u_k \to u_{k+1}) = \frac{w}{w + 1}, \quad w = \log\big(\Gamma_k(u) + e\big)
 
     f is the structural distance, see `structure`; :math:`\Gamma_k(u)` counts the nodes whose weight to u is
-    above the mean of the layer: one that is like too many others is looked at more closely. A walk steps
+    above the mean of the layer: a node similar to many others moves up for a closer comparison. A walk steps
     within its layer with probability `stay`, and else goes a layer up, or down. Only nodes are written down,
     so the layer of the next step is drawn at once: all changes before it add up to the matrix
     :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one change of layer at node u.

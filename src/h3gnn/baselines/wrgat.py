@@ -24,7 +24,7 @@ class WRGATSettings(ClassifierSettings):
 
     Attributes:
         layers: rings around a node that are compared; each is a relation, next to that of the edges.
-        nearest: how many of the most alike nodes each node hears in such a relation; 0 for all compared.
+        nearest: number of the most similar nodes per relation; 0 for all candidates.
         near_weight: of the edges, where the weights of a node in each other relation add up to 1.
     """
 
@@ -41,7 +41,7 @@ class WRGAT(Classifier):
         \alpha^r_{vu} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a_r^\top [W_r h_v \,|\, W_r h_u])
 
     :math:`w^r_{uv} = e^{-f_r(u, v)} / \sum_x e^{-f_r(u, x)}` with the structural distance f of `structure`;
-    the edges of the graph all have one weight. A ReLU and dropout stand between the layers.
+    the edges of the graph have one weight. ReLU and dropout are between the layers.
     """
 
     settings_class = WRGATSettings
@@ -54,9 +54,9 @@ class WRGAT(Classifier):
         relations += [found.layer(index, settings.nearest) for index in range(settings.layers)]
         made: dict[str, SparseMatrix] = {}
         for number, relation in enumerate(one for one in relations if one.values.numel()):
-            # A row says whom its node takes for alike; messages go that way, so its columns are who hears.
-            heard = relation.transposed()
-            ends = edge_ends(heard, heard.values / heard.crow.diff()[heard.rows])
+            # A row lists the nodes similar to its node; messages go from the row to its columns.
+            received = relation.transposed()
+            ends = edge_ends(received, received.values / received.crow.diff()[received.rows])
             made |= {f"{end} {number}": matrix for end, matrix in ends.items()}
         return made
 
@@ -91,22 +91,22 @@ class WRGAT(Classifier):
 
     def attend(self, mapped: Tensor, layer: str) -> Tensor:
         """Return a layer's values from all maps side by side, `[nodes, models, (1 + relations) width]`."""
-        own, *heard = mapped.chunk(1 + self.relations, dim=2)
+        own, *projected = mapped.chunk(1 + self.relations, dim=2)
         total: Tensor = own + self.weights[f"{layer} bias"]
-        for relation, x in enumerate(heard):
-            total = total + self.hear(x, relation, layer)
+        for relation, x in enumerate(projected):
+            total = total + self.receive(x, relation, layer)
         return total
 
-    def hear(self, x: Tensor, relation: int, layer: str) -> Tensor:
+    def receive(self, x: Tensor, relation: int, layer: str) -> Tensor:
         """Return what reaches each node through one relation."""
         from torch_geometric.utils import softmax
 
         source, target, total = (
             self.ground.matrices[f"{name} {relation}"] for name in ("source", "target", "sum")
         )
-        sent, got = (
+        sent, received = (
             (x * self.weights[f"{layer} {end}"][relation]).sum(dim=-1, keepdim=True) for end in ("from", "to")
         )
-        score = functional.leaky_relu(source @ sent + target @ got, 0.2)
+        score = functional.leaky_relu(source @ sent + target @ received, 0.2)
         share = softmax(score.flatten(1), target.cols, num_nodes=x.shape[0]).view_as(score)
         return total @ (share * (source @ x))
