@@ -145,7 +145,7 @@ def test_kinds_may_be_said_on_the_command_line(tmp_path: Path) -> None:
     told = run("inspect", *graph, "--columns", "zip=category,day=date:dmy", "--json")
     assert [one["kind"] for one in json.loads(told.stdout)["columns"]] == ["category", "date"]
     again = run("inspect", *graph, "--column", "zip=category", "--column", "day=date:mdy", "--json")
-    assert json.loads(again.stdout)["columns"][0]["why"] == "as you said"
+    assert json.loads(again.stdout)["columns"][0]["why"] == "as you declared"
     assert parse_columns(["a=b=text", "c = number,"]) == {"a=b": "text", "c": "number"}
     with pytest.raises(InputError, match="--columns takes NAME=KIND"):
         parse_columns(["zip"])

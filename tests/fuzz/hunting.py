@@ -15,7 +15,7 @@ from types import FrameType
 from hypothesis import HealthCheck, settings
 
 from h3gnn.errors import InputError
-from h3gnn.tables.reader import SHOWN
+from h3gnn.tables.files import MOST_SHOWN
 
 COUNTS = Path(__file__).with_name("counts.json")
 ROOM = 2 * 2**30
@@ -62,7 +62,7 @@ def bounded() -> Iterator[None]:
 def is_sentence(said: str) -> bool:
     """Tell one sentence; or the list of what is wrong with a table (`h3gnn.tables.reader`), whole.
 
-    Such a list begins with how many problems there are, of which it spells out no more than `SHOWN`, each in
+    Such a list begins with how many problems there are, of which it describes at most `MOST_SHOWN`, each in
     one indented line that names its place, and the remedies below them.
     """
     first, *others = said.split("\n")
@@ -74,7 +74,7 @@ def is_sentence(said: str) -> bool:
     if head is None or not all(re.fullmatch(r"  \S.*: .+", line) for line in told):
         return False
     count = int(head[1].replace(",", ""))
-    return count > 1 and len(told) == min(count, SHOWN) and (head[3] is not None) == (count > SHOWN)
+    return count > 1 and len(told) == min(count, MOST_SHOWN) and (head[3] is not None) == (count > MOST_SHOWN)
 
 
 class Tally:

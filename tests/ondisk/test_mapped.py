@@ -20,7 +20,7 @@ from h3gnn.graphs.scaling import MomentSums, fit_scaler
 from h3gnn.ondisk import csr as buckets
 from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
-from h3gnn.tables import reader
+from h3gnn.tables import files
 from h3gnn.tables.features import open_features
 from h3gnn.tables.read import read_graph
 
@@ -73,8 +73,8 @@ def test_many_blocks_and_buckets_make_the_same_graph(tmp_path: Path, monkeypatch
     write(tmp_path, list(range(200)), edges, random.random(900).tolist())
     graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv")
     monkeypatch.setattr(buckets, "BUCKET_NODES", 7)
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(reader, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(files, "BLOCK_ROWS", 13)
     for kind in ("csv", "parquet"):
         mapped = prepare_graph(tmp_path / f"e.{kind}", tmp_path / f"f.{kind}", tmp_path / kind)
         assert_same(mapped, graph)
@@ -235,7 +235,7 @@ def test_a_fault_is_named_and_nothing_is_left(
     tmp_path: Path, name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the blocks end, down to one line each, the place is the same."""
-    monkeypatch.setattr(reader, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block_bytes)
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     file, text, words = BAD[name]
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -295,7 +295,7 @@ def test_reading_parquet_holds_no_more_than_some_groups_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Buffers that are read ahead would stay until the file is closed."""
-    monkeypatch.setattr(reader, "BLOCK_ROWS", 1000)
+    monkeypatch.setattr(files, "BLOCK_ROWS", 1000)
     values = np.random.default_rng(0).normal(size=(40_000, 16))
     table = pa.table({"id": np.arange(40_000), **{f"f{i}": values[:, i] for i in range(16)}})
     pa.parquet.write_table(table, tmp_path / "f.parquet", row_group_size=1000)

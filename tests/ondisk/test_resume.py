@@ -21,7 +21,7 @@ from h3gnn.ondisk import csr as buckets
 from h3gnn.ondisk import prepare as unfinished
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.ondisk.prepare import Unfinished, hidden_beside, prepare_graph
-from h3gnn.tables import reader
+from h3gnn.tables import files
 
 NODES = 60
 
@@ -30,8 +30,8 @@ NODES = 60
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of many blocks and buckets, each of which is written down at once."""
     monkeypatch.setattr(buckets, "BUCKET_NODES", 17)
-    monkeypatch.setattr(reader, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(reader, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(files, "BLOCK_ROWS", 13)
     monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.0)
     random = np.random.default_rng(0)
     ends, ids = random.integers(0, NODES, (2, 90)), np.array([f"n{i}" for i in range(NODES)])

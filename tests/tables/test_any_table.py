@@ -151,14 +151,14 @@ def read(edges: Path, features: Path) -> tuple[Graph | None, str]:
 
 
 def block_of(graph: Graph, plan: TablePlan, column: ColumnPlan) -> Any:
-    at = [plan.names.index(name) for name in column.learned.names]
+    at = [plan.names.index(name) for name in column.names]
     return graph.dense_features().numpy()[:, at].astype(np.float64)
 
 
 def check_block(block: Any, column: ColumnPlan, cells: list[Any], gaps: Any) -> None:
     """Hold the encoded column against its cells: order, sameness, and the mark of a gap."""
     known = np.flatnonzero(~gaps)
-    marked = column.learned.names[-1].endswith("is missing")
+    marked = column.names[-1].endswith("is missing")
     assert marked == bool(gaps.any())
     if marked:
         np.testing.assert_array_equal(block[:, -1], gaps)

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.profile import profile
 from h3gnn.tables.read import read_graph
+from tests.rejects import rejects
 
 FEATURES = "account_id,balance\na,1\nb,2\nc,3\n"
 
@@ -56,13 +57,11 @@ def test_the_ends_are_found_by_their_names(tmp_path: Path, header: str) -> None:
 def test_a_guess_that_makes_a_node_of_every_row_is_asked(tmp_path: Path) -> None:
     rows = "".join(f"{900 + row},n{row % 4},n{(row + 1) % 4}\n" for row in range(20))
     path = write(tmp_path, edges=f"number,here,there\n{rows}")["edges"]
-    with pytest.raises(
-        GraphError, match=r"number and here .* would make 24 nodes .*--source, --target.*there"
-    ):
+    with rejects("edge-columns-ambiguous"):
         read_graph(path)
     assert read_graph(path, source_column="here", target_column="there").num_nodes == 4
     pairs = "".join(f"{row},p{row}\n" for row in range(20))
-    with pytest.raises(GraphError, match="20 components"):
+    with rejects("edge-columns-ambiguous"):
         read_graph(write(tmp_path, edges=f"what,who\n{pairs}")["edges"])
     tree = "".join(f"{row},{row // 2}\n" for row in range(1, 30))
     assert read_graph(write(tmp_path, edges=f"what,who\n{tree}")["edges"]).num_nodes == 30
@@ -70,9 +69,7 @@ def test_a_guess_that_makes_a_node_of_every_row_is_asked(tmp_path: Path) -> None
 
 def test_two_pairs_of_ends_are_asked(tmp_path: Path) -> None:
     path = write(tmp_path, edges="from_bank,from_iban,to_bank,to_iban\nx,a,y,b\nx,b,y,a\n")["edges"]
-    with pytest.raises(
-        GraphError, match=r"from_bank to to_bank or from_iban to to_iban; say which \(--source"
-    ):
+    with rejects("edge-columns-ambiguous"):
         read_graph(path)
     path = write(tmp_path, edges="from_account,to_account,from_date,to_date\na,b,1,2\nb,a,1,2\n")["edges"]
     assert named_edges(read_graph(path)) == {("a", "b"), ("b", "a")}
@@ -108,7 +105,7 @@ def test_a_header_in_a_persons_own_words(tmp_path: Path) -> None:
     towns = "person,town\n" + "".join(f"p{row},{'Ulm' if row % 2 else 'Bonn'}\n" for row in range(12))
     graph = read_graph(**write(tmp_path, edges="source,target\np0,p1\n", features=towns))
     assert graph.node_ids.tolist()[:2] == ["p0", "p1"]
-    with pytest.raises(GraphError, match=r"may name the columns or describe a node; .*--header"):
+    with rejects("header-ambiguous"):
         read_graph(**write(tmp_path, edges="source,target\na,b\n", features="who,what\na,x y z\nb,z y x\n"))
 
 
@@ -142,7 +139,7 @@ def test_unknown_nodes_are_errors_dropped_or_added(tmp_path: Path) -> None:
     assert graph.labels.tolist() == [0, -1, -1, -1, 1]
     np.save(tmp_path / "f.npy", np.ones((1, 2)))
     numbers = write(tmp_path, numbers="0,1\n")["numbers"]
-    with pytest.raises(GraphError, match="cannot be added to an array"):
+    with rejects("array-not-combinable"):
         read_graph(numbers, features=tmp_path / "f.npy", unknown_nodes="add")
 
 
@@ -157,7 +154,7 @@ def test_odd_weights_are_errors_dropped_or_made_positive(tmp_path: Path) -> None
     graph = read_graph(path, weights="absolute")
     assert weights(graph) == {("a", "b"): 2, ("b", "a"): 5}
     assert ("absolute-weights", 1) in [(r.code, r.count) for r in graph.provenance.repairs]
-    with pytest.raises(InputError, match="weights must be one of"):
+    with rejects("value-invalid"):
         read_graph(path, weights="ignore")
 
 
@@ -183,7 +180,7 @@ def test_repeated_edges_without_weights_can_be_counted_or_refused(tmp_path: Path
     assert weights(read_graph(path, repeated="count")) == {("a", "b"): 2, ("b", "c"): 1}
     both = read_graph(path, repeated="count", undirected=True)
     assert weights(both)[("b", "a")] == 2
-    with pytest.raises(GraphError, match=r"1 edge.s. stand there again.*--repeated sum"):
+    with rejects("edges-duplicate"):
         read_graph(path, repeated="error")
 
 
@@ -233,7 +230,7 @@ def test_kinds_of_edges_are_pooled_with_equal_mean_weights(tmp_path: Path) -> No
     assert weights(graph) == {("a", "b"): 1.5, ("b", "c"): 1.5, ("c", "a"): 1}
     assert any(repair.code == "edge-tables-joined" for repair in graph.provenance.repairs)
     paths |= write(tmp_path, mails="sender,receiver\na,d\n", features=FEATURES)
-    with pytest.raises(GraphError, match=r"mails.csv, line 2: node 'd' is unknown"):
+    with rejects("node-unknown"):
         read_graph([paths["calls"], paths["mails"]], features=paths["features"])
 
 
@@ -249,9 +246,7 @@ def test_kinds_of_nodes_stand_below_one_another(tmp_path: Path) -> None:
     assert graph.plan is not None
     assert set(graph.plan.names) >= {"age", "age is missing", "town=Ulm", "table=people", "table=shops"}
     paths |= write(tmp_path, shops="shop_id,town\np1,Ulm\n")
-    with pytest.raises(
-        GraphError, match=r"shops.csv, line 2: node 'p1' stands already in .*people.csv, line 2"
-    ):
+    with rejects("id-duplicate"):
         read_graph(paths["edges"], features=[paths["people"], paths["shops"]])
 
 

@@ -16,9 +16,9 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, csr_features
 from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
-from h3gnn.tables.edges import EdgeRules, merge_repeated, open_edges, read_rows, settle
+from h3gnn.tables.edges import EdgeRules, apply_rules, merge_repeated, open_edges, read_rows
 from h3gnn.tables.features import Encoding, read_features
-from h3gnn.tables.roles import ends_of
+from h3gnn.tables.roles import infer_ends
 
 Ids = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -99,7 +99,7 @@ def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> p
     block = read_rows(opened, None, None, rules)
     ends, names = pd.factorize(one_kind([np.concatenate(block.ids)]))
     heavy = block.numbers[:, 0] if opened.weight else None
-    index, heavy, *_ = settle(ends.reshape(2, -1).astype(np.int64), heavy, rules, path.name)
+    index, heavy, *_ = apply_rules(ends.reshape(2, -1).astype(np.int64), heavy, rules, path.name)
     index, heavy, *_ = merge_repeated(index, heavy, rules, path.name)
     joined = pd.DataFrame({"source": names[index[0]], "target": names[index[1]]})
     return joined if heavy is None else joined.assign(weight=heavy)
@@ -190,7 +190,7 @@ def _edges(
             raise GraphError(
                 "new edges need two columns (source, target), or three with the weight", code="edge-columns"
             )
-        *sides, _ = ends_of([str(name) for name in edges.columns], "the new edges")
+        *sides, _ = infer_ends([str(name) for name in edges.columns], "the new edges")
         ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
         if edges.shape[1] == 3:
             weight = edges.iloc[:, 3 - sum(sides)].to_numpy(dtype=np.float64)  # the column that is left

@@ -15,6 +15,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
+from h3gnn.tables.encoders import COMPONENT, MISSING
 from h3gnn.tables.plan import ColumnPlan, TablePlan
 
 Floats = npt.NDArray[np.float32]
@@ -222,22 +223,17 @@ class Explanations:
             self._read_plan(graph.plan)
 
     def _read_plan(self, plan: TablePlan) -> None:
-        end = 0
-        for column in plan.columns:
-            start, end = end, end + len(column.learned.names)
-            if column.encoder in ("", "plain"):
+        for at, feature in enumerate(plan.features):
+            column = feature.column
+            if column.fitted is None:
                 continue
-            features = list(range(start, end))
-            self.columns |= dict.fromkeys(features, column)
-            if column.learned.plain.get("gaps"):
-                self.gaps[features[-1]] = features[:-1]
-                features = features[:-1]
-            text = column.encoder in ("text", "sentences")
-            if text or (column.encoder == "list" and column.learned.plain["kept"] is None):
-                self.spread[features] = np.inf  # a single component of a text has no meaning
-                self.texts[column.name] = features
-            elif column.encoder == "date":
-                self.spread[features[1:]] = np.inf  # sine and cosine of year, week and day
+            self.columns[at] = column
+            if feature.role == MISSING:
+                self.gaps[at] = list(range(at + 1 - len(column.names), at))
+            elif feature.role == COMPONENT:  # has no meaning by itself
+                self.spread[at] = np.inf
+                if column.encoder != "date":
+                    self.texts.setdefault(column.name, []).append(at)
 
     def _neighbors(self, node: int) -> Integers:
         start, end = self.adjacency.indptr[node : node + 2]

@@ -50,7 +50,7 @@ from h3gnn.report.findings import (
 from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
 from h3gnn.storage.origin import commit
-from h3gnn.tables.reader import check_file, check_parquet, check_table_block, reading
+from h3gnn.tables.files import check_file, check_parquet, check_table_memory, reading
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
 MARKS = "\t,;|"
@@ -144,7 +144,7 @@ def _read(path: Path) -> pd.DataFrame:
             columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
             table: pd.DataFrame = columns.to_pandas().reset_index()
             return table.drop(columns=[name for name in ("index",) if name in table])
-        check_table_block(path, path.stat().st_size)
+        check_table_memory(path, path.stat().st_size)
         with path.open("rb") as text:
             names = text.readline().decode(errors="replace")
         mark = "\t" if path.suffix.lower() == ".tsv" else next((one for one in MARKS if one in names), ",")

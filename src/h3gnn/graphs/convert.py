@@ -31,7 +31,7 @@ from h3gnn.tables.frames import (
     numbers_of_table,
 )
 from h3gnn.tables.plan import TablePlan, plain_plan
-from h3gnn.tables.roles import LABEL_NAMES
+from h3gnn.tables.roles import is_class_name
 
 READABLE = (
     "give a PyG Data, a networkx graph, a scipy sparse adjacency, a DGL graph, "
@@ -402,7 +402,7 @@ class NodeAttributes:
 
     def _likely_label(self, keys: Sequence[Any]) -> Any:
         """Return the attribute that has a usual name of a class, or else few words for many nodes."""
-        usual = [key for key in keys if str(key).lower() in LABEL_NAMES]
+        usual = [key for key in keys if is_class_name(str(key), [str(one) for one in keys])]
         for key in [] if usual else keys:
             words = [one[key] for one in self._values if isinstance(one.get(key), str)]
             if len({*words}) <= len(words) / 2:

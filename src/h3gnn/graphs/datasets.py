@@ -29,7 +29,7 @@ from h3gnn.graphs.convert import from_pyg, import_pyg
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
-from h3gnn.tables.reader import reading
+from h3gnn.tables.files import reading
 
 WARNED = ("cornell",)
 """Graphs whose notes are a warning: results on them do not mean what they seem to."""

@@ -21,7 +21,7 @@ from h3gnn.graphs.labels import as_labels
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import check_memory, format_bytes
-from h3gnn.tables.reader import check_file, reading
+from h3gnn.tables.files import check_file, reading
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
 

@@ -469,7 +469,7 @@ def write_labels(
     found = nodes.find(labels.ids)
     if (found < 0).any():
         assert labels.table is not None
-        labels.table.list_problems(np.arange(count) if ids is None else ids, known_by)
+        labels.table.report_problems(np.arange(count) if ids is None else ids, known_by)
     known = labels.for_nodes(found, count)
     about: dict[str, Any] = {}
     masks, repairs = known["masks"], list[Repair]()

@@ -26,7 +26,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_features, duplicate_edges
 from h3gnn.graphs.formats import array_place, read_array
-from h3gnn.graphs.ids import INDEX_NAMES, NodeIndex, is_id_name, one_kind
+from h3gnn.graphs.ids import NodeIndex, one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.ondisk.csr import EdgeBuckets, index_type
@@ -48,14 +48,13 @@ from h3gnn.ondisk.mapped import (
 )
 from h3gnn.storage.atomic import is_held, remove_left
 from h3gnn.storage.schema import check_values
-from h3gnn.tables import reader
+from h3gnn.tables import files
 from h3gnn.tables.edges import EdgeTable, find_nodes, open_edges
 from h3gnn.tables.features import FeatureTable, open_features
-from h3gnn.tables.infer import LABEL_WORDS
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import open_labels
 from h3gnn.tables.reader import Progress, Reached, TableBlock, check_once
-from h3gnn.tables.roles import Column
+from h3gnn.tables.roles import Column, is_no_feature
 
 MADE_BY = 1
 """Counts the ways in which folders were begun: what another way left is begun again."""
@@ -264,7 +263,8 @@ def open_source(
     if len(kept) < len(table.chosen):
         message = f"{path.name}: the column {hidden} holds the labels and is no feature"
         repairs.append(Repair("column-is-label", message, fields=(str(hidden),)))
-    odd = _doubtful([table.table.names[column] for column in kept])
+    names = [table.table.names[column] for column in kept]
+    odd = [name for name in names if is_no_feature(name, names)]
     if odd and not table.named:
         raise GraphError(
             f"{path}: the column {odd[0]} seems to hold ids or classes, which are no features; name those "
@@ -274,21 +274,10 @@ def open_source(
     return FeatureSource(partial(table.blocks, progress), table.table.place, table, tuple(repairs))
 
 
-def _doubtful(names: Sequence[str]) -> list[str]:
-    """Return names of ids and classes, which no feature should have; y beside x is a coordinate."""
-    lowered = [name.lower() for name in names]
-    classes = LABEL_WORDS - ({"y"} if "x" in lowered else set())
-    return [
-        name
-        for name, low in zip(names, lowered, strict=True)
-        if low in INDEX_NAMES or low in classes or is_id_name(name)
-    ]
-
-
 def _array_blocks(array: npt.NDArray[Any], progress: Progress, begin: Reached | None) -> Iterator[TableBlock]:
-    for start in range(0 if begin is None else begin.rows, len(array), reader.BLOCK_ROWS):
-        end = min(start + reader.BLOCK_ROWS, len(array))
-        yield TableBlock(start, [], array[start:end], [], Reached(end))
+    for start in range(0 if begin is None else begin.rows, len(array), files.BLOCK_ROWS):
+        end = min(start + files.BLOCK_ROWS, len(array))
+        yield TableBlock(start, [], array[start:end], Reached(end))
         progress(end / len(array))
 
 
@@ -382,7 +371,7 @@ def write_ids(path: Path, ids: Ids) -> None:
 
     column = pa.table({"node": pa.array(ids if ids.dtype.kind == "i" else ids.tolist())})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, column.schema) as writer:
-        writer.write_table(column, max_chunksize=reader.BLOCK_ROWS)
+        writer.write_table(column, max_chunksize=files.BLOCK_ROWS)
 
 
 NOTE = "begun.json"

@@ -30,9 +30,9 @@ from h3gnn.storage.schema import (
     check,
 )
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
-from h3gnn.tables.encoders import BUCKETS, MOST_ITEMS
+from h3gnn.tables.encoders import ENCODERS, MOST_ITEMS, TEXT_BUCKETS
 from h3gnn.tables.infer import FORMS, KINDS
-from h3gnn.tables.plan import ENCODERS, STARTED, TablePlan
+from h3gnn.tables.plan import TENSOR_PREFIX, TablePlan
 
 LEFT_OUT, AS_IT_IS, VECTOR = "", "plain", "vector"
 COLUMN = Record(
@@ -105,7 +105,7 @@ KEPT: dict[str, Encoded] = {
         {"mean": Spec(torch.float64, ("width",))},
     ),
     "text": Encoded(
-        ("text",),
+        ("text", "category"),
         Record({"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED}),
         lambda of, sizes: sizes["width"] + int(of["gaps"]),
         {
@@ -137,7 +137,7 @@ def check_plan(told: Mapping[str, Any], tensors: Mapping[str, Tensor], features:
     """
     left = dict(tensors)
     for at, column in enumerate(told["columns"]):
-        start = f"{STARTED}{at}."
+        start = f"{TENSOR_PREFIX}{at}."
         own = {name: left.pop(name) for name in tensors if name.startswith(start)}
         _check_column(column, own, start, f"plan.columns[{at}]")
     check_tensors({}, left)
@@ -163,7 +163,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], start: s
     sizes: dict[str, int] = {}
     check_tensors({start + name: spec for name, spec in kept.arrays.items()}, own, sizes)
     if "used" in kept.arrays:
-        check_range(f"{start}used", own[f"{start}used"], 0, BUCKETS)
+        check_range(f"{start}used", own[f"{start}used"], 0, TEXT_BUCKETS)
     if len(names) != kept.width(of, sizes):
         raise FieldError(f"{where}.names", f"must have {kept.width(of, sizes)} value(s), not {len(names)}")
 
@@ -272,7 +272,7 @@ def _open_beside(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGr
 
 def _plan(tensors: dict[str, Tensor], told: dict[str, Any] | None, features: int) -> TablePlan | None:
     """Return the plan of the table that the features were made of, if there was one."""
-    own = {name: one for name, one in tensors.items() if name.startswith(STARTED)}
+    own = {name: one for name, one in tensors.items() if name.startswith(TENSOR_PREFIX)}
     if told is None:
         check_tensors({}, own)
         return None
@@ -304,7 +304,9 @@ def _features(tensors: dict[str, Tensor]) -> Tensor:
 def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
     """Compare all but the features with what `check_graph` promises of a graph."""
     known = {"shape", *DENSE, *SPARSE}
-    parts = {name: one for name, one in tensors.items() if name not in known and not name.startswith(STARTED)}
+    parts = {
+        name: one for name, one in tensors.items() if name not in known and not name.startswith(TENSOR_PREFIX)
+    }
     wanted = {name: spec for name, spec in PARTS.items() if name in parts or name == "edge_index"}
     if any(name in wanted for name in MASKS):
         wanted |= {name: PARTS[name] for name in MASKS}

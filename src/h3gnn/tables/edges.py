@@ -1,4 +1,4 @@
-"""Edges in a table: which columns are meant, and what becomes of edges that are not as they should be."""
+"""Read a table of edges, and apply the rules for unknown nodes, invalid weights and duplicate edges."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import valid_weights
 from h3gnn.graphs.ids import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.infer import NOTHING
-from h3gnn.tables.reader import FIX_CELLS, FIX_ID, Problems, Table, TableBlock, open_table
-from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, is_number, pick_column, pick_ends
+from h3gnn.tables.files import Problems
+from h3gnn.tables.infer import is_missing_word, is_number
+from h3gnn.tables.reader import FIX_ID, Table, TableBlock, open_table
+from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column
 
 UNKNOWN = ("error", "drop", "add")
 WEIGHTS = ("error", "drop", "absolute")
 REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
-FIX_UNKNOWN = "give it a row, or take it out (--unknown-nodes drop, or add, where a command has it)"
-FIX_COLUMN = "mend the cell, or name another column (--weight-column)"
-FIX_WEIGHT = "--weights drop leaves such edges out, absolute takes off the minus"
+FIX_UNKNOWN = "give it a row, or remove it (--unknown-nodes drop, or add, if the command has it)"
+FIX_COLUMN = "correct the cell, or name another column (--weight-column)"
+FIX_WEIGHT = "--weights drop leaves such edges out, absolute uses absolute values"
 
 
 @dataclass(frozen=True)
 class EdgeRules:
-    """What becomes of edges that are not as they should be.
+    """How invalid and duplicate edges are handled.
 
     Attributes:
         unknown_nodes: an edge or label of a node without features is an "error", is left out ("drop"), or
-            its node is made, with all features missing ("add").
-        weights: a negative, zero or missing weight is an "error", the edge is left out ("drop"), or the
-            minus is ("absolute"; edges with zero and missing ones are then left out).
-        repeated: edges between the same two nodes become one with the "sum" of their weights (without weights
-            it is one edge), their "count", "mean", "max", the "first" or "last" in the file, or are an
-            "error".
+            its node is added, with all features missing ("add").
+        weights: a negative, zero or missing weight is an "error", the edge is left out ("drop"), or its
+            absolute value is used ("absolute"; edges with zero and missing ones are then left out).
+        repeated: duplicate edges become one with the "sum" of their weights (without weights it is one
+            edge), their "count", "mean", "max", the "first" or "last" in the file, or are an "error".
     """
 
     unknown_nodes: str = "error"
@@ -53,14 +53,14 @@ class EdgeRules:
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """A table of edges and its columns that are meant.
+    """A table of edges and the roles of its columns.
 
     Attributes:
         table: the file.
         ends: source and target.
         weight: the column of the weights, or none.
         repairs: unused columns, and the assumed direction.
-        guessed: whether nothing but their place tells the ends.
+        guessed: whether the ends follow from the order of the columns alone.
     """
 
     table: Table
@@ -77,21 +77,21 @@ def open_edges(
     weight: Column | None,
     style: dict[str, Any],
 ) -> EdgeTable:
-    """Find the columns that are meant: the given ones, else those whose names tell, else the first two."""
+    """Find the columns: the given ones, else those with telling names, else the first two."""
     table = open_table(path, role="edges", expected=(source, target, weight), **style)
     if len(table.names) < 2:
-        raise GraphError(
-            f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
-        )
+        message = f"{table.path}: an edge needs two columns, but the file has one; is the delimiter right?"
+        raise GraphError(message, code="column-missing")
     given = source is not None and target is not None
-    start, end, named = (0, 1, True) if given else pick_ends(table)
+    start, end, named = 0, 1, given
+    if not given and table.header:
+        start, end, named = infer_ends(table.names, str(table.path))
     start = pick_column(table, source, "source", default=start)
     end = pick_column(table, target, "target", default=end)
     heavy = pick_column(table, weight, "weight", known=WEIGHT_NAMES, default=None)
     if len({start, end, heavy}) < 3:
-        raise GraphError(
-            f"{table.path}: source, target and weight must be different columns; name each of them"
-        )
+        message = f"{table.path}: source, target and weight must be different columns; name each of them"
+        raise GraphError(message, code="edge-columns-ambiguous")
     unused = [name for column, name in enumerate(table.names) if column not in (start, end, heavy)]
     repairs = []
     if unused and not given and table.header:
@@ -102,70 +102,69 @@ def open_edges(
         message = f"{table.path.name}: not used: {', '.join(unused[:8])}"
         repairs.append(Repair("edge-columns-unused", message, fields=tuple(unused)))
     weights = () if heavy is None else (heavy,)
-    return EdgeTable(table, (start, end), weights, tuple(repairs), not (given or named))
+    return EdgeTable(table, (start, end), weights, tuple(repairs), not named)
 
 
 def read_rows(
     edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
 ) -> TableBlock:
-    """Read all edges, or raise with all that is wrong with them.
+    """Read all edges, or raise with all their problems.
 
     Args:
         edges: the table.
-        known: the ids of the nodes, where others than these are errors.
-        known_by: the file that names them.
-        rules: what else is an error.
+        known: the ids of the nodes, if an edge of another node is an error.
+        known_by: the file that contains them.
+        rules: decide what else is an error.
     """
     try:
         rows = edges.table.read(edges.ends, edges.weight)
     except GraphError as error:
-        list_problems(edges, known, known_by, rules)
+        report_problems(edges, known, known_by, rules)
         raise error from None
     if edges.guessed:
         _check_guess(edges, rows)
     weight = rows.numbers[:, 0] if edges.weight else np.ones(1)
-    strange = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in rows.ids)
-    if strange or (rules.weights == "error" and not valid_weights(weight).all()):
-        list_problems(edges, known, known_by, rules)
+    unknown = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in rows.ids)
+    if unknown or (rules.weights == "error" and not valid_weights(weight).all()):
+        report_problems(edges, known, known_by, rules)
     return rows
 
 
-def list_problems(
+def report_problems(
     edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
 ) -> None:
-    """Go through the file row by row, and raise with all that is wrong; return where nothing is."""
+    """Walk the file row by row, and raise with all its problems; return if there is none."""
     table, problems = edges.table, Problems(edges.table.path)
     names = None if known is None else {*as_text(known).tolist()}
-    for at, (place, count, cells) in enumerate(table.walk((*edges.ends, *edges.weight))):
+    for row, (place, count, cells) in enumerate(table.walk((*edges.ends, *edges.weight))):
         if cells is None:
-            problems.add(place, f"{count} cell(s), the first row has {len(table.names)}", FIX_CELLS)
+            table.add_cell_count(problems, place, count)
             continue
         for column, cell in zip(edges.ends, cells, strict=False):
             if not cell:
-                problems.add(place + table.title(column), "the node id is missing", FIX_ID)
+                problems.add(place + table.title(column), "the node id is missing", FIX_ID, "id-missing")
             elif names is not None and cell not in names:
-                problems.add(place, *_stranger(cell, known_by, table, at))
+                problems.add(place, *_unknown_node(cell, known_by, table, row))
         for column, cell in zip(edges.weight, cells[2:], strict=True):
-            if cell.lower() not in NOTHING and not is_number(cell):
-                problems.add(place + table.title(column), f"{cell!r} is not a number", FIX_COLUMN)
-            elif rules.weights == "error" and not valid_weights(value := _weight_of(cell)).all():
-                problems.add(place, f"the edge weight {value[0]:g} is not a positive number", FIX_WEIGHT)
+            value = np.array([float(cell) if is_number(cell) else np.nan])
+            if not is_missing_word(cell) and not is_number(cell):
+                what = f"{cell!r} is not a number"
+                problems.add(place + table.title(column), what, FIX_COLUMN, "cell-unreadable")
+            elif rules.weights == "error" and not valid_weights(value).all():
+                what = f"the edge weight {value[0]:g} is not a positive number"
+                problems.add(place, what, FIX_WEIGHT, "edge-weight-not-positive")
     problems.check()
 
 
-def _weight_of(cell: str) -> npt.NDArray[np.float64]:
-    return np.array([float(cell) if is_number(cell) else np.nan])
-
-
-def _stranger(node: str, known_by: Path | None, table: Table, row: int) -> tuple[str, str]:
-    """Say that a node is unknown, and what to do about it."""
+def _unknown_node(node: str, known_by: Path | None, table: Table, row: int) -> tuple[str, str, str]:
+    """Return the description, the remedy and the code of an unknown node."""
     hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
     name = node if is_plain(node) else quoted(node)
-    return f"node {name} is unknown; it is not in {known_by}", hint + FIX_UNKNOWN
+    return f"node {name} is unknown; it is not in {known_by}", hint + FIX_UNKNOWN, "node-unknown"
 
 
 def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
-    """Ask where the first two columns are probably not the ends: row numbers, or scattered pairs."""
+    """Ask if the first two columns are probably not the ends: row numbers, or scattered pairs."""
     import pandas as pd
     import scipy.sparse as sp
 
@@ -180,13 +179,14 @@ def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
     if numbered or (wide and len(nodes) >= 0.9 * count) or parts > 0.25 * len(nodes):
         first, second = (table.names[column] for column in edges.ends)
         raise GraphError(
-            f"{table.path}: taking {first} and {second} for the ends of an edge would make {len(nodes):,} "
-            f"nodes in {parts:,} components of {count:,} rows; say which columns are meant (--source, "
-            f"--target): {', '.join(table.names[:12])}"
+            f"{table.path}: edges from {first} to {second} would make {len(nodes):,} nodes in {parts:,} "
+            f"components of {count:,} rows; say which columns hold the ends (--source, --target): "
+            f"{', '.join(table.names[:12])}",
+            code="edge-columns-ambiguous",
         )
 
 
-def settle(
+def apply_rules(
     edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[Repair]]:
     """Apply the rules to edges by position; a node that is unknown is -1.
@@ -228,8 +228,9 @@ def merge_repeated(
     if rules.repeated == "error":
         row = int(first[count > 1].min()) + 1
         raise GraphError(
-            f"{name}: {again:,} edge(s) stand there again, among them that of row {row}; "
-            "--repeated sum, count, mean, max, first or last says what becomes of them"
+            f"{name}: {again:,} duplicate edge(s) (first at row {row}); choose how to merge them with "
+            "--repeated sum, count, mean, max, first or last",
+            code="edges-duplicate",
         )
     if rules.repeated == "sum" or (weight is None and rules.repeated != "count"):
         how = (
@@ -262,26 +263,26 @@ def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
 def find_nodes(
     wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
 ) -> npt.NDArray[np.int64]:
-    """Return the position of each id of some rows of a table, or raise with those that are unknown.
+    """Return the position of each id of some rows of a table, or raise with the unknown ones.
 
     Args:
         wanted: the ids.
-        nodes: the nodes that there are.
-        known_by: the file that names them, for the message.
+        nodes: the known nodes.
+        known_by: the file that contains them, for the message.
         table: where the ids come from.
-        before: how many of its rows stand before them.
+        before: number of its rows before them.
     """
     found = nodes.find(wanted)
     problems = Problems(table.path)
     for row in np.flatnonzero(found < 0).tolist():
-        told = _stranger(str(wanted[row]), known_by, table, before + row)
-        problems.add(partial(table.place, before + row), *told)
+        unknown = _unknown_node(str(wanted[row]), known_by, table, before + row)
+        problems.add(partial(table.place, before + row), *unknown)
     problems.check()
     return found
 
 
-def strangers(parts: Sequence[npt.NDArray[Any]], known: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the ids that are not among the known ones, each once, sorted."""
+def unknown_ids(parts: Sequence[npt.NDArray[Any]], known: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the distinct ids that are not among the known ones, sorted."""
     import pandas as pd
 
     wanted = one_kind(parts)

@@ -1,344 +1,492 @@
-"""From the values of one column to numbers: learned once, kept with the model, applied to new rows.
+"""Encode the values of one column as features: one class per encoder, fitted once, applied to new rows.
 
-What is learned is plain values and arrays, so that it is stored as JSON and safetensors. Each kind of column
-has two functions: one learns, the other encodes. A learned column is brought to one scale with the others:
-a number has variance 1, a one-hot column is 0 or 1, and text keeps the proportions of its directions.
+The state of an encoder is plain values and arrays, so that it is stored as JSON and safetensors. The features
+of all encoders have one scale: a number has variance 1, a one-hot column is 0 or 1, and the components of a
+text keep the proportions of its principal directions.
 """
+
+# ruff: noqa: D102 (the methods of encoders are documented in `Encoder`)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from h3gnn.errors import InputError
 from h3gnn.storage.schema import Listed, Plain, Record, Text, check_values, parse_json
 from h3gnn.tables.infer import MOST_CATEGORIES
 
 MOST_ITEMS = 256
-"""Lists with more different items than this are hashed into as many columns."""
+"""Lists with more distinct items than this are hashed into this many columns."""
 
 RARE_SHARE = 1 / 500
-"""A category that stands in fewer rows than this share is rare."""
+"""A category that holds a smaller share of the rows is rare."""
+
+MOSTLY_RARE = 0.5
+"""Where rare categories hold more than this share of the rows, the characters of all are encoded instead."""
 
 HEAVY_TAIL = 8.0
-"""Numbers that lie farther from their mean than this many deviations are taken by their logarithm."""
+"""Numbers farther from their mean than this many standard deviations are encoded by their logarithm."""
+
+TEXT_BUCKETS = 1 << 15
+"""Number of buckets that words or character n-grams are hashed into."""
+
+TEXT_COLUMNS = 64
+MIN_ROWS_FOR_PRUNING = 50
+"""In a table with at least this many rows, a word that occurs in one row only is ignored."""
 
 YEAR, WEEK, DAY = 365.2425, 7.0, 1.0
-THURSDAY = 4.0
-"""1970 began on a Thursday; weeks begin on Sunday."""
+CYCLES = {"year": (YEAR, 0.0), "week": (WEEK, 4.0), "day": (DAY, 0.0)}
+"""Length in days and phase of each cycle: 1970 began on a Thursday, and weeks begin on Sunday."""
+
+MODULES = Listed(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Plain()))
+"""Schema of a sentence model's `modules.json`."""
+
+VALUE, COMPONENT, MISSING = "value", "component", "missing"
+"""Roles of a feature: meaningful by itself, one of many without own meaning, the mark of a missing cell."""
 
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What was learned of one column.
+class Encoder(ABC):
+    """Turns the values of one column into features. Subclasses declare their state as fields."""
 
-    Attributes:
-        how: the encoding in words.
-        names: one per number that comes out.
-        plain: learned values that JSON holds.
-        arrays: learned arrays.
-    """
+    kind: ClassVar[str]
 
-    how: str
-    names: tuple[str, ...]
-    plain: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    @classmethod
+    @abstractmethod
+    def fit(cls, values: Array) -> Self:
+        """Learn the state from values, NaN or None where missing."""
+
+    @abstractmethod
+    def transform(self, values: Array) -> Floats:
+        """Return the features of values, `[rows, features]`."""
+
+    @abstractmethod
+    def names(self, column: str) -> list[str]:
+        """Return the names of the features of a column, without the mark of a missing cell."""
+
+    @property
+    def marks_missing(self) -> bool:
+        """Whether the last feature marks missing cells."""
+        return bool(getattr(self, "gaps", False))
+
+    def roles(self) -> list[str]:
+        """Return the role of each feature."""
+        return [VALUE] * len(self.names("")) + [MISSING] * self.marks_missing
+
+    def describe(self, values: Array) -> str:
+        """Describe the encoding of the fitted values."""
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the plain values and the arrays of the state."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in state.items() if name not in arrays}, arrays
 
 
-def learn_number(name: str, values: Array, form: str) -> Learned:
-    """Learn median, mean and deviation of the known values, and whether there are gaps."""
-    known = values[~np.isnan(values)]
-    logarithm = bool(
-        known.size > 2 and np.abs(known - known.mean()).max() > HEAVY_TAIL * max(known.std(), 1e-300)
-    )
-    known = _signed_log(known) if logarithm else known
-    middle, mean, spread = (float(one) for one in (np.median(known), known.mean(), known.std()))
-    gaps = known.size < values.size
-    how = ("logarithm, " if logarithm else "") + "scaled"
-    if gaps:
-        how += f"; {values.size - known.size:,} gaps take the median and are marked"
-    plain = {
-        "fill": middle,
-        "mean": mean,
-        "scale": spread if spread > 1e-12 else 1.0,
-        "log": logarithm,
-        "gaps": gaps,
-    }
-    return Learned(how, (name, f"{name} is missing") if gaps else (name,), plain)
+def feature_names(encoder: Encoder, column: str) -> tuple[str, ...]:
+    """Return the names of all features of a column."""
+    return (*encoder.names(column), *[f"{column} is missing"] * encoder.marks_missing)
 
 
-def encode_number(learned: Learned, values: Array) -> Floats:
-    """Scale; a gap is the median, and marked where gaps were known in the fit."""
-    of = learned.plain
-    there = ~np.isnan(values)
-    found = _signed_log(values) if of["log"] else values
-    scaled = (np.where(there, found, of["fill"]) - of["mean"]) / of["scale"]
-    return np.column_stack([scaled, ~there] if of["gaps"] else [scaled])
+def missing_rows(values: Array) -> npt.NDArray[np.bool_]:
+    """Return which rows have no value."""
+    if values.dtype == object:
+        return np.array([one is None for one in values], dtype=bool)
+    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
+
+
+def _positive(scale: float) -> float:
+    return scale if scale > 1e-12 else 1.0
+
+
+def _with_marks(features: Floats, missing: Array, *, marked: bool) -> Floats:
+    return np.column_stack([features, missing] if marked else [features])
 
 
 def _signed_log(values: Array) -> Array:
     return np.sign(values) * np.log1p(np.abs(values))
 
 
-def learn_vector(name: str, values: Array, form: str) -> Learned:
-    """Learn the mean of each number of a vector, and one scale for all."""
-    spread = float(np.nanstd(values, axis=0).max())
-    names = [f"{name}[{at}]" for at in range(values.shape[1])]
-    gaps = bool(np.isnan(values).any())
-    plain = {"scale": spread if spread > 1e-12 else 1.0, "gaps": gaps}
-    how = f"{len(names):,} columns, scaled together" + (", one for missing" if gaps else "")
-    return Learned(how, (*names, *[f"{name} is missing"] * gaps), plain, {"mean": np.nanmean(values, axis=0)})
+@dataclass(frozen=True)
+class NumberEncoder(Encoder):
+    """Standardized numbers; a missing one is the median, and marked."""
+
+    kind = "number"
+    fill: float
+    mean: float
+    scale: float
+    log: bool
+    gaps: bool
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        known = values[~np.isnan(values)]
+        spread = max(known.std(), 1e-300)
+        log = bool(known.size > 2 and np.abs(known - known.mean()).max() > HEAVY_TAIL * spread)
+        return cls._fit(values, _signed_log(known) if log else known, log=log)
+
+    @classmethod
+    def _fit(cls, values: Array, known: Array, *, log: bool, **more: Any) -> Self:
+        fill, mean, scale = float(np.median(known)), float(known.mean()), _positive(float(known.std()))
+        return cls(fill, mean, scale, log, known.size < values.size, **more)
+
+    def transform(self, values: Array) -> Floats:
+        missing = np.isnan(values)
+        scaled = self._standardize(_signed_log(values) if self.log else values, missing)
+        return _with_marks(scaled, missing, marked=self.gaps)
+
+    def _standardize(self, values: Array, missing: Array) -> Floats:
+        return np.asarray((np.where(missing, self.fill, values) - self.mean) / self.scale)
+
+    def names(self, column: str) -> list[str]:
+        return [column]
+
+    def describe(self, values: Array) -> str:
+        gaps = int(np.isnan(values).sum())
+        marked = f"; {gaps:,} missing values become the median and are marked" if gaps else ""
+        return ("logarithm, " if self.log else "") + "scaled" + marked
 
 
-def encode_vector(learned: Learned, values: Array) -> Floats:
-    """Scale; a missing vector is the mean one."""
-    gaps = np.asarray(np.isnan(values).any(axis=1))
-    scaled = np.where(gaps[:, None], 0.0, (values - learned.arrays["mean"]) / learned.plain["scale"])
-    return np.column_stack([scaled, gaps] if learned.plain["gaps"] else [scaled])
+@dataclass(frozen=True)
+class BooleanEncoder(NumberEncoder):
+    """A boolean is a number with two values, never by its logarithm."""
+
+    kind = "boolean"
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        plain = NumberEncoder.fit(values)
+        return cls(plain.fill, plain.mean, plain.scale, False, plain.gaps)
+
+    def describe(self, values: Array) -> str:
+        return f"0 or 1 ({100 * float(np.nanmean(values)):.0f} % yes), {super().describe(values)}"
 
 
-def learn_boolean(name: str, values: Array, form: str) -> Learned:
-    """A yes or no is a number of two values."""
-    learned = learn_number(name, values, form)
-    yes = float(np.nanmean(values))
-    how = f"0 or 1 ({100 * yes:.0f} % yes), scaled" + learned.how.partition("scaled")[2]
-    return Learned(how, learned.names, {**learned.plain, "log": False})
+@dataclass(frozen=True)
+class DateEncoder(NumberEncoder):
+    """Standardized elapsed time, and its place in the year, week and day where the dates span these."""
+
+    kind = "date"
+    cycles: list[str]
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        known = values[~np.isnan(values)]
+        span, clocks = float(known.max() - known.min()), bool((known != np.floor(known)).any())
+        cycles = ["year"] * (span > YEAR / 2) + ["week"] * (span > WEEK) + ["day"] * clocks
+        return cls._fit(values, known, log=False, cycles=cycles)
+
+    def transform(self, values: Array) -> Floats:
+        missing = np.isnan(values)
+        columns = [self._standardize(values, missing)]
+        for length, phase in (CYCLES[cycle] for cycle in self.cycles):
+            angle = 2 * np.pi * (values + phase) / length
+            columns += [np.where(missing, 0.0, wave(angle)) for wave in (np.sin, np.cos)]
+        return _with_marks(np.column_stack(columns), missing, marked=self.gaps)
+
+    def names(self, column: str) -> list[str]:
+        waves = [f"{column}, {wave} of the {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
+        return [column, *waves]
+
+    def roles(self) -> list[str]:
+        return [VALUE, *[COMPONENT] * (2 * len(self.cycles)), *[MISSING] * self.gaps]
+
+    def describe(self, values: Array) -> str:
+        cycles = f", and the time of the {', '.join(self.cycles)}" if self.cycles else ""
+        marked = "; missing values become the median and are marked" if self.gaps else ""
+        return f"elapsed time, scaled{cycles}{marked}"
 
 
-def learn_category(name: str, values: Array, form: str) -> Learned:
-    """Learn which words have a column of their own; rare and missing ones have one together each."""
-    counts = Counter(one for one in values if one is not None)
-    least = max(1, int(RARE_SHARE * len(values)))
-    kept = sorted(_most_common(counts, MOST_CATEGORIES, least), key=lambda one: (-counts[one], one))
-    rare, gaps = len(counts) - len(kept), any(one is None for one in values)
-    names = [f"{name}={one}" for one in kept]
-    names += [f"{name} is rare"] * bool(rare) + [f"{name} is missing"] * gaps
-    how = (
-        f"{len(kept):,} columns of 0 and 1"
-        + (f", one for {rare:,} rare" if rare else "")
-        + (", one for missing" if gaps else "")
-    )
-    return Learned(how, tuple(names), {"kept": kept, "rare": bool(rare), "gaps": gaps})
+@dataclass(frozen=True)
+class VectorEncoder(Encoder):
+    """Vectors of numbers, centred, with one scale for all; a missing one is the mean."""
+
+    kind = "vector"
+    scale: float
+    gaps: bool
+    mean: Array
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        scale = _positive(float(np.nanstd(values, axis=0).max()))
+        return cls(scale, bool(np.isnan(values).any()), np.nanmean(values, axis=0))
+
+    def transform(self, values: Array) -> Floats:
+        missing = missing_rows(values)
+        scaled = np.where(missing[:, None], 0.0, (values - self.mean) / self.scale)
+        return _with_marks(scaled, missing, marked=self.gaps)
+
+    def names(self, column: str) -> list[str]:
+        return [f"{column}[{at}]" for at in range(len(self.mean))]
+
+    def describe(self, values: Array) -> str:
+        return f"{len(self.mean):,} columns, scaled together" + _one_for_missing(self.gaps)
 
 
-def encode_category(learned: Learned, values: Array) -> Floats:
-    """One-hot; an unknown word is a rare one, or all zeros where none was rare in the fit."""
-    of = learned.plain
-    place = {one: at for at, one in enumerate(of["kept"])}
-    other = len(place) if of["rare"] else -1
-    missing = len(place) + of["rare"] if of["gaps"] else -1
-    return _hot([[missing if one is None else place.get(one, other)] for one in values], len(learned.names))
+def _one_for_missing(gaps: bool) -> str:
+    return ", one for missing" if gaps else ""
 
 
-def learn_list(name: str, values: Array, form: str) -> Learned:
-    """Learn the items of lists; beyond `MOST_ITEMS` different ones they are hashed."""
-    counts = Counter(item for one in values if one is not None for item in {*one})
-    gaps = any(one is None for one in values)
-    beside = [f"{name} is missing"] * gaps
-    if len(counts) > MOST_ITEMS:
-        how = f"{len(counts):,} items hashed into {MOST_ITEMS} columns"
-        names = [f"{name} #{at}" for at in range(MOST_ITEMS)]
-        return Learned(how, (*names, *beside), {"kept": None, "rare": False, "gaps": gaps})
-    kept = sorted(_most_common(counts, MOST_ITEMS, max(1, int(RARE_SHARE * len(values)))))
-    rare = len(counts) - len(kept)
-    names = [f"{name}: {one}" for one in kept] + [f"{name}: a rare one"] * bool(rare)
-    how = f"{len(kept):,} columns, 1 where the item stands in the list" + (
-        f", one for {rare:,} rare" if rare else ""
-    )
-    return Learned(how, (*names, *beside), {"kept": kept, "rare": bool(rare), "gaps": gaps})
+@dataclass(frozen=True)
+class CategoryEncoder(Encoder):
+    """One-hot columns; rare categories share one, and an unknown one is rare, or all zeros."""
+
+    kind = "category"
+    kept: list[str]
+    rare: bool
+    gaps: bool
+
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        counts = Counter(one for one in values if one is not None)
+        kept = _frequent(counts, MOST_CATEGORIES, len(values))
+        return cls(kept, len(kept) < len(counts), bool(missing_rows(values).any()))
+
+    @staticmethod
+    def is_mostly_rare(values: Array) -> bool:
+        """Whether most rows would share the one column of the rare categories."""
+        counts = Counter(one for one in values if one is not None)
+        kept = sum(counts[one] for one in _frequent(counts, MOST_CATEGORIES, len(values)))
+        return len(counts) > MOST_CATEGORIES and kept < (1 - MOSTLY_RARE) * sum(counts.values())
+
+    def transform(self, values: Array) -> Floats:
+        column = {one: at for at, one in enumerate(self.kept)}
+        other = len(column) if self.rare else -1
+        missing = len(column) + self.rare if self.gaps else -1
+        at = [[missing if one is None else column.get(one, other)] for one in values]
+        return _indicators(at, len(column) + self.rare + self.gaps)
+
+    def names(self, column: str) -> list[str]:
+        return [f"{column}={one}" for one in self.kept] + [f"{column} is rare"] * self.rare
+
+    def describe(self, values: Array) -> str:
+        rare = len({*values} - {None}) - len(self.kept)
+        shared = f", one for {rare:,} rare" if rare else ""
+        return f"{len(self.kept):,} columns of 0 and 1{shared}{_one_for_missing(self.gaps)}"
 
 
-def encode_list(learned: Learned, values: Array) -> Floats:
-    """Multi-hot."""
-    of = learned.plain
-    missing = [len(learned.names) - 1] if of["gaps"] else []
-    if of["kept"] is None:
-        from sklearn.utils import murmurhash3_32
+@dataclass(frozen=True)
+class ListEncoder(Encoder):
+    """Multi-hot columns of the items; beyond `MOST_ITEMS` distinct items they are hashed."""
 
-        def place_of(item: str) -> int:
-            return int(murmurhash3_32(item, positive=True)) % MOST_ITEMS
-    else:
-        known = {one: at for at, one in enumerate(of["kept"])}
+    kind = "list"
+    kept: list[str] | None
+    rare: bool
+    gaps: bool
 
-        def place_of(item: str) -> int:
-            return known.get(item, len(known) if of["rare"] else -1)
+    @classmethod
+    def fit(cls, values: Array) -> Self:
+        counts = _count_items(values)
+        gaps = bool(missing_rows(values).any())
+        if len(counts) > MOST_ITEMS:
+            return cls(None, False, gaps)
+        kept = sorted(_frequent(counts, MOST_ITEMS, len(values)))
+        return cls(kept, len(kept) < len(counts), gaps)
 
-    return _hot(
-        [missing if one is None else [place_of(item) for item in one] for one in values], len(learned.names)
-    )
+    def transform(self, values: Array) -> Floats:
+        width = len(self.names(""))
+        column = {one: at for at, one in enumerate(self.kept or ())}
+        other = len(column) if self.rare else -1
+        if self.kept is None:
+            from sklearn.utils import murmurhash3_32
+
+            for item in _count_items(values):
+                column[item] = int(murmurhash3_32(item, positive=True)) % MOST_ITEMS
+        missing = [width] if self.gaps else []
+        at = [missing if one is None else [column.get(item, other) for item in one] for one in values]
+        return _indicators(at, width + self.gaps)
+
+    def names(self, column: str) -> list[str]:
+        if self.kept is None:
+            return [f"{column} #{at}" for at in range(MOST_ITEMS)]
+        return [f"{column}: {one}" for one in self.kept] + [f"{column}: a rare one"] * self.rare
+
+    def roles(self) -> list[str]:
+        role = COMPONENT if self.kept is None else VALUE
+        return [role] * len(self.names("")) + [MISSING] * self.gaps
+
+    def describe(self, values: Array) -> str:
+        items = len(_count_items(values))
+        if self.kept is None:
+            return f"{items:,} items hashed into {MOST_ITEMS} columns"
+        rare = items - len(self.kept)
+        shared = f", one for {rare:,} rare" if rare else ""
+        return f"{len(self.kept):,} columns, 1 where the list contains the item{shared}"
 
 
-def _most_common(counts: Counter[str], most: int, least: int) -> list[str]:
+def _count_items(values: Array) -> Counter[str]:
+    return Counter(item for one in values if one is not None for item in {*one})
+
+
+def _frequent(counts: Counter[str], most: int, rows: int) -> list[str]:
+    """Return the most frequent values that are not rare, in order of frequency, then of the alphabet."""
+    least = max(1, int(RARE_SHARE * rows))
     ordered = sorted(counts, key=lambda one: (-counts[one], one))
     return [one for one in ordered[:most] if counts[one] >= least]
 
 
-def _hot(places: Iterable[list[int]], width: int) -> Floats:
-    """Return 1 at the places of each row; -1 is nowhere."""
-    listed = list(places)
+def _indicators(columns: Iterable[list[int]], width: int) -> Floats:
+    """Return 1 in the given columns of each row; -1 is no column."""
+    listed = list(columns)
     found = np.zeros((len(listed), width))
-    for row, columns in enumerate(listed):
-        found[row, [column for column in columns if column >= 0]] = 1.0
+    for row, row_columns in enumerate(listed):
+        found[row, [column for column in row_columns if column >= 0]] = 1.0
     return found
 
 
-def learn_date(name: str, values: Array, form: str) -> Learned:
-    """Learn the time since the first date, and which of the year, the week and the day there is to see."""
-    known = values[~np.isnan(values)]
-    span = float(known.max() - known.min())
-    clocks = bool((known != np.floor(known)).any())
-    cycles = [("year", YEAR)] * (span > YEAR / 2) + [("week", WEEK)] * (span > WEEK) + [("day", DAY)] * clocks
-    elapsed = learn_number(name, values, form)
-    elapsed = Learned(elapsed.how, elapsed.names, {**elapsed.plain, "log": False})
-    mean, spread = float(known.mean()), float(known.std())
-    plain = {
-        **elapsed.plain,
-        "fill": float(np.median(known)),
-        "mean": mean,
-        "scale": spread if spread > 1e-12 else 1.0,
-    }
-    names = [name, *(f"{name}, {wave} of the {cycle}" for cycle, _ in cycles for wave in ("sine", "cosine"))]
-    names += [f"{name} is missing"] * plain["gaps"]
-    how = "elapsed time, scaled" + (
-        f", and the time of the {', '.join(cycle for cycle, _ in cycles)}" if cycles else ""
-    )
-    how += "; gaps take the median and are marked" if plain["gaps"] else ""
-    return Learned(how, tuple(names), {**plain, "cycles": [cycle for cycle, _ in cycles]})
+@dataclass(frozen=True)
+class TextEncoder(Encoder):
+    """Hashed TF-IDF of words or of character n-grams, reduced by a truncated SVD; a missing text is 0.
+
+    Hashing needs no vocabulary, and works for any language.
+    """
+
+    kind = "text"
+    form: str
+    gaps: bool
+    scale: float
+    used: Array  # [words], the buckets that count
+    weight: Array  # [words], inverse document frequency
+    directions: Array  # [components, words]
+
+    @classmethod
+    def fit(cls, values: Array, form: str = "words") -> Self:
+        counts = _count_words(values, form)
+        rows = counts.shape[0]
+        frequency = np.bincount(counts.indices, minlength=TEXT_BUCKETS)
+        least = 2 if rows >= MIN_ROWS_FOR_PRUNING else 1
+        used = np.flatnonzero((frequency >= least) & (frequency < max(rows, 2)))
+        if not used.size:
+            return cls(form, False, 1.0, used, np.empty(0), np.empty((0, 0)))
+        weight = np.log((1 + rows) / (1 + frequency[used])) + 1.0
+        weighted = _tf_idf(counts[:, used], weight)
+        directions = _directions(weighted, min(TEXT_COLUMNS, used.size, rows))
+        scale = _positive(float((weighted @ directions.T).std(axis=0).max()))
+        gaps = bool(missing_rows(values).any())
+        return cls(form, gaps, scale, used, weight.astype(np.float32), directions.astype(np.float32))
+
+    def transform(self, values: Array) -> Floats:
+        counts = _count_words(values, self.form)[:, self.used]
+        weighted = _tf_idf(counts, self.weight.astype(np.float64))
+        found = weighted @ self.directions.astype(np.float64).T / self.scale
+        return _with_marks(found, missing_rows(values).astype(np.float64), marked=self.gaps)
+
+    def names(self, column: str) -> list[str]:
+        return [f"{column} ~{at}" for at in range(len(self.directions))]
+
+    def roles(self) -> list[str]:
+        return [COMPONENT] * len(self.directions) + [MISSING] * self.gaps
+
+    def describe(self, values: Array) -> str:
+        if not self.used.size:
+            return "no word occurs in two rows"
+        reduced = f"reduced to {len(self.directions)} columns"
+        return f"TF-IDF of {self.used.size:,} hashed {self.form}, {reduced}{_one_for_missing(self.gaps)}"
 
 
-def encode_date(learned: Learned, values: Array) -> Floats:
-    """Elapsed time, waves, and the mark of a gap."""
-    of = learned.plain
-    there = ~np.isnan(values)
-    columns = [(np.where(there, values, of["fill"]) - of["mean"]) / of["scale"]]
-    for cycle in of["cycles"]:
-        length = {"year": YEAR, "week": WEEK, "day": DAY}[cycle]
-        angle = 2 * np.pi * (values + (THURSDAY if cycle == "week" else 0.0)) / length
-        columns += [np.where(there, np.sin(angle), 0.0), np.where(there, np.cos(angle), 0.0)]
-    return np.column_stack([*columns, ~there] if of["gaps"] else columns)
-
-
-Learn = Callable[[str, Array, str], Learned]
-Encode = Callable[[Learned, Array], Floats]
-ENCODERS: dict[str, tuple[Learn, Encode]] = {
-    "number": (learn_number, encode_number),
-    "boolean": (learn_boolean, encode_number),
-    "category": (learn_category, encode_category),
-    "date": (learn_date, encode_date),
-    "list": (learn_list, encode_list),
-    "vector": (learn_vector, encode_vector),
-}
-
-
-BUCKETS = 1 << 15
-"""Words are hashed into so many places before they are reduced."""
-
-MODULES = Listed(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Plain()))
-"""The parts of a sentence model."""
-
-TEXT_COLUMNS = 64
-MET_TWICE = 50
-"""In a table of at least so many rows, a word that stands in one row only is left out."""
-
-
-def learn_text(name: str, values: Array, form: str) -> Learned:
-    """Learn how rare each hashed word is, and the directions in which the texts differ most."""
-    counts = _word_counts(values, form)
-    rows = counts.shape[0]
-    frequency = np.bincount(counts.indices, minlength=BUCKETS)
-    used = np.flatnonzero((frequency >= (2 if rows >= MET_TWICE else 1)) & (frequency < max(rows, 2)))
-    if not used.size:
-        return Learned("no word stands in two rows", ())
-    weight = np.log((1 + rows) / (1 + frequency[used])) + 1.0
-    weighed = _weigh(counts[:, used], weight)
-    directions = _directions(weighed, min(TEXT_COLUMNS, used.size, rows))
-    spread = float((weighed @ directions.T).std(axis=0).max())
-    gaps = any(one is None for one in values)
-    names = [f"{name} ~{at}" for at in range(len(directions))] + [f"{name} is missing"] * gaps
-    how = f"TF-IDF of {used.size:,} hashed {form}, reduced to {len(directions)} columns"
-    plain = {"form": form, "gaps": gaps, "scale": spread if spread > 1e-12 else 1.0}
-    arrays = {"used": used, "weight": weight.astype(np.float32), "directions": directions.astype(np.float32)}
-    return Learned(how + (", one for missing" if gaps else ""), tuple(names), plain, arrays)
-
-
-def encode_text(learned: Learned, values: Array) -> Floats:
-    """Project texts on the learned directions; a missing one is 0 in all of them."""
-    of, arrays = learned.plain, learned.arrays
-    counts = _word_counts(values, of["form"])[:, arrays["used"]]
-    weighed = _weigh(counts, arrays["weight"].astype(np.float64))
-    found = weighed @ arrays["directions"].astype(np.float64).T / of["scale"]
-    gaps = np.array([one is None for one in values], dtype=np.float64)
-    return np.column_stack([found, gaps] if of["gaps"] else [found])
-
-
-def _directions(weighed: Any, width: int) -> Array:
+def _directions(weighted: Any, width: int) -> Array:
     """Return the right singular vectors of the largest singular values, `[width, words]`."""
-    if width == min(weighed.shape):  # all of them, for which the sparse solver is not made
-        return np.linalg.svd(weighed.toarray(), full_matrices=False)[2]
+    if width == min(weighted.shape):  # all of them, which the truncated solver does not compute
+        return np.linalg.svd(weighted.toarray(), full_matrices=False)[2]
     from sklearn.decomposition import TruncatedSVD
 
-    return np.asarray(TruncatedSVD(width, n_iter=7, random_state=0).fit(weighed).components_)
+    return np.asarray(TruncatedSVD(width, n_iter=7, random_state=0).fit(weighted).components_)
 
 
-def _word_counts(values: Array, form: str) -> Any:
+def _count_words(values: Array, form: str) -> Any:
+    """Return how often each hashed word, or run of two to four characters, occurs, `[rows, buckets]`."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     style: dict[str, Any] = {"analyzer": "char_wb", "ngram_range": (2, 4)}
     if form == "words":
         style = {"analyzer": "word", "token_pattern": r"(?u)\b\w+\b"}
-    hashing = HashingVectorizer(n_features=BUCKETS, alternate_sign=False, norm=None, **style)
-    return hashing.transform(["" if one is None else one for one in values]).tocsr()
+    hashing = HashingVectorizer(n_features=TEXT_BUCKETS, alternate_sign=False, norm=None, **style)
+    rows, distinct = pd.factorize(np.array(["" if one is None else one for one in values], dtype=object))
+    return hashing.transform(distinct.tolist()).tocsr()[rows]
 
 
-def _weigh(counts: Any, weight: Array) -> Any:
+def _tf_idf(counts: Any, weight: Array) -> Any:
     from sklearn.preprocessing import normalize
 
-    weighed = counts.copy()
-    weighed.data = (1.0 + np.log(weighed.data)) * weight[weighed.indices]
-    return normalize(weighed)
+    weighted = counts.copy()
+    weighted.data = (1.0 + np.log(weighted.data)) * weight[weighted.indices]
+    return normalize(weighted)
 
 
-def learn_sentences(name: str, values: Array, folder: str) -> Learned:
-    """Let a sentence model from a local folder read the texts, and learn the scale of what it says."""
-    found = _sentences(values, folder)
-    spread = float(found.std(axis=0).max())
-    names = tuple(f"{name} ~{at}" for at in range(found.shape[1]))
-    plain = {"folder": str(Path(folder).resolve()), "scale": spread if spread > 1e-12 else 1.0}
-    how = f"{found.shape[1]} columns of the sentence model in {folder}"
-    return Learned(how, names, plain, {"mean": found.mean(axis=0)})
+@dataclass(frozen=True)
+class SentenceEncoder(Encoder):
+    """Embeddings of a sentence model in a local folder, centred, with one scale for all."""
+
+    kind = "sentences"
+    folder: str
+    scale: float
+    mean: Array
+
+    @classmethod
+    def fit(cls, values: Array, folder: str = "") -> Self:
+        found = _embed_sentences(values, folder)
+        scale = _positive(float(found.std(axis=0).max()))
+        return cls(str(Path(folder).resolve()), scale, found.mean(axis=0))
+
+    def transform(self, values: Array) -> Floats:
+        return np.asarray((_embed_sentences(values, self.folder) - self.mean) / self.scale)
+
+    def names(self, column: str) -> list[str]:
+        return [f"{column} ~{at}" for at in range(len(self.mean))]
+
+    def roles(self) -> list[str]:
+        return [COMPONENT] * len(self.mean)
+
+    def describe(self, values: Array) -> str:
+        return f"{len(self.mean)} columns of the sentence model in {self.folder}"
 
 
-def encode_sentences(learned: Learned, values: Array) -> Floats:
-    """Read texts with the model of the fit, from the same folder."""
-    found = _sentences(values, learned.plain["folder"]) - learned.arrays["mean"]
-    return np.asarray(found / learned.plain["scale"])
-
-
-def _check_modules(path: Path) -> None:
-    """Refuse a sentence model with modules of its own, which its library would run from the folder."""
-    if path.is_file():
-        check_values(MODULES, parse_json(path.read_bytes(), path, InputError), path, words="cannot be used")
-
-
-def _sentences(values: Array, folder: str) -> Floats:
+def _embed_sentences(values: Array, folder: str) -> Floats:
     if not Path(folder).is_dir():
         raise InputError(
-            f"there is no folder {folder} with a sentence model; without --text-model none is needed"
+            f"there is no folder {folder} with a sentence model; without --text-model none is needed",
+            code="text-model-missing",
         )
-    _check_modules(Path(folder) / "modules.json")
+    modules = Path(folder) / "modules.json"
+    if modules.is_file():  # a model with modules of its own would run code from the folder
+        check_values(
+            MODULES, parse_json(modules.read_bytes(), modules, InputError), modules, words="cannot be used"
+        )
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise InputError("a sentence model needs its library: pip install 'h3gnn[text]'") from None
+        raise InputError(
+            "a sentence model needs its library: pip install 'h3gnn[text]'", code="library-missing"
+        ) from None
     model = SentenceTransformer(str(folder), local_files_only=True)
     texts = ["" if one is None else one for one in values]
     return np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float64)
+
+
+ENCODERS: dict[str, type[Encoder]] = {
+    encoder.kind: encoder
+    for encoder in (
+        NumberEncoder,
+        BooleanEncoder,
+        CategoryEncoder,
+        DateEncoder,
+        ListEncoder,
+        VectorEncoder,
+        TextEncoder,
+        SentenceEncoder,
+    )
+}
+"""Encoders by the name under which a plan stores them."""

@@ -14,7 +14,7 @@ from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
 from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.plan import TablePlan, encode_table
-from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, ends_of
+from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, infer_ends
 
 TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[Repair, ...]]
 """Edges `[2, edges]`, their weights, and unused columns."""
@@ -133,7 +133,7 @@ def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     names = [str(name).lower() for name in frame.columns]
     if not names_edges(frame):
         _check_not_adjacency(frame.shape, known.size)
-    start, end, _ = ends_of([str(name) for name in frame.columns])
+    start, end, _ = infer_ends([str(name) for name in frame.columns])
     weight = next((position for position, name in enumerate(names) if name in WEIGHT_NAMES), None)
     if weight in (start, end):
         raise GraphError(

@@ -1,7 +1,7 @@
-"""Cells of a table as values: numbers, dates and lists as people write them.
+"""Infer the type of a table's column, and decode its cells: numbers, dates, booleans, lists, words.
 
-Each reader takes a column and returns one value per row, missing where there is none, and the rows whose cell
-it cannot read: those are never taken for missing without a word.
+A decoder returns one value per row, missing where the cell is empty, and the rows whose cell it cannot read:
+those are never silently treated as missing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import ast
 import datetime
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Number
 from typing import Any
 
@@ -19,162 +21,245 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.ids import INDEX_NAMES, is_id_name, is_missing, words_in
+from h3gnn.graphs.ids import INDEX_NAMES, is_id_name, is_missing
 from h3gnn.resources import check_memory
 
-NOTHING = frozenset(
+KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
+FORMS = {
+    "number": ("plain", "grouped", "comma"),
+    "date": ("iso", "dmy", "mdy"),
+    "text": ("words", "characters"),
+}
+"""Notations that can follow a kind and a colon: `opened=date:dmy`."""
+
+NOT_ENCODED = ("identifier", "constant", "label")
+MISSING_WORDS = frozenset(
     {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "-", "--", "?", "unknown", "missing"}
 )
-"""Words that say of a number, a date or a yes that it is not known. In a column of words they are words."""
+"""Words for a missing number, date or boolean. In a column of words they are words."""
 
-TRUE, FALSE = (
-    frozenset({"true", "yes", "t", "y", "1", "1.0"}),
-    frozenset({"false", "no", "f", "n", "0", "0.0"}),
-)
-ISO = re.compile(
-    r"(\d{4})[-/](\d{1,2})(?:[-/](\d{1,2}))?"
-    r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
-)
-PARTED = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
-PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
+TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
+FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
+MOST_CATEGORIES = 100
+"""A column of long values with more distinct ones than this is text."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
 GROUPED_NUMBER = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
 UNITS = re.compile(r"^[$€£¥]\s*|\s*[$€£¥%]$|^(?:USD|EUR|GBP|CHF)\s+|\s+(?:USD|EUR|GBP|CHF)$")
-SECONDS_OF_A_DAY = 86_400.0
+ISO_DATE = re.compile(
+    r"(\d{4})[-/](\d{1,2})(?:[-/](\d{1,2}))?"
+    r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
+)
+DAY_MONTH_YEAR = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
+UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0x0E00, 0x0EFF), (0x1780, 0x17FF))
+"""Scripts without spaces between words: Japanese and Chinese, Thai and Lao, Khmer."""
+SECONDS_PER_DAY = 86_400.0
 
-Values = npt.NDArray[Any]
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
-def cells_of(column: Any) -> Values:
-    """Return the cells of a pandas column: text stripped, None where missing, else as they are."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(object)
-    cells = np.empty(len(column), dtype=object)
-    listed = column.tolist()
-    cells[:] = [None if is_missing(one) else one.strip() if isinstance(one, str) else one for one in listed]
-    return cells
+def is_number(cell: str) -> bool:
+    """Whether a cell holds one number as files write them: no inner spaces, no underscores; or NaN."""
+    text = cell.strip()
+    return NUMBER.fullmatch(text) is not None or text.lower().lstrip("+-") == "nan"
 
 
-def texts_of(cells: Values) -> Values:
-    """Return cells as text, None where missing or empty."""
-    texts = np.empty(len(cells), dtype=object)
-    texts[:] = [None if one is None else cell_text(one) or None for one in cells]
-    return texts
+def is_measurement(cell: str) -> bool:
+    """Whether a cell holds a number or an ISO date."""
+    return is_number(cell) or ISO_DATE.fullmatch(cell.strip()) is not None
 
 
-def cell_text(one: Any) -> str:
-    """Return a cell as text; a whole number is written without a point."""
-    if isinstance(one, float) and one.is_integer():
-        return str(int(one))
-    return one if isinstance(one, str) else str(one)
+def is_missing_word(text: str) -> bool:
+    """Whether a text says that a number, date or boolean is missing."""
+    return text.lower() in MISSING_WORDS
 
 
-def number_form(texts: Values) -> str | None:
-    """Say how numbers are written: "plain", "grouped" (1,200.5) or "comma" (3,14); None for no numbers."""
-    known = [_bare(one) for one in {*texts.tolist()} - {None} if one.lower() not in NOTHING]
-    if not known:
-        return None
-    for form, pattern in (("plain", PLAIN_NUMBER), ("grouped", GROUPED_NUMBER), ("comma", COMMA_NUMBER)):
-        if all(pattern.fullmatch(one) or PLAIN_NUMBER.fullmatch(one) for one in known):
+def cell_text(cell: Any) -> str:
+    """Return a cell as text; a float with an integer value is written without a point."""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return cell if isinstance(cell, str) else str(cell)
+
+
+class Cells:
+    """The cells of one column, decoded at most once for each kind and form.
+
+    Args:
+        column: a pandas Series.
+    """
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+        self._decoded: dict[tuple[str, str], tuple[Array, Rows]] = {}
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @cached_property
+    def values(self) -> Array:
+        """The cells: text stripped, None where missing, other values unchanged."""
+        column = self.column
+        listed = (column.astype(object) if self.is_categorical else column).tolist()
+        cells = np.empty(len(listed), dtype=object)
+        cells[:] = [
+            None if is_missing(one) else one.strip() if isinstance(one, str) else one for one in listed
+        ]
+        return cells
+
+    @cached_property
+    def texts(self) -> Array:
+        """The cells as text, None where missing or empty."""
+        texts = np.empty(len(self), dtype=object)
+        texts[:] = [None if one is None else cell_text(one) or None for one in self.values]
+        return texts
+
+    @cached_property
+    def known(self) -> list[str]:
+        """The texts that are not missing."""
+        return [one for one in self.texts if one is not None]
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """The distinct texts."""
+        return {*self.known}
+
+    @cached_property
+    def distinct_values(self) -> set[str]:
+        """The distinct texts that are not words for a missing value."""
+        return {one for one in self.distinct if not is_missing_word(one)}
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether pandas holds the column as categories."""
+        return isinstance(self.column.dtype, pd.CategoricalDtype)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the column's type is a type of numbers."""
+        return not self.is_categorical and pd.api.types.is_numeric_dtype(self.column.dtype)
+
+    def words(self) -> Array:
+        """Return the cells as text, "" where missing."""
+        words = np.empty(len(self), dtype=object)
+        words[:] = ["" if one is None else one for one in self.texts]
+        return words
+
+    def decode(self, kind: str, form: str = "") -> tuple[Array, Rows]:
+        """Return the values of a column of a known kind, and the rows whose cell cannot be read as one.
+
+        Numbers, dates (in days) and booleans are floats with NaN for missing; a list is a list of texts or a
+        vector; all else is text, None for missing.
+        """
+        if (kind, form) not in self._decoded:
+            self._decoded[kind, form] = self._decode(kind, form)
+        return self._decoded[kind, form]
+
+    def _decode(self, kind: str, form: str) -> tuple[Array, Rows]:
+        if kind == "list":
+            return _decode_vectors(self.values) if form == "vector" else _decode_lists(self.values, form)
+        if kind == "number":
+            return self._numbers(form or "plain")
+        if kind == "date":
+            return self._dates(form or "iso")
+        if kind == "boolean":
+            return _decode_texts(self.texts, _parse_boolean)
+        return self.texts, NO_ROWS
+
+    def _numbers(self, form: str) -> tuple[Floats, Rows]:
+        """Return numbers, NaN where missing; infinity counts as unreadable."""
+        if self.is_numeric:
+            values = self.column.to_numpy(dtype=np.float64, na_value=np.nan)
+            return np.where(np.isinf(values), np.nan, values), np.flatnonzero(np.isinf(values))
+        if pd.api.types.is_timedelta64_dtype(self.column.dtype):
+            seconds = self.column.dt.total_seconds()
+            return seconds.to_numpy(dtype=np.float64, na_value=np.nan), NO_ROWS
+        return _decode_texts(self.texts, lambda text: _parse_number(text, form))
+
+    def _dates(self, form: str) -> tuple[Floats, Rows]:
+        """Return days since 1970 in UTC, NaN where missing."""
+        if pd.api.types.is_datetime64_any_dtype(self.column.dtype):
+            moments = self.column
+            if moments.dt.tz is not None:
+                moments = moments.dt.tz_convert("UTC").dt.tz_localize(None)
+            since = (moments - pd.Timestamp("1970-01-01")).dt.total_seconds()
+            return since.to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS_PER_DAY, NO_ROWS
+        texts = self.texts.copy()
+        for row, cell in enumerate(self.values):
+            if isinstance(cell, datetime.date):
+                texts[row] = cell.isoformat()
+        return _decode_texts(texts, lambda text: _parse_days(text, form))
+
+
+def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[Floats, Rows]:
+    """Parse each distinct text once; `parse` returns None for a text that it cannot read."""
+    codes, distinct = pd.factorize(texts)
+    parsed = [parse(one) for one in distinct.tolist()]
+    unreadable = np.array([one is None for one in parsed] + [False], dtype=bool)
+    values = np.array([np.nan if one is None else one for one in parsed] + [np.nan], dtype=np.float64)
+    return values[codes], np.flatnonzero(unreadable[codes])
+
+
+def number_form(texts: Collection[str]) -> str | None:
+    """Return how numbers are written: "plain", "grouped" (1,200.5) or "comma" (3,14); None for no numbers."""
+    bare = [UNITS.sub("", one) for one in texts]
+    for form, pattern in (("plain", NUMBER), ("grouped", GROUPED_NUMBER), ("comma", COMMA_NUMBER)):
+        if bare and all(pattern.fullmatch(one) or NUMBER.fullmatch(one) for one in bare):
             return form
     return None
 
 
-def _bare(text: str) -> str:
-    """Return a number without its currency or percent sign."""
-    return UNITS.sub("", text)
-
-
-def read_numbers(column: Any, form: str = "plain") -> tuple[npt.NDArray[np.float64], Rows]:
-    """Return numbers, NaN where missing; an infinity cannot be read, for nothing can be made of it."""
-    if pd.api.types.is_numeric_dtype(column.dtype) and not isinstance(column.dtype, pd.CategoricalDtype):
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return np.where(np.isinf(values), np.nan, values), np.flatnonzero(np.isinf(values))
-    if pd.api.types.is_timedelta64_dtype(column.dtype):
-        return column.dt.total_seconds().to_numpy(dtype=np.float64, na_value=np.nan), _none()
-    return _by_text(cells_of(column), lambda text: _number(text, form))
-
-
-def _number(text: str, form: str) -> float | None:
-    """Return a number, NaN for none, None for what is something else."""
-    if text.lower() in NOTHING:
+def _parse_number(text: str, form: str) -> float | None:
+    if is_missing_word(text):
         return np.nan
-    bare = _bare(text)
-    if form == "grouped":
-        bare = bare.replace(",", "") if GROUPED_NUMBER.fullmatch(bare) else bare
-    elif form == "comma":
-        bare = bare.replace(".", "").replace(",", ".") if COMMA_NUMBER.fullmatch(bare) else bare
-    if not PLAIN_NUMBER.fullmatch(bare):
+    bare = UNITS.sub("", text)
+    if form == "grouped" and GROUPED_NUMBER.fullmatch(bare):
+        bare = bare.replace(",", "")
+    elif form == "comma" and COMMA_NUMBER.fullmatch(bare):
+        bare = bare.replace(".", "").replace(",", ".")
+    if not NUMBER.fullmatch(bare):
         return None
     value = float(bare)
     return value if np.isfinite(value) else None
 
 
-def read_booleans(column: Any) -> tuple[npt.NDArray[np.float64], Rows]:
-    """Return 1 and 0, NaN where missing."""
-
-    def read(text: str) -> float | None:
-        word = text.lower()
-        return 1.0 if word in TRUE else 0.0 if word in FALSE else np.nan if word in NOTHING else None
-
-    return _by_text(cells_of(column), read)
+def _parse_boolean(text: str) -> float | None:
+    word = text.lower()
+    return 1.0 if word in TRUE else 0.0 if word in FALSE else np.nan if word in MISSING_WORDS else None
 
 
-def _by_text(cells: Values, read: Any) -> tuple[npt.NDArray[np.float64], Rows]:
-    """Read every different text once."""
-    texts = texts_of(cells)
-    codes, different = pd.factorize(texts)
-    found = [read(one) for one in different.tolist()]
-    lost = np.array([one is None for one in found] + [False], dtype=bool)
-    values = np.array([np.nan if one is None else one for one in found] + [np.nan], dtype=np.float64)
-    return values[codes], np.flatnonzero(lost[codes])
-
-
-def date_form(texts: Values) -> str | None:
-    """Say how dates are written: "iso", "dmy", "mdy", "either" where none tells; None for no dates."""
-    known = [one for one in {*texts.tolist()} - {None} if one.lower() not in NOTHING]
-    if not known:
+def date_form(texts: Collection[str]) -> str | None:
+    """Return how dates are written: "iso", "dmy", "mdy", "either" if ambiguous; None for no dates."""
+    if not texts:
         return None
-    if all(_iso(one) is not None for one in known):
+    if all(_parse_iso(one) is not None for one in texts):
         return "iso"
-    parts = [PARTED.fullmatch(one) for one in known]
+    parts = [DAY_MONTH_YEAR.fullmatch(one) for one in texts]
     if not all(parts):
         return None
-    firsts = max(int(part[1]) for part in parts if part)
-    seconds = max(int(part[3]) for part in parts if part)
-    if any(part[2] == "." for part in parts if part):
-        return "dmy" if seconds <= 12 else None  # nobody writes the month first with dots
-    if firsts > 12:
-        return "dmy" if seconds <= 12 else None
-    return "mdy" if seconds > 12 else "either"
+    first = max(int(part[1]) for part in parts if part)
+    second = max(int(part[3]) for part in parts if part)
+    if first > 12 or any(part[2] == "." for part in parts if part):  # with dots the day is always first
+        return "dmy" if second <= 12 else None
+    return "mdy" if second > 12 else "either"
 
 
-def read_dates(column: Any, form: str = "iso") -> tuple[npt.NDArray[np.float64], Rows]:
-    """Return days since 1970 in UTC, NaN where missing."""
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        moments = column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz is not None else column
-        since = (moments - pd.Timestamp("1970-01-01")).dt.total_seconds()
-        return since.to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS_OF_A_DAY, _none()
-    cells = cells_of(column)
-    texts = np.empty(len(cells), dtype=object)
-    texts[:] = [one.isoformat() if isinstance(one, datetime.date) else one for one in cells]
-    return _by_text(texts, lambda text: _days(text, form))
-
-
-def _days(text: str, form: str) -> float | None:
-    if text.lower() in NOTHING:
+def _parse_days(text: str, form: str) -> float | None:
+    if is_missing_word(text):
         return np.nan
-    parted = None if form == "iso" else PARTED.fullmatch(text)
-    if parted:
-        day, month = (parted[1], parted[3]) if form == "dmy" else (parted[3], parted[1])
-        text = f"{parted[4]}-{month}-{day}" + (f" {parted[5]}" if parted[5] else "")
-    moment = _iso(text)
-    return None if moment is None else moment.timestamp() / SECONDS_OF_A_DAY
+    parts = None if form == "iso" else DAY_MONTH_YEAR.fullmatch(text)
+    if parts:
+        day, month = (parts[1], parts[3]) if form == "dmy" else (parts[3], parts[1])
+        text = f"{parts[4]}-{month}-{day}" + (f" {parts[5]}" if parts[5] else "")
+    moment = _parse_iso(text)
+    return None if moment is None else moment.timestamp() / SECONDS_PER_DAY
 
 
-def _iso(text: str) -> datetime.datetime | None:
-    parts = ISO.fullmatch(text)
+def _parse_iso(text: str) -> datetime.datetime | None:
+    parts = ISO_DATE.fullmatch(text)
     if parts is None:
         return None
     year, month, day, clock, zone = parts.groups()
@@ -187,351 +272,305 @@ def _iso(text: str) -> datetime.datetime | None:
         return None
 
 
-def _none() -> Rows:
-    return np.empty(0, dtype=np.int64)
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, list | tuple | set | frozenset | np.ndarray)
 
 
-def is_list(one: Any) -> bool:
-    """Tell whether a cell holds several values."""
-    return isinstance(one, list | tuple | set | frozenset | np.ndarray)
-
-
-def list_form(texts: Values) -> str | None:
-    """Say how lists are written in text: "brackets", or the mark between their items; None for no lists."""
-    known = [one for one in texts.tolist() if one is not None]
+def list_form(known: list[str]) -> str | None:
+    """Return how lists are written in text: "brackets", or the separator of items; None for no lists."""
     if not known:
         return None
-    if all(one[0] in "[({" and one[-1] in "])}" and _bracketed(one) is not None for one in {*known}):
+    if all(one[0] in "[({" and one[-1] in "])}" and _parse_brackets(one) is not None for one in {*known}):
         return "brackets"
-    for mark in "|;":
-        several = [one for one in known if mark in one]
-        items = [item.strip() for one in known for item in one.split(mark)]
-        if (
-            len(several) > 0.2 * len(known)
-            and len({*items}) <= 0.5 * len(items)
-            and max(map(len, items)) <= 40
-        ):
-            return mark
+    for separator in "|;":
+        several = sum(separator in one for one in known)
+        items = [item.strip() for one in known for item in one.split(separator)]
+        few_items = len({*items}) <= 0.5 * len(items)
+        if several > 0.2 * len(known) and few_items and max(map(len, items)) <= 40:
+            return separator
     return None
 
 
-def read_lists(column: Any, form: str = "") -> tuple[Values, Rows]:
+def _decode_lists(cells: Array, form: str) -> tuple[Array, Rows]:
     """Return one list of texts per row, None where missing; an empty list is not missing."""
-    cells = cells_of(column)
     lists = np.empty(len(cells), dtype=object)
-    lost = []
-    for row, one in enumerate(cells):
-        if one is None or (isinstance(one, str) and not one):
+    unreadable = []
+    for row, cell in enumerate(cells):
+        if cell is None or (isinstance(cell, str) and not cell):
             continue
-        found = one if is_list(one) else _bracketed(one) if form == "brackets" else _parted(str(one), form)
-        if found is None:
-            lost.append(row)
+        items = cell if _is_list(cell) else _parse_list(cell, form)
+        if items is None:
+            unreadable.append(row)
         else:
-            lists[row] = [cell_text(item) for item in found if not is_missing(item)]
-    return lists, np.array(lost, dtype=np.int64)
+            lists[row] = [cell_text(item) for item in items if not is_missing(item)]
+    return lists, np.array(unreadable, dtype=np.int64)
 
 
-def _parted(text: str, mark: str) -> list[str]:
-    return [item.strip() for item in (text.split(mark) if mark else [text]) if item.strip()]
+def _parse_list(cell: Any, form: str) -> list[Any] | None:
+    if form == "brackets":
+        return _parse_brackets(cell)
+    text = str(cell)
+    return [item.strip() for item in (text.split(form) if form else [text]) if item.strip()]
 
 
-def _bracketed(text: Any) -> list[Any] | None:
+def _parse_brackets(text: Any) -> list[Any] | None:
     """Return the items of `["a", "b"]`, `('a',)` or `{1, 2}`; nothing is executed."""
     for parse in (json.loads, ast.literal_eval):
         try:
-            found = parse(text)
-            "".join(map(str, found)).encode()  # half a character could not be stored
+            items = parse(text)
+            "".join(map(str, items)).encode()  # a lone surrogate could not be stored
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             continue
-        if isinstance(found, list | tuple | set):
-            return sorted(found, key=str) if isinstance(found, set) else list(found)
+        if isinstance(items, list | tuple | set):
+            return sorted(items, key=str) if isinstance(items, set) else list(items)
     bare = str(text)[1:-1]
-    return (
-        None
-        if '"' in bare or "'" in bare or "[" in bare
-        else [one.strip() for one in bare.split(",") if one.strip()]
-    )
+    if '"' in bare or "'" in bare or "[" in bare:
+        return None
+    return [item.strip() for item in bare.split(",") if item.strip()]
 
 
-def read_vectors(column: Any) -> tuple[Values, Rows]:
-    """Return `[rows, values]` of lists that are as long as the first; a missing one is all NaN."""
-    cells = cells_of(column)
+def _decode_vectors(cells: Array) -> tuple[Array, Rows]:
+    """Return `[rows, values]` of lists as long as the first; a missing one is all NaN."""
     width = next((len(one) for one in cells if one is not None), 0)
     check_memory(2 * 8 * width * len(cells), f"lists of {width:,} numbers in {len(cells):,} rows", GraphError)
-    odd = [row for row, one in enumerate(cells) if one is not None and len(one) != width]
-    fits = [
-        np.full(width, np.nan) if one is None or len(one) != width else np.asarray(one, float)
-        for one in cells
-    ]
-    return np.array(fits, dtype=np.float64).reshape(len(cells), width), np.array(odd, dtype=np.int64)
-
-
-KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
-FORMS = {
-    "number": ("plain", "grouped", "comma"),
-    "date": ("iso", "dmy", "mdy"),
-    "text": ("words", "characters"),
-}
-"""What may stand behind a kind and a colon: `opened=date:dmy`."""
-
-LEFT_OUT = ("identifier", "constant", "label")
-LABEL_WORDS = frozenset({"label", "labels", "class", "target", "y", "is_fraud"})
-MOST_CATEGORIES = 100
-"""Words of more kinds than this are text where they are long."""
-
-MOST_CLASSES = 50
-"""A column that holds more different values is no class, whatever its name."""
-
-UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0x0E00, 0x0EFF), (0x1780, 0x17FF))
-"""Scripts that put no blanks between words: Japanese and Chinese, Thai and Lao, Khmer."""
-
-Array = npt.NDArray[Any]
+    vectors = np.full((len(cells), width), np.nan)
+    odd = []
+    for row, cell in enumerate(cells):
+        if cell is not None and len(cell) == width:
+            vectors[row] = np.asarray(cell, float)
+        elif cell is not None:
+            odd.append(row)
+    return vectors, np.array(odd, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """The kind of a column, how its cells are written, and the words for a person.
+class InferredType:
+    """The type of a column.
 
     Attributes:
         kind: one of `KINDS`.
-        form: how the cells are written, where there are several ways; see `FORMS`.
-        why: what tells.
-        doubt: what makes it a guess that must not be made silently, with the remedy; "" where there is none.
-        said: whether a person said so; cells that are something else are then missing.
+        reason: what the decision is based on.
+        form: how the cells are written; see `FORMS`.
+        doubt: why the decision would be a guess; "" where it is not. The caller must ask.
+        remedy: how the user resolves the doubt.
+        declared: whether the user declared the kind; cells of another kind are then missing.
+        numeric: whether the cells of a boolean column are the numbers 0 and 1.
     """
 
     kind: str
-    why: str
+    reason: str
     form: str = ""
     doubt: str = ""
-    said: bool = False
+    remedy: str = ""
+    declared: bool = False
+    numeric: bool = False
 
 
-def parse_kinds(said: dict[str, str]) -> dict[str, Recognised]:
-    """Return what a person said of columns: `{"opened": "date:dmy"}`."""
-    return {name: _parse(name, word) for name, word in said.items()}
+def parse_types(declared: dict[str, str]) -> dict[str, InferredType]:
+    """Parse the types that the user declares: `{"opened": "date:dmy"}`."""
+    return {name: _parse_type(name, word) for name, word in declared.items()}
 
 
-def _parse(name: str, word: str) -> Recognised:
+def _parse_type(name: str, word: str) -> InferredType:
     kind, _, form = word.strip().lower().partition(":")
     if kind not in KINDS or (form and form not in FORMS.get(kind, ())):
         forms = [f"{one}:{form}" for one, forms in FORMS.items() for form in forms]
         raise GraphError(
-            f"the column {name!r} cannot be of the kind {word!r}; there are {', '.join(KINDS)}, "
-            f"and more closely {', '.join(forms)}"
+            f"the column {name!r} cannot be of the kind {word!r}; choose one of {', '.join(KINDS)}, "
+            f"or more precisely {', '.join(forms)}",
+            code="column-kind-unknown",
         )
-    return Recognised(kind, "as you said", form, said=True)
+    return InferredType(kind, "as you declared", form, declared=True)
 
 
-def recognise(name: str, column: Any) -> Recognised:
-    """Say what a column holds; a doubt is for the caller to raise."""
-    if not column.notna().any():
-        return Recognised("constant", "it is empty")
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return _of_words(name, texts_of(cells_of(column)), declared=True)
-    declared = _of_type(column)
-    if declared is not None:
-        return _unless_constant(column, declared)
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return _of_numbers(name, column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return _of_cells(name, cells_of(column))
+def infer_type(name: str, column: Any) -> InferredType:
+    """Infer what a column holds from its name and cells; the caller asks the user about a doubt."""
+    cells = column if isinstance(column, Cells) else Cells(column)
+    if not cells.column.notna().any():
+        return InferredType("constant", "it is empty")
+    if cells.is_categorical:
+        return _infer_words(name, cells, categorical=True)
+    by_dtype = _infer_dtype(cells.column)
+    if by_dtype is not None:
+        return by_dtype
+    if cells.is_numeric:
+        return _infer_numbers(name, cells.column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return _infer_cells(name, cells)
 
 
-def _of_type(column: Any) -> Recognised | None:
-    """Return what the type of a column says, where it says all."""
+def with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
+    """Return a declared type with the form that its cells have, where the user left that open."""
+    kind, form = declared.kind, None
+    if declared.form or kind not in ("number", "date", "list", "text"):
+        return declared
+    if str(cells.column.dtype) in ("object", "str", "string", "category"):
+        if kind == "list":
+            form = list_form(cells.known)
+        elif kind != "text":
+            form = (number_form if kind == "number" else date_form)(cells.distinct_values)
+    if form == "either":
+        return _ambiguous_dates(name, declared.reason, declared=True)
+    return replace(
+        declared, form=form or {"number": "plain", "date": "iso", "list": "", "text": "words"}[kind]
+    )
+
+
+def _ambiguous_dates(name: str, reason: str = "dates", *, declared: bool = False) -> InferredType:
+    remedy = f"declare {name}=date:dmy or {name}=date:mdy with --columns"
+    return InferredType("date", reason, "dmy", "days and months could be swapped", remedy, declared)
+
+
+def _infer_dtype(column: Any) -> InferredType | None:
+    """Return the type that follows from the column's dtype alone."""
     if pd.api.types.is_bool_dtype(column.dtype):
-        return Recognised("boolean", "true and false")
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return Recognised("date", "moments in time")
-    if pd.api.types.is_timedelta64_dtype(column.dtype):
-        return Recognised("number", "spans of time, in seconds")
-    if pd.api.types.is_complex_dtype(column.dtype):
-        return Recognised("category", "", doubt="complex numbers cannot be used; leave the column out")
-    return None
-
-
-def _unless_constant(column: Any, otherwise: Recognised) -> Recognised:
-    if column.nunique() == 1 and bool(column.notna().all()):
-        return Recognised("constant", f"it is {column.iloc[0]} everywhere")
-    return otherwise
-
-
-def _of_numbers(name: str, values: Array) -> Recognised:
-    """Numbers are numbers, but for ids and codes that happen to be written in digits."""
-    known = values[np.isfinite(values)]
-    different = np.unique(known)
-    if known.size == values.size and different.size == 1 and values.size > 1:
-        return Recognised("constant", f"it is {different[0]:g} everywhere")
-    whole = bool((known == np.floor(known)).all())
-    if whole and str(name).lower() in INDEX_NAMES and different.size == values.size:
-        return Recognised("identifier", "the row numbers of a data frame")
-    if whole and is_id_name(name):
-        if different.size == values.size:
-            return Recognised("identifier", "its name says id, and every row has another")
-        return Recognised("category", "its name says id: codes, not measures")
-    if set(different.tolist()) <= {0.0, 1.0}:
-        return Recognised("boolean", "0 and 1")
-    return Recognised("number", "numbers")
-
-
-def _of_cells(name: str, cells: Array) -> Recognised:
-    """Cells of any kind: text, lists, dates, or a mixture."""
-    known = [one for one in cells if one is not None and not (isinstance(one, str) and not one)]
-    if not known:
-        return Recognised("constant", "it is empty")
-    if all(is_list(one) for one in known):
-        return _of_lists(name, known)
-    if any(isinstance(one, dict) or (is_list(one)) for one in known):
-        return Recognised(
-            "identifier", "", doubt="holds records or lists beside other values; leave the column out"
+        found = InferredType("boolean", "true and false")
+    elif pd.api.types.is_datetime64_any_dtype(column.dtype):
+        found = InferredType("date", "timestamps")
+    elif pd.api.types.is_timedelta64_dtype(column.dtype):
+        found = InferredType("number", "durations, in seconds")
+    elif pd.api.types.is_complex_dtype(column.dtype):
+        found = InferredType(
+            "category", "", doubt="complex numbers cannot be used", remedy="leave the column out"
         )
+    else:
+        return None
+    if column.nunique() == 1 and bool(column.notna().all()):
+        return InferredType("constant", f"it is {column.iloc[0]} everywhere")
+    return found
+
+
+def _infer_numbers(name: str, values: Array) -> InferredType:
+    """Numbers are numbers, except for ids and codes written in digits."""
+    known = values[np.isfinite(values)]
+    distinct = np.unique(known)
+    if known.size == values.size and distinct.size == 1 and values.size > 1:
+        return InferredType("constant", f"it is {distinct[0]:g} everywhere")
+    integers, unique = bool((known == np.floor(known)).all()), distinct.size == values.size
+    if integers and str(name).lower() in INDEX_NAMES and unique:
+        return InferredType("identifier", "the row numbers of a data frame")
+    if integers and is_id_name(name) and unique:
+        return InferredType("identifier", "its name says id, and its values are distinct")
+    if integers and is_id_name(name):
+        return InferredType("category", "its name says id: codes, not measurements")
+    if set(distinct.tolist()) <= {0.0, 1.0}:
+        return InferredType("boolean", "0 and 1", numeric=True)
+    return InferredType("number", "numbers")
+
+
+def _infer_cells(name: str, cells: Cells) -> InferredType:
+    """Cells of any type: text, lists, dates, or a mixture."""
+    known = [one for one in cells.values if one is not None and not (isinstance(one, str) and not one)]
+    if not known:
+        return InferredType("constant", "it is empty")
+    if all(_is_list(one) for one in known):
+        return _infer_lists(name, known)
+    if any(isinstance(one, dict) or _is_list(one) for one in known):
+        doubt = "holds records, or lists among other values"
+        return InferredType("identifier", "", doubt=doubt, remedy="leave the column out")
     if all(isinstance(one, datetime.date) for one in known):
-        return Recognised("date", "dates", "iso")
-    return _of_texts(name, texts_of(cells))
+        return InferredType("date", "dates", "iso")
+    return _infer_texts(name, cells)
 
 
-def _of_lists(name: str, known: list[Any]) -> Recognised:
-    """Lists of numbers that are equally long are vectors; all others hold items."""
-    numbers = all(isinstance(item, Number) and not isinstance(item, bool) for one in known for item in one)
-    if not numbers or not any(len(one) for one in known):
-        return Recognised("list", "lists of values")
+def _infer_lists(name: str, known: list[Any]) -> InferredType:
+    """Lists of numbers of equal length are vectors; all others hold items."""
+    items = [item for one in known for item in one]
+    numbers = all(isinstance(item, Number) and not isinstance(item, bool) for item in items)
+    if not numbers or not items:
+        return InferredType("list", "lists of values")
     if len({len(one) for one in known}) == 1:
-        return Recognised("list", f"{len(known[0]):,} numbers in each row", "vector")
-    if all(isinstance(item, Integral) for one in known for item in one):
-        return Recognised("list", "lists of whole numbers")
-    remedy = f"mend it, or say {name}=list with --columns for items instead of numbers"
-    return Recognised("list", "", "vector", f"has another length than the first; {remedy}")
+        return InferredType("list", f"{len(known[0]):,} numbers in each row", "vector")
+    if all(isinstance(item, Integral) for item in items):
+        return InferredType("list", "lists of integers")
+    remedy = f"correct it, or declare {name}=list with --columns for items instead of numbers"
+    return InferredType("list", "", "vector", "has another length than the first", remedy)
 
 
-def _of_texts(name: str, texts: Array) -> Recognised:
-    """Text that may be written numbers, dates or lists: the first that all cells can be."""
-    known = [one for one in texts if one is not None]
-    if {one.lower() for one in known} <= NOTHING:
-        return Recognised("constant", "no row knows it")
-    for test in (_as_boolean, _as_numbers, _as_dates, _nearly, _as_list):
-        found = test(name, texts, known)
+def _infer_texts(name: str, cells: Cells) -> InferredType:
+    """Texts can be written numbers, dates or lists: the first type that fits all cells."""
+    if not cells.distinct_values:
+        return InferredType("constant", "no row has a value")
+    words = {one.lower() for one in cells.distinct_values}
+    if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
+        return InferredType("boolean", "two words for yes and no")
+    for infer in (_infer_written_numbers, _infer_written_dates, _infer_nearly, _infer_written_lists):
+        found = infer(name, cells)
         if found is not None:
             return found
-    return _of_words(name, texts)
+    return _infer_words(name, cells)
 
 
-def _as_boolean(name: str, texts: Array, known: list[str]) -> Recognised | None:
-    told = {one.lower() for one in known} - NOTHING
-    if len(told) == 2 and told & TRUE and told & FALSE and not told <= {"0", "1"}:
-        return Recognised("boolean", "two words for yes and no")
-    return None
-
-
-def _as_numbers(name: str, texts: Array, known: list[str]) -> Recognised | None:
-    form = None if _are_codes(known) else number_form(texts)
+def _infer_written_numbers(name: str, cells: Cells) -> InferredType | None:
+    form = None if _are_codes(cells.distinct) else number_form(cells.distinct_values)
     if form is None:
         return None
-    found = _of_numbers(name, read_numbers(pd.Series(texts, dtype=object), form)[0])
-    how = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
-    return Recognised(found.kind, found.why + how, form if found.kind == "number" else "")
+    found = _infer_numbers(name, cells.decode("number", form)[0])
+    written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
+    form = form if found.kind == "number" else ""
+    return InferredType(found.kind, found.reason + written, form, numeric=found.numeric)
 
 
-def _are_codes(known: list[str]) -> bool:
-    """Tell digits that are no number: 007."""
-    return any(re.fullmatch(r"0\d+", one) for one in {*known})
+def _are_codes(texts: Collection[str]) -> bool:
+    """Whether some digits are no number: 007."""
+    return any(re.fullmatch(r"0\d+", one) for one in texts)
 
 
-def _as_dates(name: str, texts: Array, known: list[str]) -> Recognised | None:
-    form = date_form(texts)
+def _infer_written_dates(name: str, cells: Cells) -> InferredType | None:
+    form = date_form(cells.distinct_values)
     if form == "either":
-        remedy = f"say {name}=date:dmy or {name}=date:mdy with --columns"
-        return Recognised("date", "dates", "dmy", f"days and months could be exchanged; {remedy}")
+        return _ambiguous_dates(name)
     order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first"}
-    return None if form is None else Recognised("date", order[form], form)
+    return None if form is None else InferredType("date", order[form], form)
 
 
-def _as_list(name: str, texts: Array, known: list[str]) -> Recognised | None:
-    form = list_form(texts)
+def _infer_written_lists(name: str, cells: Cells) -> InferredType | None:
+    form = list_form(cells.known)
     if form is None:
         return None
-    written = "in brackets" if form == "brackets" else f"with {form} between"
-    return Recognised("list", f"several words, {written}", form)
+    written = "in brackets" if form == "brackets" else f"separated by {form}"
+    return InferredType("list", f"several words, {written}", form)
 
 
-def _nearly(name: str, texts: Array, known: list[str]) -> Recognised | None:
-    """A column most of whose cells are numbers or dates is meant as such, so the rest may be mistakes."""
-    if _are_codes(known):
+def _infer_nearly(name: str, cells: Cells) -> InferredType | None:
+    """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
+    if _are_codes(cells.distinct):
         return None
-    told = {one for one in known if one.lower() not in NOTHING}
     for kind, form_of in (("number", number_form), ("date", date_form)):
-        odd = {one for one in told if form_of(np.array([one], dtype=object)) is None}
-        if odd and sum(one in odd for one in known) < 0.5 * len(known):
-            remedy = f"say with --columns {name}=category, or {name}={kind} to count such cells as missing"
+        odd = {one for one in cells.distinct_values if form_of([one]) is None}
+        if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):
+            remedy = (
+                f"correct the cell, or declare {name}=category with --columns, or {name}={kind} to treat "
+                "such cells as missing"
+            )
             form = "plain" if kind == "number" else "iso"
-            return Recognised(kind, f"mostly {kind}s", form, f"is not a {kind}; mend the cell, or {remedy}")
+            return InferredType(kind, f"mostly {kind}s", form, f"is not a {kind}", remedy)
     return None
 
 
-def _of_words(name: str, texts: Array, *, declared: bool = False) -> Recognised:
-    known = [one for one in texts if one is not None]
-    different = len({*known})
-    if different == 1 and len(known) == len(texts) and len(texts) > 1:
-        return Recognised("constant", f"it is {known[0]!r} everywhere")
-    words = sum(len(one.split()) for one in known) / len(known)
-    letters = sum(len(one) for one in known) / len(known)
-    unspaced = _unspaced(known)
-    long = words >= 3 or letters >= 40 or (letters >= 12 and unspaced)
-    most = different > 0.5 * len(known)
-    if long and (different > MOST_CATEGORIES or most) and not declared:
-        form = "characters" if unspaced or words < 2 else "words"
-        return Recognised("text", f"{words:.0f} words a row, mostly different", form)
-    if most and (different == len(known) > 1 or is_id_name(name)) and not declared:
-        return Recognised("identifier", "every row has another word" if different == len(known) else "codes")
-    if most and different > MOST_CATEGORIES and not declared:
-        return Recognised("text", f"{different:,} different words, too many for categories", "characters")
-    return Recognised("category", f"{different:,} different words")
+def _infer_words(name: str, cells: Cells, *, categorical: bool = False) -> InferredType:
+    known, distinct = cells.known, len(cells.distinct)
+    if distinct == 1 and len(known) == len(cells) > 1:
+        return InferredType("constant", f"it is {known[0]!r} everywhere")
+    if not categorical:
+        words = sum(len(one.split()) for one in known) / len(known)
+        letters = sum(len(one) for one in known) / len(known)
+        unspaced = _is_unspaced("".join(known[:200]))
+        long = words >= 3 or letters >= 40 or (letters >= 12 and unspaced)
+        mostly_distinct = distinct > 0.5 * len(known)
+        if long and (distinct > MOST_CATEGORIES or mostly_distinct):
+            form = "characters" if unspaced or words < 2 else "words"
+            return InferredType("text", f"{words:.0f} words per row, mostly distinct", form)
+        if mostly_distinct and distinct == len(known) > 1:
+            return InferredType("identifier", "every row has another word")
+        if mostly_distinct and is_id_name(name):
+            return InferredType("identifier", "codes")
+        if mostly_distinct and distinct > MOST_CATEGORIES:
+            reason = f"{distinct:,} distinct words, too many for categories"
+            return InferredType("text", reason, "characters")
+    return InferredType("category", f"{distinct:,} distinct words")
 
 
-def _unspaced(known: list[str]) -> bool:
-    """Tell whether much of some texts is in such a script."""
-    sample = "".join(known[:200])
-    return sum(_is_unspaced(ord(one)) for one in sample) > 0.3 * len(sample)
-
-
-def _is_unspaced(code: int) -> bool:
-    return any(first <= code <= last for first, last in UNSPACED)
-
-
-def is_label(name: str, column: Any, found: Recognised, names: list[str]) -> str:
-    """Say why a column is what should be found out, and not what it is found out from; "" where it is not.
-
-    A class among the features would be known in training and tell itself, so the usual names of classes are
-    left out, and so is a yes or no that is known for few rows only.
-    """
-    lowered, asked = str(name).lower(), words_in(name)[:1] in (["is"], ["has"])
-    if lowered not in LABEL_WORDS and not asked:
-        return ""
-    texts = pd.Series(texts_of(cells_of(column)), dtype=object)
-    measured = found.kind == "number" and any("." in one for one in texts.dropna())
-    few = found.kind not in ("constant", "text", "date", "list") and texts.nunique() <= MOST_CLASSES
-    few = few and not measured
-    if lowered in LABEL_WORDS and few and not (lowered == "y" and "x" in [one.lower() for one in names]):
-        return "its name says that it is the class"
-    missing = float(texts.isna().mean()) if found.kind == "boolean" else 0.0
-    if asked and missing > 0.5:
-        return f"a yes or no that is known for {100 * (1 - missing):.0f} % of the rows"
-    return ""
-
-
-def read_values(column: Any, kind: str, form: str) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Return the values of a column of a known kind, and the rows whose cell cannot be read as one.
-
-    Numbers, dates (in days) and booleans are floats with NaN for missing; a list is a list of texts or a
-    vector; all else is text, None for missing.
-    """
-    if kind == "list" and form == "vector":
-        return read_vectors(column)
-    if kind == "list":
-        return read_lists(column, form)
-    if kind == "number":
-        return read_numbers(column, form or "plain")
-    if kind == "date":
-        return read_dates(column, form or "iso")
-    if kind == "boolean":
-        return read_booleans(column)
-    return texts_of(cells_of(column)), np.empty(0, dtype=np.int64)
+def _is_unspaced(sample: str) -> bool:
+    """Whether much of a text is in a script without spaces between words."""
+    count = sum(any(first <= ord(one) <= last for first, last in UNSPACED) for one in sample)
+    return count > 0.3 * len(sample)

@@ -1,7 +1,7 @@
-"""The plan of a table: what each column holds and how it becomes numbers.
+"""The plan of a table: what each column holds, and how it becomes features.
 
-A plan is made once, from the table that a model is fitted on; it is kept with the graph and with the model,
-and new tables are read by it, their columns found by name. A table of numbers without gaps stays as it is.
+A plan is fitted once, on the table that a model is fitted on. It is stored with the graph and the model, and
+encodes new tables, whose columns it finds by name. A table of numbers without gaps stays unchanged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,76 +19,96 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
-from h3gnn.tables import encoders
-from h3gnn.tables.encoders import Learned
-from h3gnn.tables.infer import (
-    LEFT_OUT,
-    Recognised,
-    cells_of,
-    date_form,
-    is_label,
-    list_form,
-    number_form,
-    parse_kinds,
-    read_values,
-    recognise,
-    texts_of,
+from h3gnn.tables.encoders import (
+    ENCODERS,
+    VALUE,
+    Array,
+    CategoryEncoder,
+    Encoder,
+    Floats,
+    SentenceEncoder,
+    TextEncoder,
+    feature_names,
+    missing_rows,
 )
-from h3gnn.tables.reader import Problems
+from h3gnn.tables.files import Problems
+from h3gnn.tables.infer import NOT_ENCODED, Cells, InferredType, infer_type, parse_types, with_form
+from h3gnn.tables.roles import class_reason
 
 Place = Callable[[int, str], str]
-"""Names a row and a column for a person."""
+"""Names a row and a column for an error message."""
 
-ENCODERS = {
-    **encoders.ENCODERS,
-    "text": (encoders.learn_text, encoders.encode_text),
-    "sentences": (encoders.learn_sentences, encoders.encode_sentences),
-}
-STARTED = "plan."
-"""How the names of a plan's tensors begin in a file."""
+TENSOR_PREFIX = "plan."
+UNCHANGED = "plain"
+"""Stored name of the encoder that leaves numbers unchanged."""
 
-ENCODED = 8 * 2
-"""Bytes of a feature while a table is encoded: that of its column, and that of all of them side by side."""
+ENCODED_BYTES = 8 * 2
+"""Bytes per feature while a table is encoded: once in its column, once in the joined table."""
 
-MANY = 24
-"""Columns of one kind beyond this many stand in one line of a plan."""
+MOST_LINES = 24
+"""More unchanged columns than this are shown as one line."""
 
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """One column: what it holds, why that is thought, and what was learned to encode it.
+    """One column: what it holds, why, and how it is encoded.
 
     Attributes:
         name: of the column.
         kind: one of `h3gnn.tables.infer.KINDS`.
         form: how its cells are written.
-        why: what told the kind.
-        encoder: which encoder; "" where the column is left out, "plain" where numbers stay as they are.
-        learned: what the encoder learned.
-        said: whether the person said the kind; cells that are something else are then missing.
+        reason: what the kind was inferred from.
+        encoder: the name of the encoder; "" for a column that is left out, "plain" for unchanged numbers.
+        names: of its features.
+        description: of the encoding.
+        declared: whether the user declared the kind; cells of another kind are then missing.
+        fitted: the fitted encoder; None for a column that is left out or unchanged.
     """
 
     name: str
     kind: str
     form: str
-    why: str
-    encoder: str
-    learned: Learned
-    said: bool = False
+    reason: str
+    encoder: str = ""
+    names: tuple[str, ...] = ()
+    description: str = ""
+    declared: bool = False
+    fitted: Encoder | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; arrays are not among them."""
-        told = {"name": self.name, "kind": self.kind, "form": self.form, "why": self.why}
-        how = {"how": self.learned.how, "names": [*self.learned.names], "said": self.said}
-        return {**told, "encoder": self.encoder, **how}
+        """Return plain values for JSON, without the state of the encoder."""
+        return {
+            **{"name": self.name, "kind": self.kind, "form": self.form, "why": self.reason},
+            **{"encoder": self.encoder, "how": self.description, "names": [*self.names]},
+            "said": self.declared,
+        }
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the plain values and the arrays of the encoder's state."""
+        return ({}, {}) if self.fitted is None else self.fitted.state()
+
+    def transform(self, values: Array) -> Floats:
+        """Return the features of decoded values, `[rows, features]`."""
+        if self.fitted is None:
+            return np.asarray(values.reshape(len(values), -1), dtype=np.float64)
+        return self.fitted.transform(values)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature: its name, the column that it comes from, and its role there (see `encoders`)."""
+
+    name: str
+    column: ColumnPlan
+    role: str
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How a table of features becomes numbers, column by column.
+    """How a table becomes features, column by column.
 
     Attributes:
-        columns: one plan for each, also for those that are left out.
+        columns: one plan for each column, also for those that are left out.
     """
 
     columns: tuple[ColumnPlan, ...]
@@ -96,16 +116,29 @@ class TablePlan:
     @property
     def as_is(self) -> bool:
         """Whether the numbers of the table are the features, unchanged."""
-        return all(column.encoder in ("", "plain") for column in self.columns)
+        return all(column.fitted is None for column in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each number that comes out."""
-        return tuple(name for column in self.columns for name in column.learned.names)
+        """The name of each feature."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Each feature with its column and role."""
+        return tuple(
+            Feature(name, column, role)
+            for column in self.columns
+            for name, role in zip(
+                column.names,
+                [VALUE] * len(column.names) if column.fitted is None else column.fitted.roles(),
+                strict=True,
+            )
+        )
 
     @property
     def used(self) -> tuple[ColumnPlan, ...]:
-        """The columns that become numbers."""
+        """The columns that become features."""
         return tuple(column for column in self.columns if column.encoder)
 
     @property
@@ -114,20 +147,18 @@ class TablePlan:
         return next((column.name for column in self.columns if column.kind == "label"), None)
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Return (column, kind and why, encoding) for a person; many numbers in a row are one line."""
-        told: list[tuple[str, str, str]] = []
-        plain = [column for column in self.columns if column.encoder == "plain"]
-        if len(plain) > MANY:
-            named = f"{plain[0].name} … {plain[-1].name}"
-            told.append((named, f"{len(plain):,} columns of numbers", "as they are"))
-            plain_names = {column.name for column in plain}
-        else:
-            plain_names = set()
+        """Return (column, kind and reason, encoding) for display; many unchanged columns share a line."""
+        unchanged = [column for column in self.columns if column.encoder == UNCHANGED]
+        grouped = {column.name for column in unchanged} if len(unchanged) > MOST_LINES else set()
+        lines = []
+        if grouped:
+            names = f"{unchanged[0].name} … {unchanged[-1].name}"
+            lines.append((names, f"{len(unchanged):,} columns of numbers", "unchanged"))
         for column in self.columns:
-            if column.name not in plain_names:
-                how = column.learned.how if column.encoder else "left out"
-                told.append((column.name, f"{column.kind}: {column.why}" if column.why else column.kind, how))
-        return told
+            if column.name not in grouped:
+                kind = f"{column.kind}: {column.reason}" if column.reason else column.kind
+                lines.append((column.name, kind, column.description if column.encoder else "left out"))
+        return lines
 
     def repairs(self) -> tuple[Repair, ...]:
         """Return how many columns were encoded, and those that are no features."""
@@ -137,14 +168,14 @@ class TablePlan:
             repairs.append(Repair("columns-encoded", message, len(self.used)))
         for column in self.columns:
             if column.kind == "label":
-                message = f"the column {column.name} is the class and no feature: {column.why}"
+                message = f"the column {column.name} is the class and no feature: {column.reason}"
                 repairs.append(Repair("column-is-label", message, fields=(column.name,), warn=True))
             elif not column.encoder:
-                message = f"the column {column.name} is left out ({column.kind}: {column.why})"
+                message = f"the column {column.name} is left out ({column.kind}: {column.reason})"
                 repairs.append(Repair("column-unused", message, fields=(column.name,), warn=True))
         return tuple(repairs)
 
-    def encode(self, frame: Any, place: Place) -> tuple[npt.NDArray[np.float64], tuple[Repair, ...]]:
+    def encode(self, frame: Any, place: Place) -> tuple[Floats, tuple[Repair, ...]]:
         """Return the features of new rows, and the repairs.
 
         Args:
@@ -156,144 +187,115 @@ class TablePlan:
             raise GraphError(
                 f"the features have no column {missing[0]!r}, which the model was fitted with"
                 + (f" (and {len(missing) - 1} more are missing)" if missing[1:] else "")
-                + f"; there are {', '.join(map(str, list(frame.columns)[:12]))}"
+                + f"; there are {', '.join(map(str, list(frame.columns)[:12]))}",
+                code="column-missing",
             )
-        width = len(self.names)
-        check_memory(ENCODED * len(frame) * width, f"{width:,} features of {len(frame):,} rows", GraphError)
-        problems, parts, repairs = Problems("the features"), [], list[Repair]()
+        problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
         for column in self.used:
-            values, lost = read_values(frame[column.name], column.kind, column.form)
-            lost = lost[:0] if column.said else lost
-            list_lost(
-                problems,
-                place,
-                frame[column.name],
-                column.name,
-                lost,
-                f"is not a {column.kind}",
-                "mend the cell",
-            )
-            if not lost.size:
-                parts.append(_encoded(column, values, problems, place))
-                repairs += _new_to(column, values)
+            values, unreadable = Cells(frame[column.name]).decode(column.kind, column.form)
+            if not column.declared:
+                _add_cells(
+                    problems,
+                    place,
+                    frame[column.name],
+                    unreadable,
+                    f"is not a {column.kind}",
+                    "correct the cell",
+                )
+            if column.encoder == UNCHANGED:
+                _check_complete(problems, place, column.name, np.setdiff1d(_nan_rows(values), unreadable))
+            repairs += _unknown_values(column, values)
+            decoded.append(values)
         problems.check()
-        return np.column_stack(parts) if parts else np.empty((len(frame), 0)), tuple(repairs)
+        return self._transform(decoded, len(frame)), tuple(repairs)
+
+    def _transform(self, decoded: Sequence[Array], rows: int) -> Floats:
+        width = len(self.names)
+        check_memory(ENCODED_BYTES * rows * width, f"{width:,} features of {rows:,} rows", GraphError)
+        parts = [column.transform(values) for column, values in zip(self.used, decoded, strict=True)]
+        return np.column_stack(parts) if parts else np.empty((rows, 0))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all but the arrays, for JSON."""
-        return {"columns": [{**column.as_dict(), "plain": column.learned.plain} for column in self.columns]}
+        """Return everything except the arrays, for JSON."""
+        return {"columns": [{**column.as_dict(), "plain": column.state()[0]} for column in self.columns]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the learned arrays under names that tell their column."""
+        """Return the arrays of the encoders; their names contain the position of the column."""
         return {
-            f"{STARTED}{at}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+            f"{TENSOR_PREFIX}{at}.{name}": torch.from_numpy(np.ascontiguousarray(array))
             for at, column in enumerate(self.columns)
-            for name, array in column.learned.arrays.items()
+            for name, array in column.state()[1].items()
         }
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any], tensors: Mapping[str, Tensor]) -> TablePlan:
-        """Read what `as_dict` and `tensors` returned."""
+    def from_dict(cls, stored: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """Restore a plan from `as_dict` and `tensors`."""
         columns = []
-        for at, one in enumerate(told["columns"]):
-            start = f"{STARTED}{at}."
+        for at, one in enumerate(stored["columns"]):
+            prefix = f"{TENSOR_PREFIX}{at}."
             arrays = {
-                name.removeprefix(start): value.numpy()
+                name.removeprefix(prefix): value.numpy()
                 for name, value in tensors.items()
-                if name.startswith(start)
+                if name.startswith(prefix)
             }
-            learned = Learned(one["how"], tuple(one["names"]), one["plain"], arrays)
-            told_of = {part: one[part] for part in ("name", "kind", "form", "why", "encoder", "said")}
-            columns.append(ColumnPlan(**told_of, learned=learned))
+            encoder = ENCODERS.get(one["encoder"])
+            column = ColumnPlan(
+                one["name"],
+                one["kind"],
+                one["form"],
+                one["why"],
+                one["encoder"],
+                tuple(one["names"]),
+                one["how"],
+                one["said"],
+                None if encoder is None else encoder(**one["plain"], **arrays),
+            )
+            columns.append(column)
         return cls(tuple(columns))
+
+    def encodes_like(self, other: TablePlan) -> bool:
+        """Whether two plans make the same features of a table."""
+        own, others = (
+            [(one.name, one.kind, one.form, one.encoder, one.names, one.state()[0]) for one in plan.columns]
+            for plan in (self, other)
+        )
+        return own == others
 
 
 def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
-    """Refuse features that were made otherwise than those of the fit: their columns mean something else."""
+    """Reject features that were encoded differently from those of the fit."""
     encoded = [plan for plan in (fitted, other) if plan is not None and not plan.as_is]
-    if not encoded or fitted is None or other is None or fitted.as_dict() == other.as_dict():
+    if not encoded or fitted is None or other is None or fitted.encodes_like(other):
         return
-    strange = [name for name in fitted.names if name not in other.names]
-    if strange:
-        what = f"the feature {strange[0]!r} of the fit is not among the features"
+    unknown = [name for name in fitted.names if name not in other.names]
+    if unknown:
+        what = f"the feature {unknown[0]!r} of the fit is not among the features"
     else:
         what = "the features were encoded by another plan than those of the fit"
-    raise GraphError(f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)")
+    raise GraphError(
+        f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)", code="plan-differs"
+    )
 
 
 def check_as_is(plan: TablePlan | None) -> None:
-    """Refuse encoded columns beside those of a graph in files, which are numbers as they are."""
+    """Reject encoded columns for a graph on disk, whose columns are unchanged numbers."""
     if plan is not None and not plan.as_is:
         raise GraphError(
-            "the columns of one graph were encoded, and those of a graph in files are numbers as they are: "
-            "fit and embed both in memory, or prepare both (`h3gnn prepare`)"
+            "the columns of one graph were encoded, and those of a graph on disk are unchanged numbers: "
+            "fit and embed both in memory, or prepare both (`h3gnn prepare`)",
+            code="plan-differs",
         )
 
 
 def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:
-    """Return the plan of a table of numbers that stay as they are."""
+    """Return the plan of a table of numbers that stay unchanged."""
     return TablePlan(tuple(plain_column(name, width) for name, width in zip(names, widths, strict=True)))
 
 
 def plain_column(name: str, width: int) -> ColumnPlan:
-    """Return the plan of a column of numbers, or of vectors, that stays as it is."""
+    """Return the plan of a column of numbers, or of vectors, that stays unchanged."""
     names = (name,) if width == 1 else tuple(f"{name}[{at}]" for at in range(width))
-    return ColumnPlan(name, "number" if width == 1 else "list", "", "", "plain", Learned("as it is", names))
-
-
-def gaps_of(values: Any) -> npt.NDArray[np.bool_]:
-    """Tell which rows have no value."""
-    if values.dtype == object:
-        return np.array([one is None for one in values], dtype=bool)
-    return np.asarray(np.isnan(values).reshape(len(values), -1).any(axis=1))
-
-
-def _encoded(column: ColumnPlan, values: Any, problems: Problems, place: Place) -> npt.NDArray[np.float64]:
-    if column.encoder != "plain":
-        return ENCODERS[column.encoder][1](column.learned, values)
-    table = values.reshape(len(values), -1)
-    for row in np.flatnonzero(np.isnan(table).any(axis=1)):
-        where = partial(place, int(row), column.name)
-        problems.add(where, "the value is empty or NaN", "fill the gap: there was none in the fit")
-    return np.asarray(table, dtype=np.float64)
-
-
-def _new_to(column: ColumnPlan, values: Any) -> list[Repair]:
-    """Return the unknown categories and missing values of a column that the fitted table does not have."""
-    of = column.learned.plain
-    repairs = []
-    if values.dtype == object and isinstance(of.get("kept"), list) and column.kind == "category":
-        known = {*of["kept"], None}
-        strange = sum(one not in known for one in values)
-        if strange and not of["rare"]:
-            message = f"{column.name}: {strange:,} rows hold a category that the fitted table does not have"
-            repairs.append(Repair("unknown-categories", message, strange, (column.name,)))
-    gaps = int(gaps_of(values).sum())
-    if gaps and of.get("gaps") is False:
-        message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
-        repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
-    return repairs
-
-
-def list_lost(
-    problems: Problems, place: Place, column: Any, name: str, rows: Any, what: str, remedy: str
-) -> None:
-    """Add the cells of some rows to the problems: what is wrong with them, and the remedy."""
-    for at in rows.tolist():
-        cell, where = column.iloc[at], partial(place, at, name)
-        if isinstance(cell, list | np.ndarray):
-            problems.add(where, f"the list {what}", remedy)
-        elif str(cell).lower().strip("+- ") in ("inf", "infinity"):
-            problems.add(where, "the value is infinity", "mend the cell or leave the column out")
-        else:
-            problems.add(where, f"{str(cell)!r} {what}", remedy)
-
-
-FORM_OF: dict[str, Callable[[Any], str | None]] = {
-    **{"number": number_form, "date": date_form, "list": list_form, "text": lambda texts: None},
-}
-USUAL_FORM = {"number": "plain", "date": "iso", "list": "", "text": "words"}
-"""How a column is written of which a person said the kind only: found out, else this."""
+    return ColumnPlan(name, "number" if width == 1 else "list", "", "", UNCHANGED, names, "unchanged")
 
 
 def encode_table(
@@ -309,150 +311,189 @@ def encode_table(
 
     Args:
         frame: a DataFrame, one row per node, without its ids.
-        plan: of the table that a model was fitted on; None makes one.
-        columns: what the person says of columns: `{"opened": "date:dmy", "zip": "category"}`.
+        plan: of the table that a model was fitted on; None fits one.
+        columns: the kinds of some columns, `{"opened": "date:dmy", "zip": "category"}`.
         label: the column that holds the class, if the table has one.
         text_model: a folder with a sentence model for the columns of text.
         place: names a cell for the error messages.
     """
     where = place or (lambda row, name: f"the features, row {row}, column {name!r}")
     if plan is None:
-        plan = learn_plan(frame, columns or {}, label, text_model, where)
-        return plan.encode(frame, where)[0], plan, plan.repairs()
-    for name, told in parse_kinds(dict(columns or {})).items():
+        declared = {**(columns or {}), **({} if label is None else {label: "label"})}
+        values, plan = _fit_plan(frame, declared, text_model, where)
+        return values, plan, plan.repairs()
+    for name, declared_type in parse_types(dict(columns or {})).items():
         fitted = next((column.kind for column in plan.columns if column.name == name), None)
-        if fitted != told.kind:
+        if fitted != declared_type.kind:
             raise InputError(
-                f"the model was fitted with {name!r} as {fitted}, not {told.kind}; fit it again for that"
+                f"the model was fitted with {name!r} as {fitted}, not {declared_type.kind}; fit it again",
+                code="plan-differs",
             )
     values, repairs = plan.encode(frame, where)
     return values, plan, repairs
 
 
-def learn_plan(
-    frame: Any,
-    said: Mapping[str, str],
-    label: str | None,
-    text_model: str | None,
-    place: Place,
-    problems: Problems | None = None,
-) -> TablePlan:
-    """Recognise every column, or take the person's word, and learn how to encode it."""
-    told = parse_kinds({**said, **({} if label is None else {label: "label"})})
+def _fit_plan(
+    frame: Any, declared: Mapping[str, str], text_model: str | None, place: Place
+) -> tuple[Floats, TablePlan]:
+    """Infer the type of every column that the user did not declare, and fit its encoder."""
     names = [str(name) for name in frame.columns]
-    strangers = [name for name in told if name not in names]
-    if strangers:
+    types = parse_types(dict(declared))
+    if unknown := [name for name in types if name not in names]:
         raise InputError(
-            f"there is no column {strangers[0]!r} in the features; there are {', '.join(names[:12])}"
+            f"there is no column {unknown[0]!r} in the features; there are {', '.join(names[:12])}",
+            code="column-missing",
         )
-    problems = Problems("the features") if problems is None else problems
-    found = find_doubts(frame, told, place, problems)
+    problems = Problems("the features")
+    inferred = infer_columns(frame, types, place, problems)
     problems.check()
-    learned = [_learn(name, values, one, lost, text_model) for name, (one, values, lost) in found.items()]
-    if not any(column.encoder for column in learned):
-        why = "; ".join(f"{column.name} ({column.kind}: {column.why})" for column in learned[:6])
+    plans = {name: _fit_column(name, kind, cells, text_model) for name, (kind, cells) in inferred.items()}
+    if not any(column.encoder for column in plans.values()):
+        reasons = "; ".join(f"{one.name} ({one.kind}: {one.reason})" for one in [*plans.values()][:6])
         raise GraphError(
-            f"no column of the features can be used: {why}; say what a column holds with "
-            "--columns NAME=KIND, or leave the features out to have structural ones built"
+            f"no column of the features can be used: {reasons}; declare what a column holds with "
+            "--columns NAME=KIND, or omit the features to have structural ones built",
+            code="no-usable-column",
         )
-    plan = TablePlan(tuple(learned))
-    return _as_it_is(plan, frame) or plan
+    if all(_can_stay(plan, *inferred[name]) for name, plan in plans.items() if plan.encoder):
+        plans = {name: _unchanged(plan) if plan.encoder else plan for name, plan in plans.items()}
+    plan = TablePlan(tuple(plans.values()))
+    decoded = [inferred[one.name][1].decode(one.kind, one.form)[0] for one in plan.used]
+    return plan._transform(decoded, len(frame)), plan
 
 
-def find_doubts(
-    frame: Any, told: Mapping[str, Recognised], place: Place, problems: Problems
-) -> dict[str, tuple[Recognised, Any, int]]:
-    """Return the kind and the values of every column, and how many cells are no such values.
+def infer_columns(
+    frame: Any, declared: Mapping[str, InferredType], place: Place, problems: Problems
+) -> dict[str, tuple[InferredType, Cells]]:
+    """Return the type and the cells of every column.
 
-    Where a kind would be a guess, or a cell is something else and nobody said the kind, the cells are added
-    to the problems.
+    Where a type would be a guess, or a cell of a column that the user did not declare is of another type,
+    the cells are added to the problems.
     """
     names = [str(name) for name in frame.columns]
-    found = {name: _settle(name, frame[name], told.get(name), names) for name in names}
-    classes = [name for name, one in found.items() if one.kind == "label"]
-    classes.sort(key=lambda name: not found[name].said)
+    cells = {name: Cells(frame[name]) for name in names}
+    types = {name: _type_of(name, cells[name], declared.get(name), names) for name in names}
+    classes = [name for name, one in types.items() if one.kind == "label"]
+    classes.sort(key=lambda name: not types[name].declared)
     for name in classes[1:]:
-        found[name] = replace(found[name], kind="identifier", why=f"a class beside {classes[0]}")
-    read = {}
-    for name, one in found.items():
-        values, lost = read_values(frame[name], one.kind, one.form)
-        if one.doubt or (lost.size and not one.said):
-            _list_doubt(problems, place, frame[name], name, one, lost)
-        read[name] = (one, values, int(lost.size))
-    return read
+        types[name] = replace(types[name], kind="identifier", reason=f"a class besides {classes[0]}")
+    for name, one in types.items():
+        unreadable = cells[name].decode(one.kind, one.form)[1]
+        if unreadable.size and (one.doubt or not one.declared):
+            doubt, remedy = one.doubt or f"is not a {one.kind}", one.remedy or "correct the cell"
+            _add_cells(problems, place, cells[name].column, unreadable, doubt, remedy)
+        elif one.doubt:
+            problems.add(f"the column {name!r}", one.doubt, one.remedy, "column-ambiguous")
+    return {name: (types[name], cells[name]) for name in names}
 
 
-def _settle(name: str, column: Any, told: Recognised | None, names: list[str]) -> Recognised:
-    """Return what a column holds, and how it is written: recognised, or as the person said."""
-    if told is None:
-        found = recognise(name, column)
-        why = is_label(name, column, found, names)
-        feature = f"{name}=category with --columns makes it a feature"
-        return Recognised("label", f"{why}; {feature}") if why else found
-    if told.form or told.kind not in FORM_OF:
-        return told
-    texts = texts_of(cells_of(column))
-    written = str(column.dtype) in ("object", "str", "string", "category")
-    form = (FORM_OF[told.kind](texts) if written else None) or USUAL_FORM[told.kind]
-    if form == "either":
-        doubt = f"days and months could be exchanged; say {name}=date:dmy or {name}=date:mdy"
-        return replace(told, form="dmy", doubt=doubt)
-    return replace(told, form=form)
+def _type_of(name: str, cells: Cells, declared: InferredType | None, names: list[str]) -> InferredType:
+    if declared is not None:
+        return with_form(declared, name, cells)
+    found = infer_type(name, cells)
+    if reason := class_reason(name, cells, found, names):
+        return InferredType("label", f"{reason}; {name}=category with --columns makes it a feature")
+    return found
 
 
-def _learn(name: str, values: Any, found: Recognised, lost: int, text_model: str | None) -> ColumnPlan:
-    """Return the plan of one column; one that tells nothing after all is left out."""
-    if found.kind in LEFT_OUT:
-        return ColumnPlan(name, found.kind, "", found.why, "", Learned("", ()), found.said)
-    gaps = gaps_of(values)
-    if gaps.all():
-        return ColumnPlan(name, "constant", "", f"no cell is a {found.kind}", "", Learned("", ()), found.said)
-    encoder, form = ("vector" if found.form == "vector" else found.kind), found.form
-    if found.kind == "text" and text_model is not None:
-        encoder, form = "sentences", text_model
-    learned = ENCODERS[encoder][0](name, values, form)
-    why = found.why + (f"; {lost:,} cells that are none count as missing" if lost else "")
-    if gaps.mean() > 0.5 and found.kind in ("category", "boolean") and not found.said:
-        why += (
-            f"; known for {100 * (1 - gaps.mean()):.0f} % only: if it is what you want to find out, "
-            f"--label-column {name}"
-        )
-    return ColumnPlan(
-        name, found.kind, found.form, why, encoder if learned.names else "", learned, found.said
+def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | None) -> ColumnPlan:
+    """Return the plan of one column; one without information is left out."""
+    plan = ColumnPlan(name, found.kind, found.form, found.reason, declared=found.declared)
+    if found.kind in NOT_ENCODED:
+        return replace(plan, form="")
+    values, unreadable = cells.decode(found.kind, found.form)
+    missing = missing_rows(values)
+    if missing.all():
+        return replace(plan, kind="constant", form="", reason=f"no cell is a {found.kind}")
+    reason = found.reason
+    if unreadable.size:
+        reason += f"; {unreadable.size:,} cells of another kind are treated as missing"
+    if missing.mean() > 0.5 and found.kind in ("category", "boolean") and not found.declared:
+        known = f"{100 * (1 - missing.mean()):.0f} %"
+        reason += f"; known for {known} of the rows only: if you want to predict it, --label-column {name}"
+    if found.kind == "category" and CategoryEncoder.is_mostly_rare(values):
+        reason += "; most of them are rare, so that their characters are encoded"
+    fitted = _fit_encoder(found, values, text_model)
+    names = feature_names(fitted, name)
+    return replace(
+        plan,
+        reason=reason,
+        encoder=fitted.kind if names else "",
+        names=names,
+        description=fitted.describe(values),
+        fitted=fitted if names else None,
     )
 
 
-def _as_it_is(plan: TablePlan, frame: Any) -> TablePlan | None:
-    """Return the plan that leaves numbers without gaps alone, where there is nothing else."""
-    columns = []
-    for column in plan.columns:
-        if not column.encoder:
-            columns.append(column)
-            continue
-        spans = frame[column.name].dtype.kind == "m"  # seconds are a choice of ours, and not the table's
-        plain = column.form in ("", "plain", "vector") and not column.learned.plain.get("gaps") and not spans
-        if column.kind not in ("number", "boolean") and column.encoder != "vector":
-            return None
-        words = column.kind == "boolean" and not column.why.startswith("0 and 1")
-        if not plain or (words and frame[column.name].dtype.kind not in "biuf"):
-            return None
-        columns.append(
-            replace(
-                plain_column(column.name, len(column.learned.names)),
-                kind=column.kind,
-                why=column.why,
-                form=column.form,
-            )
-        )
-    return TablePlan(tuple(columns))
+def _fit_encoder(found: InferredType, values: Array, text_model: str | None) -> Encoder:
+    if found.kind == "text" and text_model is not None:
+        return SentenceEncoder.fit(values, text_model)
+    if found.kind == "text":
+        return TextEncoder.fit(values, found.form)
+    if found.kind == "category" and CategoryEncoder.is_mostly_rare(values):
+        return TextEncoder.fit(values, "characters")
+    return ENCODERS["vector" if found.form == "vector" else found.kind].fit(values)
 
 
-def _list_doubt(
-    problems: Problems, place: Place, column: Any, name: str, found: Recognised, lost: npt.NDArray[np.int64]
+def _can_stay(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
+    """Whether a column is numbers without gaps, which can be features unchanged."""
+    if plan.fitted is None or plan.fitted.marks_missing or plan.form not in ("", "plain", "vector"):
+        return False
+    dtype = getattr(cells.column.dtype, "kind", "O")
+    if dtype == "m":  # the unit of a duration is arbitrary
+        return False
+    if found.kind == "boolean":
+        return found.numeric or dtype in "biuf"
+    return found.kind == "number" or plan.encoder == "vector"
+
+
+def _unchanged(plan: ColumnPlan) -> ColumnPlan:
+    unchanged = plain_column(plan.name, len(plan.names))
+    return replace(unchanged, kind=plan.kind, reason=plan.reason, form=plan.form)
+
+
+def _nan_rows(values: Array) -> npt.NDArray[np.int64]:
+    return np.flatnonzero(missing_rows(values))
+
+
+def _check_complete(problems: Problems, place: Place, name: str, rows: npt.NDArray[np.int64]) -> None:
+    for row in rows.tolist():
+        remedy = "fill the gap: the fitted table has none"
+        problems.add(partial(place, row, name), "the value is empty or NaN", remedy, "feature-missing")
+
+
+def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
+    """Return the unknown categories and missing values of a column that the fitted table does not have."""
+    repairs = []
+    encoder = column.fitted
+    if isinstance(encoder, CategoryEncoder) and not encoder.rare:
+        known = {*encoder.kept, None}
+        if unknown := sum(one not in known for one in values):
+            message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
+            repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
+    gaps = int(missing_rows(values).sum())
+    if (
+        gaps
+        and encoder is not None
+        and not isinstance(encoder, SentenceEncoder)
+        and not encoder.marks_missing
+    ):
+        message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
+        repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
+    return repairs
+
+
+def _add_cells(
+    problems: Problems, place: Place, column: Any, rows: npt.NDArray[np.int64], what: str, remedy: str
 ) -> None:
-    """Name the cells that make a column doubtful; or the column, where it is the whole."""
-    if not lost.size:
-        problems.add(f"the column {name!r}", found.doubt)
-        return
-    what, _, remedy = (found.doubt or f"is not a {found.kind}; mend the cell").partition("; ")
-    list_lost(problems, place, column, name, lost, what, remedy)
+    """Add the cells of some rows to the problems."""
+    for row in rows.tolist():
+        cell, where = column.iloc[row], partial(place, row, str(column.name))
+        if isinstance(cell, list | np.ndarray):
+            problems.add(where, f"the list {what}", remedy, "cell-unreadable")
+        elif str(cell).lower().strip("+- ") in ("inf", "infinity"):
+            problems.add(
+                where, "the value is infinity", "correct the cell or leave the column out", "feature-infinite"
+            )
+        else:
+            problems.add(where, f"{str(cell)!r} {what}", remedy, "cell-unreadable")

@@ -1,4 +1,4 @@
-"""The user's own graph: a file of edges, and beside it perhaps features, labels and splits."""
+"""Read a graph from tables: edges, and optionally features, labels and splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from h3gnn.graphs.ids import (
     is_plain,
     one_kind,
     quoted,
-    words_in,
 )
 from h3gnn.graphs.labels import SPLIT_NAMES, as_classes, known_labels, split_masks
 from h3gnn.graphs.provenance import Repair
@@ -28,31 +27,31 @@ from h3gnn.tables.edges import (
     FIX_UNKNOWN,
     EdgeRules,
     EdgeTable,
+    apply_rules,
     merge_repeated,
     open_edges,
     read_rows,
-    settle,
-    strangers,
+    unknown_ids,
 )
-from h3gnn.tables.features import Encoding, FeatureFile, read_features
-from h3gnn.tables.infer import cells_of, texts_of
+from h3gnn.tables.features import Encoding, FeatureFile, pick_id_column, read_features
+from h3gnn.tables.files import Problems
 from h3gnn.tables.plan import TablePlan
-from h3gnn.tables.reader import FIX_CELLS, FIX_ID, Problems, Table, TableBlock, check_once, open_table
-from h3gnn.tables.roles import LABEL_NAMES, SPLIT_PREFIX, Column, pick_column, pick_ids
+from h3gnn.tables.reader import FIX_ID, LoadedTable, Table, TableBlock, check_once, open_table
+from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column
 
 Paths = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
 class LabelFile:
-    """What a table says of its rows.
+    """The labels and splits of some nodes.
 
     Attributes:
-        ids: the nodes that the rows speak of.
+        ids: the nodes of the rows.
         classes: int64 `[rows]`, or None.
-        class_names: the class that each number stands for.
+        class_names: of the classes, by number.
         masks: train, validation and test `[rows, splits]`, or nothing.
-        table: where they come from; None for a column of the features.
+        table: the file; None for a column of the features.
     """
 
     ids: npt.NDArray[Any]
@@ -62,7 +61,7 @@ class LabelFile:
     table: LabelTable | None
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
-        """Return labels and masks of all nodes; `rows` says of which node each row speaks, -1 for none."""
+        """Return labels and masks of all nodes; `rows` is the node of each row, -1 for none."""
 
         def spread(values: npt.NDArray[Any], empty: int) -> npt.NDArray[Any]:
             every = np.full((nodes, *values.shape[1:]), empty, dtype=values.dtype)
@@ -76,63 +75,64 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A table of labels and its columns that are meant.
+    """A table of labels and the roles of its columns.
 
     Attributes:
         table: the file.
         key: the column of the ids.
         label: the column of the classes, if any.
         splits: the columns of train, val, test.
+        loaded: its rows; None if they cannot be read.
     """
 
     table: Table
     key: int
     label: int | None
     splits: list[int]
+    loaded: LoadedTable | None
 
     def read(self) -> LabelFile:
-        """Read node, class and splits; an empty cell is an unknown class or no part of a split."""
-        table, beside = self.table, [*self.splits, *(() if self.label is None else (self.label,))]
+        """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
+        table, loaded = self.table, self.loaded
+        assert loaded is not None
         try:
-            ids = table.read([self.key]).ids[0]
-            frame = table.frame(beside)
+            ids = loaded.ids(self.key)
             check_once(ids, table.place, table.path)
-            texts = [texts_of(cells_of(frame.iloc[:, at])) for at in range(len(beside))]
-            words = [["" if one is None else one for one in column] for column in texts]
             parts = [
-                split_masks(column, partial(table.place, column=at))
-                for at, column in zip(self.splits, words, strict=False)
+                split_masks(loaded.cells(at).words().tolist(), partial(table.place, column=at))
+                for at in self.splits
             ]
         except GraphError:
-            self.list_problems(None, None)
+            self.report_problems(None, None)
             raise
         classes, names = None, tuple[str, ...]()
         if self.label is not None:
-            classes, names = as_classes(known_labels(np.array(words[-1], dtype=object)))
+            classes, names = as_classes(known_labels(loaded.cells(self.label).words()))
         masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
         return LabelFile(ids, classes, names, masks, self)
 
-    def list_problems(self, known: npt.NDArray[Any] | None, known_by: Path | None) -> None:
-        """Go through the file row by row, and raise with all that is wrong; return where nothing is."""
-        table, problems, met = self.table, Problems(self.table.path), dict[str, str]()
+    def report_problems(self, known: npt.NDArray[Any] | None, known_by: Path | None) -> None:
+        """Walk the file row by row, and raise with all its problems; return if there is none."""
+        table, problems, places = self.table, Problems(self.table.path), dict[str, str]()
         names = None if known is None else {*as_text(known).tolist()}
         for place, count, cells in table.walk((self.key, *self.splits)):
             if cells is None:
-                problems.add(place, f"{count} cell(s), the first row has {len(table.names)}", FIX_CELLS)
+                table.add_cell_count(problems, place, count)
                 continue
             node = cells[0] if is_plain(cells[0]) else quoted(cells[0])
             if not cells[0]:
-                problems.add(place + table.title(self.key), "the node id is missing", FIX_ID)
-            elif cells[0] in met:
-                problems.add(
-                    place, f"node {node} stands already in {met[cells[0]]}", "keep one row for each node"
-                )
+                problems.add(place + table.title(self.key), "the node id is missing", FIX_ID, "id-missing")
+            elif cells[0] in places:
+                what = f"node {node} is already in {places[cells[0]]}"
+                problems.add(place, what, "keep one row per node", "id-duplicate")
             elif names is not None and cells[0] not in names:
-                problems.add(place, f"node {node} is unknown; it is not in {known_by}", FIX_UNKNOWN)
-            met.setdefault(cells[0], place)
+                what = f"node {node} is unknown; it is not in {known_by}"
+                problems.add(place, what, FIX_UNKNOWN, "node-unknown")
+            places.setdefault(cells[0], place)
             for column, word in zip(self.splits, cells[1:], strict=True):
                 if word.lower() not in {*SPLIT_NAMES, "", "none"}:
-                    problems.add(place + table.title(column), f"{word!r} is not one of train, val, test")
+                    what = f"{word!r} is not one of train, val, test"
+                    problems.add(place + table.title(column), what, "", "split-unknown")
         problems.check()
 
 
@@ -143,23 +143,31 @@ def open_labels(
     split_columns: Sequence[Column] | None,
     style: dict[str, Any],
 ) -> LabelTable:
-    """Find the columns that are meant."""
+    """Read a table of labels, and find the columns of ids, classes and splits."""
     expected = (id_column, label_column, *(split_columns or ()))
     table = open_table(path, role="labels", expected=expected, **style)
-    key = pick_ids(table, id_column)
+    loaded, error = None, None
+    try:
+        loaded = table.load(range(len(table.names)))
+    except GraphError as fault:
+        error = fault
+    key = pick_id_column(table, id_column, (lambda at: False) if loaded is None else loaded.is_unique)
     others = [column for column in range(len(table.names)) if column != key]
     if split_columns is None:
         splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
     else:
         splits = [pick_column(table, one, "split", default=0) for one in split_columns]
-    label = pick_column(table, label_column, "labels", known=LABEL_NAMES, default=None)
-    if label is None:
-        rest = [column for column in others if column not in splits]
-        told = [column for column in rest if _says_class(table.names[column])]
-        label = next(iter([*told, *rest]), None)
+    rest = [column for column in others if column not in splits]
+    label = infer_class_column(table.names, rest)
+    if label_column is not None:
+        label = pick_column(table, label_column, "labels", default=0)
     if label is None and not splits:
-        raise GraphError(f"{table.path} has no column of labels beside the node ids")
-    return LabelTable(table, key, label, splits)
+        raise GraphError(f"{table.path} has no column of labels besides the node ids", code="column-missing")
+    labels = LabelTable(table, key, label, splits, loaded)
+    if error is not None:
+        labels.report_problems(None, None)
+        raise error
+    return labels
 
 
 def labels_of_nodes(
@@ -172,29 +180,24 @@ def labels_of_nodes(
     *,
     drop: bool = False,
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
-    """Read the classes of nodes that are known already, `[nodes]`, -1 where unknown, and their names.
+    """Read the classes of known nodes, `[nodes]`, -1 where unknown, and their names.
 
-    Labels of other nodes are a fault, or are left out (`drop`); the last value says how many.
+    Labels of other nodes are an error, or are left out (`drop`); the last value is their number.
     """
     table = open_labels(path, id_column, label_column, None, style)
     found = table.read()
     if found.classes is None:
-        raise GraphError(f"{table.table.path} has splits and no classes")
+        raise GraphError(f"{table.table.path} has splits and no classes", code="column-missing")
     rows = NodeIndex(node_ids).find(found.ids)
-    strange = int((rows < 0).sum())
-    if strange and not drop:
-        table.list_problems(node_ids, known_by)
+    unknown = int((rows < 0).sum())
+    if unknown and not drop:
+        table.report_problems(node_ids, known_by)
     labels: npt.NDArray[np.int64] = found.for_nodes(rows, len(node_ids))["labels"]
-    return labels, found.class_names, strange
+    return labels, found.class_names, unknown
 
 
-def _says_class(name: str) -> bool:
-    words = words_in(name)
-    return words[:1] in (["is"], ["has"]) or bool({*words} & {*LABEL_NAMES[:4]})
-
-
-def labels_of(features: FeatureFile) -> LabelFile | None:
-    """Return the labels that stand among the features."""
+def _labels_of_features(features: FeatureFile) -> LabelFile | None:
+    """Return the labels that a column of the features holds."""
     if features.classes is None:
         return None
     classes, names = as_classes(known_labels(features.classes))
@@ -266,32 +269,29 @@ def read_graph(
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
         label_file = label_table.read()
         hidden = None if label_table.label is None else label_table.table.names[label_table.label]
-    if features is None:
+    rows = None
+    if features is None or unknown_nodes == "add":
         rows = [read_rows(one, None, None, rules) for one in tables]
-        return _join(tables, rows, None, label_file, rules, undirected=undirected)
-    how = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
-    added = partial(_unknown, tables, label_file, rules) if unknown_nodes == "add" else None
-    read = partial(read_features, _listed(features), id_column, feature_columns, style, how)
-    feature_file = read() if added is None else read(added)
-    strict = unknown_nodes == "error"
-    rows = [read_rows(one, feature_file.ids if strict else None, feature_file.path, rules) for one in tables]
-    label_file = label_file or labels_of(feature_file)
+    if features is None:
+        return _join(tables, rows or [], None, label_file, rules, undirected=undirected)
+    encoding = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
+    read = partial(read_features, _listed(features), id_column, feature_columns, style, encoding)
+    if rows is None:
+        feature_file = read()
+        known = feature_file.ids if unknown_nodes == "error" else None
+        rows = [read_rows(one, known, feature_file.path, rules) for one in tables]
+    else:
+        ends = [end for block in rows for end in block.ids]
+        feature_file = read(partial(unknown_ids, [*ends, *([] if label_file is None else [label_file.ids])]))
+    label_file = label_file or _labels_of_features(feature_file)
     return _join(tables, rows, feature_file, label_file, rules, undirected=undirected)
 
 
 def _listed(paths: Paths) -> list[str | Path]:
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if not listed:
-        raise GraphError("no file is given")
+        raise GraphError("no file is given", code="file-missing")
     return listed
-
-
-def _unknown(
-    tables: Sequence[EdgeTable], labels: LabelFile | None, rules: EdgeRules, known: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
-    """Return the nodes of edges and labels that have no features."""
-    ends = [end for one in tables for end in read_rows(one, None, None, rules).ids]
-    return strangers([*ends, *([] if labels is None else [labels.ids])], known)
 
 
 def _join(
@@ -349,7 +349,7 @@ def _pooled(
 ) -> _Edges:
     """Apply the rules to each table; of several, each has a mean weight of 1."""
     parts = [
-        _settled(one, block, nodes, rules, undirected=undirected)
+        _edges_of(one, block, nodes, rules, undirected=undirected)
         for one, block in zip(tables, rows, strict=True)
     ]
     if len(parts) == 1:
@@ -373,13 +373,13 @@ def _pooled(
     )
 
 
-def _settled(
+def _edges_of(
     edges: EdgeTable, block: TableBlock, nodes: NodeIndex, rules: EdgeRules, *, undirected: bool
 ) -> _Edges:
     name = edges.table.path.name
     index = np.stack([nodes.find(end) for end in block.ids])
     weight = block.numbers[:, 0] if edges.weight else None
-    index, weight, origin, done = settle(index, weight, rules, name)
+    index, weight, origin, done = apply_rules(index, weight, rules, name)
     if undirected:
         between = index[0] != index[1]  # a self-loop is its own opposite
         index = np.concatenate([index, index[::-1, between]], axis=1)
@@ -404,7 +404,7 @@ def _known_labels(
     strange = found < 0
     if strange.any() and labels.table is not None:
         if rules.unknown_nodes == "error":
-            labels.table.list_problems(ids, None if features is None else features.path)
+            labels.table.report_problems(ids, None if features is None else features.path)
         count = int(strange.sum())
         message = f"{labels.table.table.path.name}: {count:,} label(s) of unknown nodes left out"
         repairs.append(Repair("labels-of-unknown-nodes", message, count))
@@ -433,8 +433,9 @@ def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: T
     if all(int((everything == one).sum()) == 1 for one in first):
         words = " and ".join(quoted(one) for one in first)
         raise GraphError(
-            f"{table.place(0)}: {words} may name a column or a node, standing nowhere else; "
-            "say whether this row is a header (--header, --no-header)"
+            f"{table.place(0)}: {words} may name a column or a node: no other row has it; "
+            "say whether this row is a header (--header, --no-header)",
+            code="header-ambiguous",
         )
 
 

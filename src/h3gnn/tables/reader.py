@@ -1,14 +1,14 @@
-"""All that is wrong with a file, gathered and said at once, each with what to do about it."""
+"""Read CSV, TSV and Parquet files of any size: as typed blocks of rows, or whole, as Arrow columns.
+
+pyarrow is fast but says little about an invalid file. When it fails, the block is walked line by line to
+report file, line and column.
+"""
 
 from __future__ import annotations
 
-import csv
 import itertools
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,269 +17,33 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import as_text, one_kind, quoted
-from h3gnn.resources import available_memory, check_memory
-from h3gnn.tables.infer import cells_of, texts_of
-from h3gnn.tables.roles import is_number, numbers_of, odd_list, row_is_header, words_of
+from h3gnn.graphs.ids import PLAIN, as_text, one_kind, quoted
+from h3gnn.tables import files
+from h3gnn.tables.files import (
+    MOST_SHOWN,
+    Problems,
+    check_file,
+    check_parquet,
+    check_table_memory,
+    count_line_ends,
+    find_delimiter,
+    first_rows,
+    reading,
+    rows_of,
+    split_line,
+    text_blocks,
+)
+from h3gnn.tables.infer import Cells, is_number
+from h3gnn.tables.roles import row_is_header
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = 20
-"""So many problems are spelled out; the others are counted."""
-
-
-class Problems:
-    """Gathers what is wrong; `check` raises one error that tells it all.
-
-    Args:
-        what: the file, or what else the problems are of.
-    """
-
-    def __init__(self, what: object) -> None:
-        self.what = what
-        self.count = 0
-        self._told: list[tuple[str, str]] = []
-
-    def add(self, place: str | Callable[[], str], what: str, remedy: str = "") -> None:
-        """Note where something is wrong, what, and the remedy; a place that costs time is a function."""
-        self.count += 1
-        if len(self._told) < SHOWN:
-            self._told.append((f"{place if isinstance(place, str) else place()}: {what}", remedy))
-
-    def check(self) -> None:
-        """Raise if there is any."""
-        if self.count:
-            self.fail()
-
-    def fail(self) -> NoReturn:
-        """Raise: a sentence for one problem; a list for several, each remedy below those it is for."""
-        if self.count == 1:
-            raise GraphError("; ".join(filter(None, self._told[0])))
-        first = f", the first {SHOWN} of which are" if self.count > SHOWN else ""
-        lines = [f"{self.what}: {self.count:,} problems{first}:"]
-        for at, (problem, remedy) in enumerate(self._told):
-            lines.append(f"  {problem}")
-            last = at + 1 == len(self._told) or self._told[at + 1][1] != remedy
-            if remedy and last:
-                lines.append(f"    what to do: {remedy}")
-        raise GraphError("\n".join(lines))
-
-
-BLOCK_BYTES = 16 << 20
-"""A text file is read this many bytes at a time, cut at the end of a line."""
-
-
-def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "file") -> Path:
-    """Return the path of a file that is there, is not empty, can be read and has one of the suffixes."""
-    path = Path(path)
-    try:
-        if path.is_dir():
-            raise GraphError(f"{path} is a directory; a {role} is needed")
-        if suffixes and path.suffix.lower() not in suffixes:
-            raise GraphError(f"{path}: a {role} ends in one of {', '.join(suffixes)}")
-        if not path.exists():
-            raise GraphError(f"{path} does not exist; a {role} is needed")
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise GraphError(f"{path} is empty: it has 0 bytes")
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise GraphError(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}") from None
-    return path
-
-
-@contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever another library raises over a damaged file into one sentence.
-
-    Parsers of foreign formats fail in any way at all (`KeyError`, `struct.error`, `MemoryError`, ...), so
-    every exception is caught here, and only here. Their warnings about a damaged file are held back: the
-    checks that follow decide. A sentence of ours that does not name the file yet gets its name.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except InputError as error:
-        if str(path) in str(error):
-            raise
-        raise type(error)(f"{path}: {error}", code=error.code) from None
-    except MemoryError:
-        raise GraphError(f"{path} cannot be read as {kind}: there is not enough memory for it") from None
-    except Exception as error:
-        detail = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
-        raise GraphError(f"{path} cannot be read as {kind} ({reason})") from None
-
-
-def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines of a text file, some megabytes at a time, and how many lines stand before them.
-
-    What comes out is UTF-8 without zero bytes, and every quotation mark is closed on its line: a value that
-    went over several lines would swallow the rows between.
-
-    Args:
-        path: the file.
-        start: the byte to begin at.
-        line: how many lines stand before it.
-    """
-    with path.open("rb") as file:
-        file.seek(start)
-        rest, more = b"", True
-        while more:
-            check_table_block(path, min(BLOCK_BYTES, path.stat().st_size))
-            piece = file.read(BLOCK_BYTES)
-            more = bool(piece)
-            piece = rest + piece
-            # a carriage return at the very end may be half of a line end
-            cut = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, -1)) if more else len(piece)
-            lines, rest = piece[:cut], piece[cut:]
-            if lines:
-                _check_text(path, lines, line)
-                yield line, lines
-                line += line_ends(lines)
-
-
-def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
-    """Return some rows of a text file, and where the first begins, after remarks and blank lines.
-
-    Returns:
-        The rows, the number of lines before the first, the byte at which it begins, and the byte after it.
-    """
-    with path.open("rb") as file:
-        mark = file.read(4)
-    if mark == b"\x00\x00\xfe\xff" or mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise GraphError(f"{path} is written in UTF-16 or UTF-32; save it as UTF-8")
-    begin = after = len(mark) - len(mark.removeprefix(b"\xef\xbb\xbf"))
-    blocks = text_blocks(path, begin)
-    lines = (one[0] for _, lines in blocks for one in re.finditer(rb"[^\r\n]*(\r\n|\r|\n)|[^\r\n]+$", lines))
-    rows: list[str] = []
-    before = 0
-    for line in lines:
-        text = line.decode().rstrip("\r\n")
-        if not rows and text[:2] in ("# ", "#\t", "#", ""):
-            before, begin = before + 1, begin + len(line)
-        elif text:
-            after = after if rows else begin + len(line)
-            rows.append(text)
-        if len(rows) == count:
-            break
-    if not rows:
-        raise GraphError(f"{path} has no row")
-    return rows, before, begin, after
-
-
-def line_ends(content: bytes) -> int:
-    """Return how many lines end in a text."""
-    ends = content.count(b"\n")
-    return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
-
-
-def _check_text(path: Path, content: bytes, before: int) -> None:
-    try:
-        if not content.isascii():
-            content.decode()
-    except UnicodeDecodeError as error:
-        line = before + 1 + line_ends(content[: error.start])
-        raise GraphError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
-    if b"\0" in content:
-        line = before + 1 + line_ends(content[: content.index(b"\0")])
-        raise GraphError(f"{path}, line {line}: a zero byte, so this is not a text file")
-    if b'"' in content:
-        codes = np.frombuffer(content + b"\n", dtype=np.uint8)
-        ends = np.flatnonzero((codes == ord("\n")) | (codes == ord("\r")))
-        open_there = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
-        if open_there.size:
-            line = before + 1 + line_ends(content[: ends[open_there[0]]])
-            raise GraphError(
-                f"{path}, line {line}: a quotation mark is not closed on its line; "
-                "texts with line breaks in them can be read from Parquet"
-            )
-
-
-def split_line(line: str, delimiter: str) -> list[str]:
-    """Split one line into its cells, quotation marks removed."""
-    try:
-        return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error as error:  # a cell beyond the limit of Python's reader
-        raise GraphError(f"a row of {len(line):,} characters cannot be split into cells ({error})") from None
-
-
-def find_delimiter(path: Path, row: str) -> str:
-    """Return a tab in `.tsv`, otherwise the first of tab, comma, semicolon in the row, otherwise a blank."""
-    if path.suffix.lower() in (".tsv", ".tab"):
-        return "\t"
-    return next((mark for mark in "\t,;" if mark in row), " ")
-
-
-TABLE_ROOM = 100 * 10**6
-"""What pyarrow takes for its threads; with less its threads die or wait for ever."""
-TABLE_COPIES = 8
-"""Bytes in memory that a byte of a table may become, with the copies made on the way."""
-ROWS = 1 << 16
-"""Rows whose texts are measured at a time."""
-
-
-def check_table_block(path: Path, size: int) -> None:
-    """Refuse to read so many bytes of a table where there is no room for what they become."""
-    check_memory(TABLE_ROOM + TABLE_COPIES * size, f"reading {path}", GraphError)
-
-
-def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
-    """Refuse a Parquet file that becomes more than there is memory for.
-
-    Rows may share the texts of a dictionary, and each has one of its own once it is read: where that could
-    be too much, the texts are measured, which takes their lengths and no more.
-
-    Args:
-        path: the file.
-        file: opened by pyarrow.
-        columns: which columns are wanted.
-    """
-    told = file.metadata
-    # never the metadata of a column: where they are damaged, pyarrow ends the process (`group.column(at)`)
-    groups = (told.row_group(number) for number in range(told.num_row_groups))
-    largest = max((0, *(group.total_byte_size for group in groups)))
-    check_table_block(path, largest)
-    if largest * told.num_rows > available_memory():
-        for at in columns:
-            size = _texts_size(path, file.schema_arrow.field(at))
-            check_memory(2 * size, f"reading {path}, whose column {at + 1} holds long texts,", GraphError)
-
-
-def _texts_size(path: Path, field: Any) -> int:
-    """Return how many bytes the texts of a column are, each counted in every row; 0 where it has none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(is_text(kind) for is_text in texts):
-        return 0
-    size = 0
-    with pq.ParquetFile(path, read_dictionary=[field.name]) as coded:
-        for batch in coded.iter_batches(batch_size=ROWS, columns=[field.name]):
-            column = batch.column(0)
-            if pa.types.is_dictionary(column.type):
-                lengths = pc.binary_length(column.dictionary)
-                size += pc.sum(pc.cast(lengths.take(column.indices), pa.int64())).as_py() or 0
-            else:
-                size += column.nbytes
-    return size
-
-
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-BLOCK_ROWS = 1 << 16
-"""Rows of a Parquet file or an array that are read at a time."""
-
 SAMPLE_ROWS = 1000
-"""The header is told from the rows by looking at this many of them."""
-
-FIX_CELLS = "mend the line; a text that holds the character between cells needs quotation marks around it"
+"""Rows from which the header is inferred."""
+FIX_CELLS = "correct the line; a text that contains the delimiter needs quotation marks around it"
 FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"
 
@@ -287,9 +51,79 @@ Progress = Callable[[float], None]
 """Called with the share that has been read, 0 to 1."""
 
 
+def decode_ids(column: Any, place: str) -> tuple[npt.NDArray[Any], int]:
+    """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing.
+
+    The second value is the first row without a value, -1 if there is none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_integer(kind) and not column.null_count:
+        try:
+            return np.asarray(column.cast(pa.int64()).to_numpy()), -1
+        except pa.ArrowInvalid:
+            pass  # beyond 64 bits an id is text
+    known = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+    if not any(is_kind(kind) for is_kind in known):
+        message = f"{place}: column type {kind} cannot be used as node ids; use integers or strings"
+        raise GraphError(message, code="id-type-invalid")
+    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
+    if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
+        try:
+            return np.asarray(texts.cast(pa.int64()).to_numpy()), -1
+        except pa.ArrowInvalid:
+            pass
+    encoded = texts.dictionary_encode()  # a text that occurs in many rows is made once
+    words = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return words[encoded.indices.to_numpy()], int(pc.index(texts, "").as_py())
+
+
+def decode_numbers(column: Any, place: str) -> npt.NDArray[np.float64]:
+    """Return an Arrow column as `[rows, values]`, NaN where missing: one value, or those of a list."""
+    import pyarrow as pa
+
+    rows = len(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if _is_list(kind):
+        column, kind = column.flatten(), kind.value_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise GraphError(f"{place}: {kind} is not a column of numbers", code="column-not-numeric")
+    numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
+
+
+def _odd_list(column: Any, width: int | None) -> int | None:
+    """Return the first row of an Arrow column whose list has another length than those before, if any."""
+    import pyarrow.compute as pc
+
+    if not _is_list(column.type):
+        return None
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+    odd = np.flatnonzero(lengths != (max(0, lengths[0]) if width is None else width))
+    return int(odd[0]) if odd.size else None
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 @dataclass(frozen=True)
 class Reached:
-    """How far a table has been read: rows, and of a text file the byte and the lines before it."""
+    """A position in a table: rows before it, and for a text file the byte and the lines before it."""
 
     rows: int = 0
     byte: int = 0
@@ -301,32 +135,133 @@ class TableBlock:
     """Some rows of a table.
 
     Attributes:
-        first: how many rows stand before them.
-        ids: columns of node ids, int64 or text in object arrays, without gaps.
-        numbers: columns of numbers side by side `[rows, values]`, NaN where a value is missing; a column of
-            lists gives several.
-        words: columns like ids, "" where a value is missing.
+        first: number of rows before them.
+        ids: columns of node ids, int64 or text in object arrays, without missing values.
+        numbers: columns of numbers `[rows, values]`, NaN where missing; a column of lists gives several.
         reached: where the next rows begin.
     """
 
     first: int
     ids: list[npt.NDArray[Any]]
     numbers: npt.NDArray[np.float64]
-    words: list[npt.NDArray[Any]]
     reached: Reached = Reached()
 
 
 @dataclass(frozen=True)
+class LoadedTable:
+    """Columns of a table in memory: text for a text file, the types of a Parquet file.
+
+    Attributes:
+        table: the file.
+        columns: Arrow columns by their position in the file.
+    """
+
+    table: Table
+    columns: Mapping[int, Any]
+
+    def ids(self, at: int) -> npt.NDArray[Any]:
+        """Return a column as node ids, none of which is missing."""
+        words, missing = self._ids(at)
+        if missing >= 0:
+            raise GraphError(f"{self.table.place(missing, at)}: the node id is missing", code="id-missing")
+        return words
+
+    def _ids(self, at: int) -> tuple[npt.NDArray[Any], int]:
+        parts, missing, rows = [], -1, 0
+        with reading(self.table.path, "a table"):
+            for chunk in self.columns[at].chunks:
+                words, gap = decode_ids(chunk, f"{self.table.path}{self.table.title(at)}")
+                missing = rows + gap if gap >= 0 and missing < 0 else missing
+                rows += len(words)
+                parts.append(words)
+        return one_kind(parts), missing
+
+    def is_unique(self, at: int) -> bool:
+        """Whether a column has another value in every row."""
+        import pandas as pd
+        import pyarrow as pa
+
+        kind = self.columns[at].type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
+            return False
+        words, missing = self._ids(at)
+        return bool(pd.Index(words).is_unique) and missing != 0
+
+    def numbers(self, columns: Sequence[int]) -> npt.NDArray[np.float64] | None:
+        """Return columns as `[rows, values]` if all of them are finite numbers; None if any is not."""
+        parts = []
+        for at in columns:
+            values = _finite_numbers(self.columns[at], parse=self.table.delimiter is not None)
+            if values is None:
+                return None
+            parts.append(values)
+        return np.concatenate(parts, axis=1)
+
+    def frame(self, columns: Sequence[int]) -> pd.DataFrame:
+        """Return columns as a DataFrame."""
+        import pandas as pd
+
+        check_table_memory(self.table.path, sum(self.columns[at].nbytes for at in columns))
+        names = self.table.unique_names(columns)
+        with reading(self.table.path, "a table"):
+            return pd.DataFrame(
+                {
+                    name: pd.Series(_as_pandas(self.columns[at]), dtype=None)
+                    for name, at in zip(names, columns, strict=True)
+                }
+            )
+
+    def cells(self, at: int) -> Cells:
+        """Return the cells of a column."""
+        return Cells(self.frame([at]).iloc[:, 0])
+
+
+def _finite_numbers(column: Any, *, parse: bool) -> npt.NDArray[np.float64] | None:
+    """Return an Arrow column of finite numbers, `[rows, values]`; `parse` reads those written as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts, width = [], None
+    for chunk in column.chunks:
+        numbers = chunk
+        if parse and _is_text(chunk.type):
+            try:
+                numbers = pc.ascii_trim_whitespace(chunk).cast(pa.float64())
+            except pa.ArrowInvalid:
+                return None
+        item = numbers.type.value_type if _is_list(numbers.type) else numbers.type
+        if not (pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)):
+            return None
+        if _odd_list(numbers, width) is not None:
+            return None
+        parts.append(decode_numbers(numbers, ""))
+        width = parts[-1].shape[1]
+        if not np.isfinite(parts[-1]).all():
+            return None
+    return np.concatenate(parts)
+
+
+def _as_pandas(column: Any) -> Any:
+    """Return an Arrow column for pandas; text stays objects."""
+    if _is_text(column.type):
+        listed = np.empty(len(column), dtype=object)
+        listed[:] = column.to_pylist()
+        return listed
+    return column.to_pandas()
+
+
+@dataclass(frozen=True)
 class Table:
-    """A file whose columns are known; its rows are read when they are asked for.
+    """A file whose columns are known; its rows are read on request.
 
     Attributes:
         path: the file.
         names: one name per column; `column 1`, `column 2`, … without header.
         header: whether the file itself names its columns.
-        guessed: whether that was found out, not told.
-        delimiter: the character between the cells of a text file; None for Parquet.
-        start, line: the byte at which the rows of a text file begin, and how many lines stand before.
+        guessed: whether that was inferred, not given.
+        delimiter: of the cells of a text file; None for Parquet.
+        start, line: the byte at which the rows of a text file begin, and the number of lines before.
     """
 
     path: Path
@@ -341,77 +276,68 @@ class Table:
         self,
         ids: Sequence[int],
         numbers: Sequence[int] = (),
-        words: Sequence[int] = (),
         progress: Progress = lambda share: None,
         begin: Reached | None = None,
     ) -> Iterator[TableBlock]:
-        """Yield the rows of some columns, a block at a time, from the first on or from where one `begin`s."""
+        """Yield the rows of some columns, a block at a time, from the first row or from `begin`."""
         done, widths = 0 if begin is None else begin.rows, dict[int, int]()
-        read = self._parquet_columns if self.delimiter is None else self._text_columns
-        for columns, share, byte, line in read((*ids, *words), numbers, begin):
+        for columns, share, byte, line in self._arrow_blocks(ids, numbers, begin):
             reached = Reached(done + len(columns[0]), byte, line)
-            yield replace(self._block(done, columns, ids, words, numbers, widths), reached=reached)
+            yield self._decode(done, columns, ids, numbers, widths, reached)
             done = reached.rows
             progress(share)
-        if not done:
-            raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
+        self._check_rows(done)
         progress(1.0)
 
-    def _block(
+    def _check_rows(self, rows: int) -> None:
+        if not rows:
+            what = "a header and no row" if self.delimiter else "no row"
+            raise GraphError(f"{self.path} has {what}", code="table-empty")
+
+    def _decode(
         self,
         first: int,
         columns: list[Any],
         ids: Sequence[int],
-        words: Sequence[int],
         numbers: Sequence[int],
         widths: dict[int, int],
+        reached: Reached,
     ) -> TableBlock:
-        """Return Arrow columns as arrays; `widths` notes how long the lists of a column are."""
-        texts = (*ids, *words)
-        with reading(self.path, "a table"):
-            listed = [
-                words_of(column, f"{self.path}{self.title(at)}")
-                for column, at in zip(columns, texts, strict=False)
-            ]
-        for at, (_, gap) in zip(ids, listed, strict=False):
-            if gap >= 0:
-                raise GraphError(f"{self.place(first + gap, at)}: the node id is missing")
-        arrays = [array for array, _ in listed]
-        values = [np.empty((len(columns[0]), 0))]
-        for column, at in zip(columns[len(texts) :], numbers, strict=True):
-            if (odd := odd_list(column, widths.get(at))) is not None:
-                place = self.place(first + odd, at)
-                raise GraphError(f"{place}: the list has another length than the first")
+        """Return Arrow columns as arrays; `widths` records the length of the lists of a column."""
+        arrays = []
+        for at, column in zip(ids, columns, strict=False):
             with reading(self.path, "a table"):
-                values.append(numbers_of(column, f"{self.path}{self.title(at)}"))
+                words, missing = decode_ids(column, f"{self.path}{self.title(at)}")
+            if missing >= 0:
+                place = self.place(first + missing, at)
+                raise GraphError(f"{place}: the node id is missing", code="id-missing")
+            arrays.append(words)
+        values = [np.empty((len(columns[0]), 0))]
+        for at, column in zip(numbers, columns[len(ids) :], strict=True):
+            if (odd := _odd_list(column, widths.get(at))) is not None:
+                message = f"{self.place(first + odd, at)}: the list has another length than the first"
+                raise GraphError(message, code="list-length-differs")
+            with reading(self.path, "a table"):
+                values.append(decode_numbers(column, f"{self.path}{self.title(at)}"))
             widths[at] = values[-1].shape[1]
-        return TableBlock(first, arrays[: len(ids)], np.concatenate(values, axis=1), arrays[len(ids) :])
+        return TableBlock(first, arrays, np.concatenate(values, axis=1), reached)
 
-    def read(self, ids: Sequence[int], numbers: Sequence[int] = (), words: Sequence[int] = ()) -> TableBlock:
+    def read(self, ids: Sequence[int], numbers: Sequence[int] = ()) -> TableBlock:
         """Return all rows of some columns."""
-        return joined(self.blocks(ids, numbers, words))
+        return joined(self.blocks(ids, numbers))
 
-    def frame(self, columns: Sequence[int]) -> pd.DataFrame:
-        """Return all rows of some columns as they are: text of a text file, the types of a Parquet file."""
-        import pandas as pd
+    def load(self, columns: Sequence[int]) -> LoadedTable:
+        """Return all rows of some columns as Arrow columns."""
         import pyarrow as pa
 
-        read = self._parquet_columns if self.delimiter is None else self._text_columns
-        blocks = [block for block, *_ in read(columns, ())]
-        if not blocks:
-            raise GraphError(f"{self.path} has {'a header and ' if self.delimiter else ''}no row")
-        wholes = [pa.chunked_array([block[at] for block in blocks]) for at in range(len(columns))]
-        check_table_block(self.path, sum(whole.nbytes for whole in wholes))
-        with reading(self.path, "a table"):
-            return pd.DataFrame(
-                {
-                    name: pd.Series(_as_pandas(whole), dtype=None)
-                    for name, whole in zip(self.unique_names(columns), wholes, strict=True)
-                }
-            )
+        wanted = list(dict.fromkeys(columns))
+        blocks = [block for block, *_ in self._arrow_blocks(wanted, ())]
+        self._check_rows(len(blocks))
+        parts = zip(wanted, zip(*blocks, strict=True), strict=True)
+        return LoadedTable(self, {at: pa.chunked_array(list(chunks)) for at, chunks in parts})
 
     def unique_names(self, columns: Sequence[int]) -> list[str]:
-        """Return the names of some columns; one that stands twice is told by its position."""
+        """Return the names of some columns; one that occurs twice contains its position."""
         return [
             name if self.names.count(name) == 1 else f"{name} (column {column + 1})"
             for column in columns
@@ -419,32 +345,61 @@ class Table:
         ]
 
     def place(self, row: int, column: int | None = None) -> str:
-        """Name a row (and a column) as a person sees it: by its line in a text file, else by its number."""
+        """Name a row (and a column): by its line in a text file, else by its number."""
         if self.delimiter is None:
             return f"{self.path}, row {row + 1}{self.title(column)}"
         blocks = text_blocks(self.path, self.start, self.line)
-        lines = (line for before, content in blocks for line, _ in _rows(before, content))
+        lines = (line for before, content in blocks for line, _ in rows_of(before, content))
         return f"{self.path}, line {next(itertools.islice(lines, row, None), 0)}{self.title(column)}"
 
     def title(self, column: int | None) -> str:
-        """Name a column behind the name of a row."""
+        """Name a column after the name of a row."""
         if column is None:
             return ""
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
 
-    def _text_columns(
+    def walk(self, columns: Sequence[int]) -> Iterator[tuple[str, int, list[str] | None]]:
+        """Yield the place of every row, its number of cells, and the cells of some columns as text.
+
+        This is for finding problems: slow, and a row with too few or too many cells is no error (None).
+        """
+        if self.delimiter is None:
+            loaded = self.load(columns)
+            texts = [loaded.cells(at).words() for at in columns]
+            for row, words in enumerate(zip(*texts, strict=True)):
+                yield f"{self.path}, row {row + 1}", len(self.names), list(words)
+            return
+        for before, content in text_blocks(self.path, self.start, self.line):
+            for line, cells in self._split_rows(before, content):
+                complete = len(cells) == len(self.names)
+                some = [cells[column].strip() for column in columns] if complete else None
+                yield f"{self.path}, line {line}", len(cells), some
+
+    def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
+        """Return the line and the cells of every row of a block."""
+        assert self.delimiter is not None
+        with reading(self.path, "a table"):
+            return [
+                (line, split_line(text.decode(), self.delimiter)) for line, text in rows_of(before, content)
+            ]
+
+    def _arrow_blocks(
         self, texts: Sequence[int], numbers: Sequence[int], begin: Reached | None = None
     ) -> Iterator[tuple[list[Any], float, int, int]]:
+        """Yield columns of text and of numbers, the share read, and the byte and line reached."""
+        if self.delimiter is None:
+            yield from self._parquet_blocks((*texts, *numbers), 0 if begin is None else begin.rows)
+            return
         done, line = (self.start, self.line) if begin is None else (begin.byte, begin.line)
         size = self.path.stat().st_size
-        apart = set(texts) & set(numbers)  # a column that is asked for as both is read twice
+        both = set(texts) & set(numbers)  # a column that is both is parsed twice
         for before, content in text_blocks(self.path, done, line):
             done += len(content)
             if not content.strip(b"\r\n"):
                 continue
-            columns = self._parse(before, content, texts, () if apart else numbers)
-            columns += self._parse(before, content, (), numbers) if apart else []
-            yield columns, done / size, done, before + line_ends(content)
+            columns = self._parse(before, content, texts, () if both else numbers)
+            columns += self._parse(before, content, (), numbers) if both else []
+            yield columns, done / size, done, before + count_line_ends(content)
 
     def _parse(self, before: int, content: bytes, texts: Sequence[int], numbers: Sequence[int]) -> list[Any]:
         import pyarrow as pa
@@ -453,72 +408,52 @@ class Table:
         labels = [str(position) for position in range(len(self.names))]
         wanted = [labels[column] for column in (*texts, *numbers)]
         kinds = [pa.string()] * len(texts) + [pa.float64()] * len(numbers)
-        at_once = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
+        block_size = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
         try:
             table = arrow.read_csv(
                 pa.BufferReader(content),
-                arrow.ReadOptions(column_names=labels, block_size=at_once),
+                arrow.ReadOptions(column_names=labels, block_size=block_size),
                 arrow.ParseOptions(delimiter=self.delimiter),
                 arrow.ConvertOptions(
                     include_columns=wanted, column_types=dict(zip(wanted, kinds, strict=True))
                 ),
             )
         except pa.ArrowException as error:
-            self._name_the_fault(before, content, numbers, str(error))
+            self._report_rows(before, content, numbers, str(error))
         return [column.combine_chunks() for column in table.columns]
 
-    def _name_the_fault(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
-        assert self.delimiter is not None
+    def _report_rows(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
         problems = Problems(self.path)
         for line, cells in self._split_rows(before, content):
             place = f"{self.path}, line {line}"
             if len(cells) != len(self.names):
-                problems.add(place, f"{len(cells)} cell(s), the first row has {len(self.names)}")
+                self.add_cell_count(problems, place, len(cells), remedy="")
                 continue
             for column in numbers:
                 if cells[column].strip() and not is_number(cells[column]):
-                    problems.add(place + self.title(column), f"{cells[column]!r} is not a number", FIX_NUMBER)
+                    what = f"{cells[column]!r} is not a number"
+                    problems.add(place + self.title(column), what, FIX_NUMBER, "cell-unreadable")
         problems.check()
-        raise GraphError(f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})")
+        message = f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})"
+        raise GraphError(message, code="file-damaged")
 
-    def walk(self, columns: Sequence[int]) -> Iterator[tuple[str, int, list[str] | None]]:
-        """Yield the place of every row, how many cells it has, and those of some columns as text.
+    def add_cell_count(self, problems: Problems, place: str, count: int, remedy: str = FIX_CELLS) -> None:
+        """Add a row that has too few or too many cells to the problems."""
+        what = f"{count} cell(s), the first row has {len(self.names)}"
+        problems.add(place, what, remedy, "row-length-differs")
 
-        This is for finding what is wrong: slow, and a row with too few or too many cells is no error (None).
-        """
-        if self.delimiter is None:
-            frame = self.frame(columns)
-            texts = [texts_of(cells_of(frame.iloc[:, at])) for at in range(len(columns))]
-            for row in range(len(frame)):
-                yield f"{self.path}, row {row + 1}", len(self.names), [text[row] or "" for text in texts]
-            return
-        for before, content in text_blocks(self.path, self.start, self.line):
-            for line, cells in self._split_rows(before, content):
-                whole = len(cells) == len(self.names)
-                some = [cells[column].strip() for column in columns] if whole else None
-                yield f"{self.path}, line {line}", len(cells), some
-
-    def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
-        """Return the cells of every row of a block, and its line; one that cannot be split is named."""
-        assert self.delimiter is not None
-        with reading(self.path, "a table"):
-            return [
-                (line, split_line(text.decode(), self.delimiter)) for line, text in _rows(before, content)
-            ]
-
-    def _parquet_columns(
-        self, texts: Sequence[int], numbers: Sequence[int], begin: Reached | None = None
+    def _parquet_blocks(
+        self, wanted: Sequence[int], skipped: int
     ) -> Iterator[tuple[list[Any], float, int, int]]:
         import pyarrow.parquet as pq
 
-        wanted, skipped = (*texts, *numbers), 0 if begin is None else begin.rows
         unique = len(set(self.names)) == len(self.names)
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
             check_parquet(self.path, file, wanted)
             groups, done = _groups_from(file.metadata, skipped)
-            batches = file.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=names)
+            batches = file.iter_batches(batch_size=files.BLOCK_ROWS, row_groups=groups, columns=names)
         with file:
             while True:
                 with reading(self.path, "Parquet"):
@@ -526,7 +461,7 @@ class Table:
                     if batch is None:
                         return
                     batch.validate(full=True)
-                check_table_block(self.path, batch.nbytes)
+                check_table_memory(self.path, batch.nbytes)
                 known = min(batch.num_rows, max(0, skipped - done))  # rows of the first group, read before
                 done += batch.num_rows
                 if known < batch.num_rows:
@@ -535,38 +470,20 @@ class Table:
                     yield columns, done / file.metadata.num_rows, 0, 0
 
 
-def _groups_from(about: Any, rows: int) -> tuple[list[int], int]:
-    """Return the groups of a Parquet file that hold what follows so many rows, and the rows before them."""
-    ends = np.cumsum([about.row_group(group).num_rows for group in range(about.num_row_groups)])
+def _groups_from(metadata: Any, rows: int) -> tuple[list[int], int]:
+    """Return the groups of a Parquet file that hold the rows after these, and the rows before the groups."""
+    ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
     first = int(np.searchsorted(ends, rows, side="right"))
     return list(range(first, len(ends))), int(ends[first - 1]) if first else 0
 
 
-def _as_pandas(column: Any) -> Any:
-    """Return an Arrow column for pandas; whole numbers with gaps become floats, text stays objects."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        listed = np.empty(len(column), dtype=object)
-        listed[:] = column.to_pylist()
-        return listed
-    return column.to_pandas()
-
-
 def joined(blocks: Iterable[TableBlock]) -> TableBlock:
-    """Return all blocks of a table as one; the ids of several columns share one kind."""
+    """Return all blocks of a table as one; the ids of several columns share one type."""
     every = list(blocks)
     ids = [one_kind(parts) for parts in zip(*(block.ids for block in every), strict=True)]
     if len({one.dtype.kind for one in ids}) > 1:
         ids = [as_text(one) for one in ids]
-    words = [one_kind(parts) for parts in zip(*(block.words for block in every), strict=True)]
-    return TableBlock(0, ids, np.concatenate([block.numbers for block in every]), words)
-
-
-def _rows(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line) of every row; blank lines are no rows."""
-    return ((number, line) for number, line in enumerate(content.splitlines(), before + 1) if line)
+    return TableBlock(0, ids, np.concatenate([block.numbers for block in every]))
 
 
 def open_table(
@@ -577,29 +494,28 @@ def open_table(
     delimiter: str | None = None,
     expected: Sequence[Any] = (),
 ) -> Table:
-    """Open a CSV, TSV or Parquet file and find out how it is written from its first rows.
+    """Open a CSV, TSV or Parquet file, and infer its header and delimiter from its first rows.
 
     Args:
-        path: the file; its suffix says what it is.
-        role: "edges", "features" or "labels", which decides by what a header is known.
-        header: whether text files start with a row of names; None to find out, by `row_is_header`.
-        delimiter: the character between the cells of text files; None to find out, by `find_delimiter`.
+        path: the file; its suffix decides the format.
+        role: "edges", "features" or "labels", which decides how a header is recognised.
+        header: whether text files start with a row of names; None to infer it by `row_is_header`.
+        delimiter: of the cells of text files; None to infer it by `find_delimiter`.
         expected: names that the caller asks for; a row that holds one of them is a header.
     """
     file = check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
     try:
         import pyarrow.parquet as pq
     except ImportError:
-        raise InputError(
-            f"{path}: reading tables needs pyarrow; install it with `pip install pyarrow`"
-        ) from None
+        message = f"{path}: reading tables needs pyarrow; install it with `pip install pyarrow`"
+        raise InputError(message, code="library-missing") from None
     if file.suffix.lower() in PARQUET_SUFFIXES:
         with reading(file, "Parquet"):
             return Table(file, tuple(pq.read_schema(file).names))
     rows, line, begin, after = first_rows(file, SAMPLE_ROWS)
     chosen = delimiter or find_delimiter(file, rows[0])
     if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
-        raise GraphError(f"the delimiter {chosen!r} is not one character")
+        raise GraphError(f"the delimiter {chosen!r} is not one character", code="value-invalid")
     with reading(file, "a table"):
         cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
@@ -609,13 +525,13 @@ def open_table(
 
 
 def check_once(ids: npt.NDArray[Any], place: Callable[[int], str], what: object = "the ids") -> None:
-    """Raise where a table speaks of a node twice; `place` names its rows."""
+    """Check that a table has one row per node; `place` names its rows."""
     import pandas as pd
 
     problems = Problems(what)
     for row in np.flatnonzero(pd.Index(ids).duplicated()).tolist():
-        first = int(np.flatnonzero(ids == ids[row])[0])
-        told = f"node {quoted(ids[row])} stands already in {place(first)}" if problems.count < SHOWN else ""
-        remedy = "keep one row for each node; if another column holds the ids, name it (--id-column)"
-        problems.add(partial(place, row), told, remedy)
+        first = int(np.flatnonzero(ids == ids[row])[0]) if problems.count < MOST_SHOWN else 0
+        shown = f"node {quoted(ids[row])} is already in {place(first)}" if problems.count < MOST_SHOWN else ""
+        remedy = "keep one row per node; if another column holds the ids, name it (--id-column)"
+        problems.add(partial(place, row), shown, remedy, "id-duplicate")
     problems.check()
