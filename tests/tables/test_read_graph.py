@@ -255,7 +255,7 @@ BAD: list[tuple[dict[str, str], str, str]] = [
         "feature-infinite",
         "line 3, column 2 (f):",
     ),
-    ({"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"}, "graph", "line 3, column 1:"),
+    ({"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"}, "", "line 3, column 1:"),
     ({"edges": EDGES, "features": "id\nann\n"}, "column-missing", "features.csv"),
     (
         {"edges": EDGES, "features": FEATURES, "labels": "id,label\nann,1\nzoe,2\n"},

@@ -42,7 +42,9 @@ class Problems:
         self._shown: list[tuple[str, str]] = []
         self._codes: set[str] = set()
 
-    def add(self, place: str | Callable[[], str], what: str, remedy: str, code: str) -> None:
+    def add(
+        self, place: str | Callable[[], str], what: str, remedy: str = "", code: str = "table-invalid"
+    ) -> None:
         """Add a problem; a place that takes time to find is a function."""
         self.count += 1
         self._codes.add(code)

@@ -98,7 +98,7 @@ def decode_numbers(column: Any, place: str) -> npt.NDArray[np.float64]:
     return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
 
 
-def _odd_list(column: Any, width: int | None) -> int | None:
+def odd_list(column: Any, width: int | None) -> int | None:
     """Return the first row of an Arrow column whose list has another length than those before, if any."""
     import pyarrow.compute as pc
 
@@ -233,7 +233,7 @@ def _finite_numbers(column: Any, *, parse: bool) -> npt.NDArray[np.float64] | No
         item = numbers.type.value_type if _is_list(numbers.type) else numbers.type
         if not (pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)):
             return None
-        if _odd_list(numbers, width) is not None:
+        if odd_list(numbers, width) is not None:
             return None
         parts.append(decode_numbers(numbers, ""))
         width = parts[-1].shape[1]
@@ -314,7 +314,7 @@ class Table:
             arrays.append(words)
         values = [np.empty((len(columns[0]), 0))]
         for at, column in zip(numbers, columns[len(ids) :], strict=True):
-            if (odd := _odd_list(column, widths.get(at))) is not None:
+            if (odd := odd_list(column, widths.get(at))) is not None:
                 message = f"{self.place(first + odd, at)}: the list has another length than the first"
                 raise GraphError(message, code="list-length-differs")
             with reading(self.path, "a table"):
