@@ -213,7 +213,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "gap": ("f.csv", "id,a\n0,1\n1,\n", r"line 3, column 2 \(a\): the value is empty"),
     "beyond": ("f.csv", "id,a\n0,1\n1,1e60\n", "line 3: a feature is .* beyond float32"),
-    "twice": ("f.csv", "id,a\n1,1\n1,2\n", "line 3: node 1 stands already in .*f.csv, line 2"),
+    "twice": ("f.csv", "id,a\n1,1\n1,2\n", "line 3: node 1 is already in .*f.csv, line 2"),
     "word": ("f.csv", "id,a\n1,1\n2,x\n", r"line 3, column 2 \(a\): 'x' is not a number"),
     "cells": ("f.csv", "id,a\n1,1\n2\n", r"line 3: 1 cell\(s\), the first row has 2"),
     "no id": ("f.csv", "id,a\n1,1\n,2\n", r"line 3, column 1 \(id\): the node id is missing"),

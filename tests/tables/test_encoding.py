@@ -68,9 +68,9 @@ def test_a_column_is_recognised(name: str, cells: Any, kind: str) -> None:
         (["1", "2", "three", "4"], "cell-unreadable"),
         (["2020-01-01", "2020-01-02", "soon"], "cell-unreadable"),
         (["1/2/2020", "3/4/2020", "5/6/2020"], "column-ambiguous"),
-        (["1", "2", "inf"], "feature-infinite"),
+        (["1", "2", "inf"], "feature-not-finite"),
         ([[1.5, 2.0], [1.0], [0.5, 0.1]], "cell-unreadable"),
-        ([1.0, np.inf, 2.0], "feature-infinite"),
+        ([1.0, np.inf, 2.0], "feature-not-finite"),
     ],
 )
 def test_what_would_be_a_guess_is_rejected_with_a_remedy(cells: Any, code: str) -> None:

@@ -252,10 +252,14 @@ BAD: list[tuple[dict[str, str], str, str]] = [
     ({"edges": EDGES, "features": "id,f\nann,1\nbob,x\ncid,1\n"}, "cell-unreadable", "line 3, column 2 (f):"),
     (
         {"edges": EDGES, "features": "id,f\nann,1\nbob,inf\ncid,1\n"},
-        "feature-infinite",
+        "feature-not-finite",
         "line 3, column 2 (f):",
     ),
-    ({"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"}, "", "line 3, column 1:"),
+    (
+        {"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"},
+        "feature-not-finite",
+        "line 3, column 1:",
+    ),
     ({"edges": EDGES, "features": "id\nann\n"}, "column-missing", "features.csv"),
     (
         {"edges": EDGES, "features": FEATURES, "labels": "id,label\nann,1\nzoe,2\n"},

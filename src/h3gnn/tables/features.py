@@ -64,7 +64,7 @@ class FeatureTable:
             raise GraphError(
                 f"{self.table.place(block.first + row, column)}: the value is "
                 f"{'empty or NaN' if missing else 'infinity'}; fill the gap or leave the column out",
-                code="feature-missing" if missing else "feature-infinite",
+                code="feature-not-finite",
             )
 
 

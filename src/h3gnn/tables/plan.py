@@ -459,7 +459,7 @@ def _nan_rows(values: Array) -> npt.NDArray[np.int64]:
 def _check_complete(problems: Problems, place: Place, name: str, rows: npt.NDArray[np.int64]) -> None:
     for row in rows.tolist():
         remedy = "fill the gap: the fitted table has none"
-        problems.add(partial(place, row, name), "the value is empty or NaN", remedy, "feature-missing")
+        problems.add(partial(place, row, name), "the value is empty or NaN", remedy, "feature-not-finite")
 
 
 def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
@@ -493,7 +493,10 @@ def _add_cells(
             problems.add(where, f"the list {what}", remedy, "cell-unreadable")
         elif str(cell).lower().strip("+- ") in ("inf", "infinity"):
             problems.add(
-                where, "the value is infinity", "correct the cell or leave the column out", "feature-infinite"
+                where,
+                "the value is infinity",
+                "correct the cell or leave the column out",
+                "feature-not-finite",
             )
         else:
             problems.add(where, f"{str(cell)!r} {what}", remedy, "cell-unreadable")
