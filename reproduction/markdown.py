@@ -189,11 +189,7 @@ def allowed(table: Table, rows: Sequence[Row]) -> str:
             spent = row.get("searched_s", about.get("searched_s"))
             found[row["method"], row["graph"]] = str(tried) + ("" if spent is None else f" ({spent:.0f} s)")
     lines = [
-        [
-            method,
-            _in_words(given[method]),
-            *(found.get((method, graph), NOTHING) for graph in table.graphs),
-        ]
+        [method, _in_words(given[method]), *(found.get((method, graph), NOTHING) for graph in table.graphs)]
         for method in sorted(given, key=lambda one: _place(table, one))
     ]
     return "Settings tried, and the seconds that it took:\n\n" + grid(

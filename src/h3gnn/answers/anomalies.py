@@ -28,10 +28,7 @@ LANDMARKS = 256
 
 
 def find_anomalies(
-    graph: Graph,
-    by_model: Floats,
-    members: Sequence[str],
-    difficulty: npt.NDArray[Any] | None = None,
+    graph: Graph, by_model: Floats, members: Sequence[str], difficulty: npt.NDArray[Any] | None = None
 ) -> pd.DataFrame:
     """Return every node with its anomaly score and the parts of the score, the highest first.
 

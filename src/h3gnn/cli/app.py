@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands of the command line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _options(
 
 
 def say_warnings() -> None:
-    """Show our own warnings as a sentence, without the line of code that raised them; others not at all."""
+    """Print user warnings as one line without source code; hide other warnings."""
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         if issubclass(category, UserWarning):

@@ -1,16 +1,14 @@
-"""`h3gnn cluster`: groups of nodes that embeddings show, with or without labels."""
+"""`h3gnn cluster`: k-means clusters of nodes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import EmbeddingsArgument, Source, takes_graph
-from h3gnn.cli.output import Embedded, read_embedded, write_table
+from h3gnn.cli.options import EmbeddingsArgument, Source, TableOption, check_table, option, takes_graph
+from h3gnn.cli.output import Embedded, echo_json, print_table, read_embedded, write_table
 from h3gnn.errors import InputError
 from h3gnn.evaluation import MOST_CLUSTERS
 
@@ -18,28 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-PANEL = "The clusters"
-CountOption = Annotated[
-    int | None,
-    typer.Option(
-        "--clusters",
-        help="How many; else as many as classes, or what the silhouette picks.",
-        min=1,
-        show_default=False,
-        rich_help_panel=PANEL,
-    ),
-]
-MostOption = Annotated[
-    int,
-    typer.Option("--max-clusters", help="The silhouette picks from 2 to this.", min=2, rich_help_panel=PANEL),
-]
-StartsOption = Annotated[
-    int, typer.Option(help="Starts of k-means; the best is taken.", min=1, rich_help_panel=PANEL)
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", help="File for each node's cluster: .csv or .parquet.", show_default=False),
-]
+PANEL = "Clusters"
 
 
 @takes_graph
@@ -47,29 +24,32 @@ def cluster(
     *,
     embeddings: EmbeddingsArgument = None,
     source: Source,
-    out: OutOption = None,
-    clusters: CountOption = None,
-    max_clusters: MostOption = MOST_CLUSTERS,
-    starts: StartsOption = 10,
+    out: TableOption = None,
+    clusters: Annotated[
+        int | None,
+        option(
+            "Number of clusters; default: the number of classes, or chosen by silhouette.",
+            "--clusters",
+            panel=PANEL,
+            min=1,
+        ),
+    ] = None,
+    max_clusters: Annotated[
+        int, option("The silhouette chooses from 2 to this.", "--max-clusters", panel=PANEL, min=2)
+    ] = MOST_CLUSTERS,
+    starts: Annotated[int, option("Initializations of k-means.", panel=PANEL, min=1)] = 10,
     seed: options.SeedOption = 0,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Group the nodes by their embeddings with k-means; no labels are needed.
+    """Cluster the nodes by their embeddings with k-means; labels are not needed.
 
     `h3gnn cluster run/ --out clusters.csv`
-
-    `h3gnn cluster embeddings.parquet --clusters 8 --out clusters.csv`
-
-    Without labels, the number of clusters is the one with the clearest silhouette (1: every node far nearer
-    to its own cluster than to the next; 0: no clusters to speak of). With labels, there are as many clusters
-    as classes, and the table says how well they agree.
     """
     if embeddings is None:
-        raise InputError("say what to cluster: a folder of `h3gnn fit --out`, or a file of embeddings")
-    if out is not None:
-        options.check_output(out, (".csv", ".parquet"))
+        raise InputError("give a folder of `h3gnn fit --out`, or a file of embeddings", code="no-embeddings")
+    check_table(out)
     source.refuse_alone()
     read = read_embedded(embeddings, source.load() if source.is_given else None, device)
     if out is not None:
@@ -78,10 +58,12 @@ def cluster(
         check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
     if out is not None:
-        _write(out, read, found, safe=safe_csv)
+        import pandas as pd
+
+        write_table(out, pd.DataFrame({"node": read.ids, "cluster": found}), safe=safe_csv)
         summary["out"] = str(out)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        echo_json(summary)
         return
     _print(summary)
     if out is not None:
@@ -97,24 +79,23 @@ def _cluster(
     from h3gnn.storage.origin import made_with
 
     nodes = len(read.values)
-    known = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
-    classes = 0 if known is None else np.unique(known[known >= 0]).size
+    labels = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
+    classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
     count = clusters or classes or None
     if (count or 2) > nodes:
-        raise InputError(f"{count or 2} clusters are more than the {nodes} node(s) that there are")
-    found, measured = pick_clusters(
-        read.values, None if count is None else [count], most=most, starts=starts, seed=seed
-    )
+        raise InputError(f"{count or 2} clusters need as many nodes; there are {nodes}", code="too-few-nodes")
+    given = None if count is None else [count]
+    found, measured = pick_clusters(read.values, given, most=most, starts=starts, seed=seed)
     sizes = np.bincount(found).tolist()
-    shown = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
+    silhouettes = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
     return found, {
         "nodes": nodes,
         "clusters": len(sizes),
         "chosen_by": "--clusters" if clusters else "classes" if classes else "silhouette",
         "sizes": sizes,
-        "silhouette": max((value for value in shown.values() if value is not None), default=None),
-        "silhouettes": shown,
-        "clustering": compare_clusters(found, known) if known is not None and classes else None,
+        "silhouette": max((value for value in silhouettes.values() if value is not None), default=None),
+        "silhouettes": silhouettes,
+        "clustering": compare_clusters(found, labels) if labels is not None and classes else None,
         "method": read.method,
         "graph": None if read.graph is None else read.graph.provenance.as_dict(),
         "params": read.params,
@@ -124,25 +105,16 @@ def _cluster(
     }
 
 
-def _write(out: Path, read: Embedded, clusters: npt.NDArray[np.int64], *, safe: bool) -> None:
-    import pandas as pd
-
-    write_table(out, pd.DataFrame({"node": read.ids, "cluster": clusters}), safe=safe)
-
-
 def _print(summary: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{summary['clusters']} clusters of {summary['nodes']:,} nodes")
-    table.add_column("cluster")
-    table.add_column("nodes", justify="right")
-    table.add_column("share", justify="right")
-    for number, size in enumerate(summary["sizes"]):
-        table.add_row(str(number), f"{size:,}", f"{100 * size / summary['nodes']:.1f} %")
-    Console().print(table)
-    clearness = summary["silhouette"]
-    typer.echo(f"silhouette {'–' if clearness is None else f'{clearness:.3f}'}")
+    nodes = summary["nodes"]
+    rows = [
+        [str(number), f"{size:,}", f"{100 * size / nodes:.1f} %"]
+        for number, size in enumerate(summary["sizes"])
+    ]
+    title = f"{summary['clusters']} clusters of {nodes:,} nodes"
+    print_table(title, ("cluster", "nodes", "share"), rows, right=("nodes", "share"))
+    silhouette = summary["silhouette"]
+    typer.echo(f"silhouette {'–' if silhouette is None else f'{silhouette:.3f}'}")
     if summary["chosen_by"] == "silhouette":
         others = ", ".join(f"{k}: {v:.3f}" for k, v in summary["silhouettes"].items() if v is not None)
         typer.echo(f"silhouette by number of clusters: {others}")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, TopOption, takes_graph
-from h3gnn.cli.output import AddBar, progress, say
+from h3gnn.cli.options import Source, TopOption, option, takes_graph
+from h3gnn.cli.output import AddBar, echo_json, progress, say, say_repairs
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -22,82 +19,55 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
 
 DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
 QUICK_SPLITS = 3
-PANEL = "The comparison"
-MethodsOption = Annotated[
-    str,
-    typer.Option(
-        help="Names with commas between, a group (self-supervised, supervised, clustering), or all: see "
-        "`h3gnn methods`.",
-        rich_help_panel=PANEL,
-    ),
-]
-QuickOption = Annotated[
-    bool,
-    typer.Option(
-        "--quick",
-        help="A first look: few epochs, three splits, one setting each; not with --trials or --published.",
-        rich_help_panel=PANEL,
-    ),
-]
-PublishedOption = Annotated[
-    bool,
-    typer.Option(
-        "--published",
-        help="Give the other systems their authors' settings for this graph, where they are known.",
-        rich_help_panel=PANEL,
-    ),
-]
-TrialsOption = Annotated[
-    int,
-    typer.Option(
-        help="Tune every method alike: try so many settings of each, and let each split choose by its own "
-        "training and validation nodes. What --set or another option gives stays as it is.",
-        min=0,
-        rich_help_panel=PANEL,
-    ),
-]
-JobsOption = Annotated[
-    int,
-    typer.Option(help="Methods that run at once, each in its own process.", min=1, rich_help_panel=PANEL),
-]
-SeedsOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Train so many times; else 1 with several splits, 5 with one.",
-        min=1,
-        rich_help_panel=PANEL,
-        show_default=False,
-    ),
-]
-GridOption = Annotated[
-    str,
-    typer.Option(
-        help="Hyper-parameters of the supervised methods to choose from: small (4) or full (36).",
-        rich_help_panel=PANEL,
-    ),
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        help="Keep results in this .json as they come; the same command goes on from there.",
-        rich_help_panel=PANEL,
-    ),
-]
+PANEL = "Comparison"
 
 
 @takes_graph
 def compare(
     *,
     source: Source,
-    methods: MethodsOption = DEFAULT,
-    seeds: SeedsOption = None,
-    grid: GridOption = "small",
-    out: OutOption = None,
-    quick: QuickOption = False,
-    published: PublishedOption = False,
-    trials: TrialsOption = 0,
-    jobs: JobsOption = 1,
+    methods: Annotated[
+        str,
+        option(
+            "Comma-separated names, a group (self-supervised, supervised, clustering), or all: see "
+            "`h3gnn methods`.",
+            panel=PANEL,
+        ),
+    ] = DEFAULT,
+    seeds: Annotated[
+        int | None,
+        option("Number of trainings; default: 1 with several splits, 5 with one.", panel=PANEL, min=1),
+    ] = None,
+    grid: Annotated[
+        str, option("Hyperparameter grid of supervised methods: small (4) or full (36).", panel=PANEL)
+    ] = "small",
+    out: Annotated[
+        Path | None,
+        option(
+            "Store each result in this .json; the same command continues from there.", "--out", panel=PANEL
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        option(
+            "A trial run: few epochs, three splits, one setting each; not with --trials or --published.",
+            "--quick",
+            panel=PANEL,
+        ),
+    ] = False,
+    published: Annotated[
+        bool, option("Use the authors' settings of other systems, where known.", "--published", panel=PANEL)
+    ] = False,
+    trials: Annotated[
+        int,
+        option(
+            "Tune every method: number of settings to try; each split chooses by its own training and "
+            "validation nodes. Options that are given stay fixed.",
+            panel=PANEL,
+            min=0,
+        ),
+    ] = 0,
+    jobs: Annotated[int, option("Methods that run at once, in separate processes.", panel=PANEL, min=1)] = 1,
     top: TopOption = None,
     preset: options.PresetOption = None,
     epochs: options.EpochsOption = None,
@@ -106,17 +76,9 @@ def compare(
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Run H3GNN beside other methods on a graph with labels: which wins here, and is the difference real?
+    """Compare H3GNN with other methods on a labelled graph, with paired tests.
 
-    `h3gnn compare texas` runs a dozen; `h3gnn compare texas --methods smoothed,gcn,h3gnn` some;
-    `h3gnn compare texas --methods all --jobs 2` every system that `h3gnn methods` lists.
-
-    `h3gnn compare --edges e.csv --features f.csv --labels y.csv --out results.json` takes your own graph and
-    keeps each result as it comes: Ctrl-C loses nothing that is done.
-
-    Every method meets the same splits, and all that is chosen is chosen on validation nodes. A paired test
-    says whether a difference to H3GNN is more than chance. Where one class is rare, the methods are ranked by
-    average precision (of several classes, by balanced accuracy). docs/compare.md explains the methods.
+    `h3gnn compare texas --methods smoothed,gcn,h3gnn --out results.json`
     """
     loaded = source.load()
     from h3gnn.experiments import compare as comparing
@@ -127,9 +89,11 @@ def compare(
     if out is not None:
         options.check_output(out, (".json",))
     if quick and published:
-        raise InputError("--quick and --published ask for different settings: give one of them")
+        raise InputError("give either --quick or --published", code="quick-and-published")
     if trials and (quick or published):
-        raise InputError("--trials looks for settings itself: leave out --quick and --published")
+        raise InputError(
+            "--trials searches settings: omit --quick and --published", code="trials-and-settings"
+        )
     chosen = find_methods(methods)
     loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
     named = {"epochs": epochs, "n_models": models}
@@ -138,9 +102,8 @@ def compare(
     )
     fixed = tuple(options.given_settings(named, set_))
     for method in chosen:
-        method_params(method, model, grid)  # says at once if there is no such grid
-    for repair in loaded.provenance.repairs:
-        say(f"note: {repair.message}")
+        method_params(method, model, grid)  # rejects an unknown grid before the work
+    say_repairs(loaded)
     trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
         f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
@@ -152,7 +115,7 @@ def compare(
         known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
         say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")
     if quick:
-        say("a quick look: few epochs and one setting each, so that a figure says little about its method")
+        say("trial run: few epochs and one setting each, so the scores say little about the methods")
     with progress() as add_bar:
         watcher = _Watcher(add_bar, len(chosen), out)
         try:
@@ -177,13 +140,13 @@ def compare(
             watcher.stop()
             raise
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2, ensure_ascii=False))
+        echo_json(result.as_dict())
         return
     _print_table(result)
 
 
 class _Watcher:
-    """Shows how far a comparison is: a bar for all and for each method, or a line for each that ends.
+    """Shows the progress of a comparison: bars on a terminal, else a line for each method.
 
     Args:
         add_bar: adds a bar.
@@ -206,15 +169,15 @@ class _Watcher:
         self._total(method, share)
 
     def reuse(self, method: Method, same: bool) -> None:
-        """Say that a result was found in the file, or one of other settings."""
+        """Report a stored result, or one with other settings."""
         if same:
             say(f"{method.title}: taken from {self.out}")
             self._total(method, 1.0)
         else:
-            say(f"{method.title}: {self.out} has it with other settings; it is run again, and replaced")
+            say(f"{method.title}: {self.out} has it with other settings; running it again")
 
     def end(self, method: Method, result: Result | LeftOut) -> None:
-        """Say what came out, where no bar shows it."""
+        """Report a finished method."""
         from h3gnn.experiments.compare import LeftOut
 
         self.done += 1
@@ -226,11 +189,11 @@ class _Watcher:
             say(f"{method.title}: {mean:.1f} % in {seconds:.0f} s ({self.done} of {self.methods})")
 
     def stop(self) -> None:
-        """Say what is kept."""
+        """Report what is stored after an interruption."""
         if self.out is None:
-            say("what was done is not kept: with --out it would be")
+            say("finished methods are not stored; --out stores them")
         elif self.done:
-            say(f"{self.done} method(s) are kept in {self.out}; the same command goes on")
+            say(f"{self.done} method(s) are stored in {self.out}; the same command continues")
 
     def _total(self, method: Method, share: float) -> None:
         self.shares[method.name] = share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.output import open_page, say
+from h3gnn.cli.options import option
+from h3gnn.cli.output import echo_json, open_page, print_table, say
 
 if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
     from h3gnn.estimator import H3GNN
@@ -19,21 +19,17 @@ if TYPE_CHECKING:  # numpy and torch take seconds to import, and --help must not
 
 def demo(
     out: Annotated[
-        Path, typer.Option("--out", help="The picture; the report page goes beside it, ending in .html.")
+        Path, option("The picture; the report page has the same name, ending in .html.", "--out")
     ] = Path("h3gnn-demo.png"),
-    picture: Annotated[
-        bool, typer.Option("--picture/--no-picture", help="Draw the picture and write the page.")
-    ] = True,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    picture: Annotated[bool, option("Draw the picture and write the page.", "--picture/--no-picture")] = True,
+    open_: Annotated[bool, option("Open the page in the browser.", "--open")] = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
     """Fit the built-in graph and compare with raw features and an untrained encoder.
 
-    The graph has a thousand nodes in five classes: three whose neighbours are alike, two whose neighbours
-    are unlike. A linear probe and k-means score each representation; the probe's strength is chosen on
-    validation nodes. The report page, as `h3gnn report` writes it for any run, lets you explore the result.
+    `h3gnn demo --open`
     """
     from h3gnn.experiments.report_data import collect_findings
     from h3gnn.graphs.synthetic import mixed_graph
@@ -43,7 +39,7 @@ def demo(
     if picture:
         options.check_output(out, ENDINGS)
         options.check_output(page, (".html",))
-    one_each = {"n_models": 4}  # of each objective; the default has two, and takes twice as long
+    one_each = {"n_models": 4}  # one model of each objective; the default has two
     model = options.build_estimator(None, one_each, None, seed=seed, device=device)
     model.set_params(verbose=True)
     if not as_json:
@@ -55,7 +51,7 @@ def demo(
     if picture:
         _draw(findings, out, page)
     if as_json:
-        typer.echo(json.dumps(_summary(model, rows, seconds), indent=2))
+        echo_json(_summary(model, rows, seconds))
     else:
         _print_table(rows)
     if picture and not as_json:
@@ -105,15 +101,13 @@ def _draw(findings: Findings, out: Path, page: Path) -> None:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="Built-in graph, mean over 10 splits")
-    table.add_column("representation")
-    table.add_column("linear probe, test accuracy", justify="right")
-    table.add_column("k-means accuracy", justify="right")
-    for row in rows:
-        probe, spread = 100 * row["probe_accuracy"], 100 * row["probe_std"]
-        kmeans = 100 * row["kmeans_accuracy"]
-        table.add_row(row["method"], f"{probe:.1f} ± {spread:.1f} %", f"{kmeans:.1f} %")
-    Console().print(table)
+    headings = ("representation", "linear probe, test accuracy", "k-means accuracy")
+    cells = [
+        [
+            row["method"],
+            f"{100 * row['probe_accuracy']:.1f} ± {100 * row['probe_std']:.1f} %",
+            f"{100 * row['kmeans_accuracy']:.1f} %",
+        ]
+        for row in rows
+    ]
+    print_table("Built-in graph, mean over 10 splits", headings, cells, right=headings[1:])

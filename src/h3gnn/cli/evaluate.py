@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from h3gnn.cli import options
-from h3gnn.cli.options import EmbeddingsArgument, Source, TopOption, takes_graph
-from h3gnn.cli.output import read_embedded, say, stages
+from h3gnn.cli.options import EmbeddingsArgument, Source, TopOption, option, takes_graph
+from h3gnn.cli.output import echo_json, read_embedded, say, say_repairs, stages
 from h3gnn.errors import InputError
 from h3gnn.settings import tuned_on
 
@@ -19,38 +16,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
     from h3gnn.graphs.graph import Graph
 
-PANEL = "The evaluation"
-ProtocolOption = Annotated[
-    str,
-    typer.Option(
-        help="validation, nested (with --trials, each split chooses settings by its own nodes alone), or "
-        "published (chosen on test nodes, only to compare with the paper).",
-        rich_help_panel=PANEL,
-    ),
-]
-EpochRuleOption = Annotated[
-    str,
-    typer.Option(help="With --preset: last, validation or label-free.", rich_help_panel=PANEL),
-]
-ProbeOption = Annotated[
-    str,
-    typer.Option(help="logistic, or gradient (a linear layer and Adam).", rich_help_panel=PANEL),
-]
-SeedsOption = Annotated[
-    int, typer.Option(help="With --preset: train so many times.", min=1, rich_help_panel=PANEL)
-]
-TrialsOption = Annotated[
-    int,
-    typer.Option(
-        help="With --protocol nested and --preset: so many settings are tried around the preset; what "
-        "--set or another option gives stays as it is in all of them.",
-        min=1,
-        rich_help_panel=PANEL,
-    ),
-]
-ClustersOption = Annotated[
-    bool, typer.Option("--clusters/--no-clusters", help="Run k-means too.", rich_help_panel=PANEL)
-]
+PANEL = "Evaluation"
 
 
 @takes_graph
@@ -58,14 +24,31 @@ def evaluate(
     *,
     embeddings: EmbeddingsArgument = None,
     source: Source,
-    protocol: ProtocolOption = "validation",
-    epoch_rule: EpochRuleOption = "last",
-    probe: ProbeOption = "logistic",
-    clusters: ClustersOption = True,
+    protocol: Annotated[
+        str,
+        option(
+            "validation, nested (with --trials, each split chooses settings by its own nodes), or published "
+            "(chosen on test nodes, only to compare with the paper).",
+            panel=PANEL,
+        ),
+    ] = "validation",
+    epoch_rule: Annotated[
+        str, option("With --preset: last, validation or label-free.", panel=PANEL)
+    ] = "last",
+    probe: Annotated[str, option("logistic, or gradient (linear layer and Adam).", panel=PANEL)] = "logistic",
+    clusters: Annotated[bool, option("Also run k-means.", "--clusters/--no-clusters", panel=PANEL)] = True,
     top: TopOption = None,
     preset: options.PresetOption = None,
-    seeds: SeedsOption = 10,
-    trials: TrialsOption = 1,
+    seeds: Annotated[int, option("With --preset: number of trainings.", panel=PANEL, min=1)] = 10,
+    trials: Annotated[
+        int,
+        option(
+            "With --protocol nested and --preset: number of settings to try around the preset; options "
+            "that are given stay fixed.",
+            panel=PANEL,
+            min=1,
+        ),
+    ] = 1,
     epochs: options.EpochsOption = None,
     models: options.ModelsOption = None,
     set_: options.SetOption = None,
@@ -74,26 +57,16 @@ def evaluate(
 ) -> None:
     """Score embeddings against labels that training never saw: linear probe and k-means.
 
-    `h3gnn evaluate run/` scores a saved model on the graph it was fitted on, in memory or in files.
-
-    `h3gnn evaluate embeddings.parquet texas` scores a file of embeddings, rows matched by node id.
-
-    `h3gnn evaluate --preset paper texas --seeds 10` trains ten times and scores each.
-
-    `h3gnn evaluate --preset single texas --protocol nested --trials 8` lets each split choose settings.
-
-    A classifier is fitted on each split's training nodes; everything that is chosen is chosen on its
-    validation nodes (settings on its training nodes too), and test nodes only score it. Where one class is
-    rare, average precision, recall at k and balanced accuracy stand beside accuracy. docs/evaluation.md
-    explains the rest.
+    `h3gnn evaluate run/`, `h3gnn evaluate embeddings.parquet texas`, or, to train and score ten times,
+    `h3gnn evaluate --preset paper texas --seeds 10`
     """
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
     if trials > 1 and (preset is None or protocol != "nested"):
-        raise InputError("--trials is for --preset NAME --protocol nested: there each split chooses")
+        raise InputError("--trials needs --preset NAME and --protocol nested", code="trials-need-nested")
     if preset is not None:
         if embeddings is not None and source.graph is not None:
-            raise InputError(f"--preset trains anew: give the graph alone, without {embeddings}")
+            raise InputError(f"--preset trains again: omit {embeddings}", code="preset-and-embeddings")
         source = replace(source, graph=source.graph or embeddings)
         named = {"epochs": epochs, "n_models": models}
         model = options.build_estimator(preset, named, set_, seed=0, device=device)
@@ -101,16 +74,16 @@ def evaluate(
         result = _of_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
         if epochs is not None or models is not None or set_:
-            raise InputError("--epochs, --models and --set change what is trained: give --preset as well")
+            raise InputError("--epochs, --models and --set need --preset", code="option-needs-preset")
         if embeddings is None:
             raise InputError(
-                "say what to evaluate: a run, a file of embeddings, or --preset NAME with a graph"
+                "give a run, a file of embeddings, or --preset NAME with a graph", code="no-embeddings"
             )
         source.refuse_alone()
         graph = _load(source, in_files=True) if source.is_given else None
         result = _of_embedding(embeddings, source.benchmark, graph, device, how)
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
+        echo_json(result.as_dict())
         return
     from h3gnn.report.tables import print_results
 
@@ -118,26 +91,25 @@ def evaluate(
 
 
 def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
-    """Refuse names that do not exist before any work is done; else return how to evaluate."""
+    """Reject unknown names before any work; return the checked arguments."""
     from h3gnn.evaluation.evaluator import find_probe
     from h3gnn.evaluation.protocols import NESTED, find_protocol
 
     if how["protocol"] == NESTED.name and not trains:
-        raise InputError("--protocol nested chooses among trainings: give --preset NAME with a graph")
+        raise InputError("--protocol nested needs --preset NAME with a graph", code="nested-needs-preset")
     protocol = NESTED if how["protocol"] == NESTED.name else find_protocol(how["protocol"])
     rule = protocol.epoch_rule(how["epoch_rule"])
     if protocol is NESTED and rule != "last":
-        raise InputError("--protocol nested looks at the last epoch: leave out --epoch-rule")
+        raise InputError("--protocol nested uses the last epoch: omit --epoch-rule", code="nested-epoch-rule")
     find_probe(how["probe"])
     if not trains and rule in ("validation", "label-free"):
-        raise InputError(f"--epoch-rule {rule} needs the epochs of a training: give --preset NAME")
+        raise InputError(f"--epoch-rule {rule} needs --preset NAME", code="option-needs-preset")
     return {**how, "protocol": protocol}
 
 
 def _load(source: Source, *, in_files: bool = False) -> Graph:
     loaded = source.load(in_files=in_files)
-    for repair in loaded.provenance.repairs:
-        say(f"note: {repair.message}")
+    say_repairs(loaded)
     return loaded
 
 
@@ -173,8 +145,9 @@ def _of_preset(
     if how["protocol"] is NESTED:
         if pooled:
             raise InputError(
-                f"the preset {preset} was chosen by all splits of this graph together, which is `pooled` and "
-                "not `nested`: start from `single`, `quick` or another preset, and give --trials"
+                f"the preset {preset} was chosen by all splits of this graph (`pooled`, not `nested`); start "
+                "from `single`, `quick` or another preset, and give --trials",
+                code="preset-is-pooled",
             )
         if trials > 1:
             options.say_fixed(fixed, method.ranges)
@@ -195,7 +168,7 @@ def _of_embedding(
 
     read = read_embedded(embeddings, graph, device, to_score=True)
     if read.graph is None:
-        raise InputError(f"{embeddings} holds embeddings alone: name the graph with the labels as well")
+        raise InputError(f"{embeddings} has no labels: also give the graph", code="no-labels")
     made = given(
         read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
     )

@@ -1,14 +1,15 @@
-"""How a command ends: with its result, or with one sentence and an exit code; never in Python's own words.
+"""Exit codes and error messages of the command line.
 
-0 is a result, 2 what the person can mend (an argument, a file, memory), 1 a fault of ours or of another
-process, and 128 plus its number a signal. A fault of ours leaves its traceback in a file that the sentence
-names; `H3GNN_DEBUG=1` shows tracebacks of all errors.
+0: success. 2: invalid input (an argument, a file, memory). 1: an internal error or a lost process. 128 + n:
+signal n. Errors are one line on standard error, or with `--json` an object with `code` and `message`. The
+traceback of an internal error is written to a file; `H3GNN_DEBUG=1` prints the tracebacks of all errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import signal
@@ -23,42 +24,36 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from h3gnn.errors import STOPPING, InputError, RankLostError, TrainingStopped, without_secrets
-from h3gnn.resources import available_memory, preload_blas, retain_heap
+from h3gnn.resources import preload_blas, retain_heap
 
 ENDED = tuple(128 + number for number in STOPPING)
-"""The exit codes of commands that a signal ended."""
+"""Exit codes of commands that were ended by a signal."""
 INTERRUPTED = 128 + signal.SIGINT
 STOPPED = "stopped; nothing is half-written"
-PUT_IN_ORDER_SECONDS = 5.0
-_came: list[tuple[int, float]] = []
-"""The signals that ended the command, and when."""
+CLEANUP_SECONDS = 5.0
+_received: list[tuple[int, float]] = []
+"""The signals received, and when."""
 NO_MEMORY = re.compile(
     r"allocate memory|out of memory|not enough memory|bad_alloc|failed to map segment|start new thread"
     r"|insufficient memory|memory allocation|ENOMEM|realloc of size|malloc of size",
     re.IGNORECASE,
 )
-"""How allocators say it that raise something else than `MemoryError`: torch, Arrow, BLAS, the loader."""
-UNSAID = re.compile(
-    r"could not create a (primitive|memory)|error return without exception|without setting an exception"
-)
-"""How oneDNN, or code that forgets to say anything, puts this and other faults: memory if little is free."""
-LITTLE = 2**29
+"""Messages of allocators that do not raise `MemoryError`: torch, Arrow, BLAS, the loader."""
 LESS_MEMORY = (
-    "free some, give the process more, or take a smaller graph; in training, `--memory 8GB`, fewer "
-    "`--models`, and a graph of `h3gnn prepare` with `--batch-size 1024` take less"
+    "use a smaller graph or more memory; in training, `--memory 8GB`, fewer `--models`, or a graph of "
+    "`h3gnn prepare` with `--batch-size 1024` need less"
 )
 
 
 class Stopped(SystemExit):
-    """The end of a command that has already said why it ends and how to go on."""
+    """The end of a command that has already reported the reason."""
 
 
 def end_on_signals() -> None:
-    """Let Ctrl-C, SIGTERM and SIGHUP end a command through its `finally` blocks: no file stays half-written.
+    """Make Ctrl-C, SIGTERM and SIGHUP raise `SystemExit`, so that `finally` blocks run.
 
-    `SystemExit` instead of `KeyboardInterrupt`: after one of the latter has passed through an import, Python
-    ends by the signal itself, whatever exit code was asked for. A signal that is ignored (`nohup`) stays
-    ignored.
+    Not `KeyboardInterrupt`: after one passes through an import, Python ends by the signal itself, whatever
+    the exit code. A signal that is ignored (`nohup`) stays ignored.
     """
     for number in STOPPING:
         usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -67,42 +62,41 @@ def end_on_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End, and let no second SIGTERM or SIGHUP soon disturb what is put in order; a second Ctrl-C may.
+    """Raise `SystemExit`; ignore a second SIGTERM or SIGHUP during cleanup, but not a second Ctrl-C.
 
-    What is raised here may meet code of a library that makes another error of it, or of a callback that drops
-    it: so it is written down, and a signal that comes later ends the command all the same.
+    The signal is recorded, since a library may replace the exception or drop it in a callback.
     """
     now = time.monotonic()
-    if _came and number != signal.SIGINT and now - _came[-1][1] < PUT_IN_ORDER_SECONDS:
+    if _received and number != signal.SIGINT and now - _received[-1][1] < CLEANUP_SECONDS:
         return
-    _came.append((number, now))
+    _received.append((number, now))
     raise SystemExit(128 + number)
 
 
 def run(load: Callable[[], Callable[[], object]]) -> None:
-    """Load the command line and run it; whatever is raised on the way ends as this module says."""
-    _speak_plainly()
-    _came.clear()
+    """Load the command line and run it; turn every exception into a message and an exit code."""
+    _configure_streams()
+    _received.clear()
     end_on_signals()
     try:
         try:
             load()()
         finally:
-            sys.stdout.flush()  # what was printed into a full disk fails here, where it can be said
+            sys.stdout.flush()  # a full disk fails here, where it can be reported
     except Stopped as end:
         _leave("", _code(end))
     except SystemExit as end:
         if end.code in ENDED:
             _leave(STOPPED, _code(end))
-        if _came and _code(end):
-            _leave(STOPPED, 128 + _came[-1][0])
+        if _received and _code(end):
+            _leave(STOPPED, 128 + _received[-1][0])
         raise
-    except BaseException as error:  # there is no other place after this one
+    except BaseException as error:
         if is_debugging():
             traceback.print_exc()
-        if _came:
-            _leave(STOPPED, 128 + _came[-1][0])
-        _leave(*ending_of(error))
+        if _received:
+            _leave(STOPPED, 128 + _received[-1][0])
+        _leave(*ending_of(error), code_of(error))
 
 
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -124,7 +118,7 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def ending_of(error: BaseException) -> tuple[str, int]:
-    """Return the sentence and the exit code for an error; a fault of ours leaves its traceback in a file."""
+    """Return the message and the exit code of an error; the traceback of an internal error goes to a file."""
     if isinstance(error, InputError):
         return str(error), 2
     if isinstance(error, RankLostError):
@@ -132,61 +126,71 @@ def ending_of(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, code_of_signal(error)
     if is_out_of_memory(error):
-        return f"there is not enough memory ({_words(error)}): {LESS_MEMORY}", 2
+        return f"not enough memory ({_describe(error)}): {LESS_MEMORY}", 2
     if isinstance(error, OSError):
-        return f"a file could not be read or written: {error}", 2
-    kept = _keep_traceback(error)
-    where = f"the details are in {kept}" if kept else "`H3GNN_DEBUG=1` before the command shows the details"
-    return f"a fault of h3gnn's own ({_words(error)}): please report it; {where}", 1
+        return f"cannot read or write a file: {error}", 2
+    log = _write_traceback(error)
+    details = f"details are in {log}" if log else "H3GNN_DEBUG=1 shows the details"
+    return f"internal error ({_describe(error)}). Please report this; {details}", 1
+
+
+def code_of(error: BaseException) -> str:
+    """Return the stable identifier of an error."""
+    if isinstance(error, InputError):
+        return error.code
+    if isinstance(error, KeyboardInterrupt | RankLostError):
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "process-lost"
+    if is_out_of_memory(error):
+        return "out-of-memory"
+    return "file" if isinstance(error, OSError) else "internal-error"
 
 
 def code_of_signal(stop: KeyboardInterrupt) -> int:
-    """Return the exit code for the signal that asked for an end: training tells which, else it is Ctrl-C."""
+    """Return the exit code of the signal that stopped a training; otherwise that of Ctrl-C."""
     return 128 + stop.signal_number if isinstance(stop, TrainingStopped) else INTERRUPTED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether some allocator gave up, in Python, numpy, torch (on any device), Arrow or the system."""
+    """Return whether an allocator failed: Python, numpy, torch (any device), Arrow or the system."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     if not isinstance(error, RuntimeError | ImportError | OSError | SystemError):
         return False
-    unsaid = UNSAID.search(str(error)) and available_memory() < LITTLE
-    return bool(NO_MEMORY.search(str(error)) or unsaid)
+    return bool(NO_MEMORY.search(str(error)))
 
 
 def is_debugging() -> bool:
-    """Whether the person asked for tracebacks."""
+    """Return whether tracebacks are requested."""
     return os.environ.get("H3GNN_DEBUG", "") not in ("", "0")
 
 
-def _words(error: BaseException) -> str:
-    """Return what an error says on one short line, under the name of its kind."""
-    said = without_secrets(" ".join(str(error).split()))
-    return f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
+def _describe(error: BaseException) -> str:
+    """Return class and message of an error on one short line."""
+    text = without_secrets(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-def _keep_traceback(error: BaseException) -> str | None:
-    """Write a traceback to a file of the person's own and return its name; None where that fails."""
-    told = "".join(traceback.format_exception(error))
+def _write_traceback(error: BaseException) -> str | None:
+    """Write a traceback to a temporary file and return its name; None where that fails."""
+    text = "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="h3gnn-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(without_secrets(f"{' '.join(sys.argv)}\nPython {sys.version}\n\n{told}"))
+            file.write(without_secrets(f"{' '.join(sys.argv)}\nPython {sys.version}\n\n{text}"))
         return path
     return None
 
 
-def _speak_plainly() -> None:
-    """Keep tracebacks that no `except` sees from the screen, and let no character fail to be printed."""
+def _configure_streams() -> None:
+    """Hide tracebacks of threads, and make every character printable."""
     if not is_debugging():
         threading.excepthook = lambda _: None
         sys.unraisablehook = lambda _: None
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            with contextlib.suppress(OSError):  # a stream that is something else than it was: then as it is
+            with contextlib.suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
 
 
@@ -194,17 +198,17 @@ def _code(end: SystemExit) -> int:
     return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
-def _leave(sentence: str, code: int) -> NoReturn:
-    """Say why, and end at once.
+def _leave(message: str, exit_code: int, code: str = "interrupted") -> NoReturn:
+    """Print the message and exit at once.
 
-    Everything of ours is closed by now. Python's own way out waits for no reader thread of a library that an
-    error left behind, and such a thread can turn the exit code into an abort. A terminal that is gone, after
-    SIGHUP, hears nothing.
+    All files are closed. A regular exit could abort in a thread that a library left behind. A terminal that
+    is gone (SIGHUP) gets no message.
     """
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
-        if sentence:  # of several processes, one has said it
-            print(f"h3gnn: {sentence}", file=sys.stderr)
+        if message:  # empty where another process has reported it
+            as_json = json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False)
+            print(as_json if "--json" in sys.argv else f"h3gnn: {message}", file=sys.stderr)
         sys.stderr.flush()
-    os._exit(code)
+    os._exit(exit_code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, takes_graph
-from h3gnn.cli.output import EMBEDDING_ENDINGS, is_first, say
+from h3gnn.cli.options import Source, option, takes_graph
+from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, is_first, say
 from h3gnn.cli.training import learn_and_save, policy, resumable, train_and_write
 from h3gnn.errors import InputError
 
@@ -20,27 +20,8 @@ if TYPE_CHECKING:
     from h3gnn.storage.runs import Run
 
 
-BESIDE_RESUME = ("resume", "as_json", "tensorboard")
-
-
-def _option(flag: str, text: str, **more: Any) -> Any:
-    return typer.Option(flag, help=text, rich_help_panel="Runs that may be killed", **more)
-
-
-EveryOption = Annotated[int | None, _option("--checkpoint-every", "A checkpoint after every so many epochs.")]
-MinutesOption = Annotated[
-    float | None, _option("--checkpoint-minutes", "A checkpoint every so many minutes.")
-]
-KeepOption = Annotated[int | None, _option("--keep", "How many checkpoints to keep; 2 if not given.")]
-ResumeOption = Annotated[
-    Path | None,
-    _option(
-        "--resume",
-        "Go on with the unfinished run in this folder; needs no other option.",
-        metavar="RUN",
-        show_default=False,
-    ),
-]
+WITH_RESUME = ("resume", "as_json", "tensorboard")
+_checkpoint = partial(option, panel="Checkpoints")
 
 
 @takes_graph
@@ -48,13 +29,8 @@ def fit(
     *,
     context: typer.Context,
     source: Source,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the fitted model.", show_default=False)
-    ] = None,
-    embeddings: Annotated[
-        Path | None,
-        typer.Option(help="Also write the embeddings: .parquet, .csv or .npy.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, option("Folder for the fitted model.", "--out")] = None,
+    embeddings: Annotated[Path | None, option("Also write the embeddings: .parquet, .csv or .npy.")] = None,
     safe_csv: options.SafeCsvOption = False,
     preset: options.PresetOption = None,
     epochs: options.EpochsOption = None,
@@ -70,50 +46,41 @@ def fit(
     memory: options.MemoryOption = None,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
-    checkpoint_every: EveryOption = None,
-    checkpoint_minutes: MinutesOption = None,
-    keep: KeepOption = None,
-    resume: ResumeOption = None,
+    checkpoint_every: Annotated[
+        int | None, _checkpoint("Epochs between checkpoints.", "--checkpoint-every")
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float | None, _checkpoint("Minutes between checkpoints.", "--checkpoint-minutes")
+    ] = None,
+    keep: Annotated[int | None, _checkpoint("Number of checkpoints to keep; default 2.", "--keep")] = None,
+    resume: Annotated[
+        Path | None,
+        _checkpoint(
+            "Continue the unfinished run in this folder; needs no other option.", "--resume", metavar="RUN"
+        ),
+    ] = None,
     tensorboard: Annotated[
         Path | None,
-        typer.Option(
-            "--tensorboard",
-            metavar="DIR",
-            help="Log every epoch for TensorBoard (needs `h3gnn[tensorboard]`).",
-            show_default=False,
+        option(
+            "Log every epoch for TensorBoard (needs `h3gnn[tensorboard]`).", "--tensorboard", metavar="DIR"
         ),
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Learn embeddings of a graph, without labels, and save the model.
-
-    The graph is a benchmark, a file, or edges and features of your own:
+    """Learn embeddings of a graph without labels, and save the model.
 
     `h3gnn fit --edges edges.csv --features features.csv --out run/`
 
-    Features may be columns of any kind; `h3gnn inspect` with the same options shows what becomes of each.
-
-    Labels, if given, are kept for later evaluation and never looked at in training. The folder can be
-    read back with `h3gnn embed run/ --out embeddings.parquet` or `H3GNN.load("run/")`.
-
-    A graph that does not fit into memory is first turned into files with `h3gnn prepare`, then trained with
-    `h3gnn fit folder/ --batch-size 1024`. `torchrun --nproc-per-node 2 -m h3gnn fit …` with the same options
-    uses several processes.
-
-    A long run can write checkpoints with `--checkpoint-minutes 10`; after a kill,
-    `h3gnn fit --resume run/` goes on where it was. Ctrl-C lets the epoch end, keeps the model as it is, and
-    says how to go on.
-
-    To see the result: `h3gnn report run/ --open`. To watch the training: `--tensorboard logs/`, and beside it
-    `tensorboard --logdir logs/`.
+    For graphs that do not fit into memory, see `h3gnn prepare`. `torchrun --nproc-per-node 2 -m h3gnn fit …`
+    trains with several processes. Ctrl-C ends after the epoch, saves the model and tells how to continue.
     """
     if tensorboard is not None and find_spec("tensorboard") is None:
-        raise InputError("--tensorboard needs TensorBoard: pip install 'h3gnn[tensorboard]'")
+        raise InputError("--tensorboard needs `pip install 'h3gnn[tensorboard]'`", code="missing-library")
     if resume is not None:
-        _go_on(context, resume, tensorboard, as_json)
+        _resume(context, resume, tensorboard, as_json)
         return
     if out is None and embeddings is None:
-        raise InputError("say where the result goes: --out FOLDER for the model, --embeddings FILE, or both")
+        raise InputError("give --out FOLDER for the model, --embeddings FILE, or both", code="no-output")
     if embeddings is not None:
         options.check_output(embeddings, EMBEDDING_ENDINGS)
     if out is not None:
@@ -136,7 +103,7 @@ def fit(
     model = options.build_estimator(preset, named, set_, seed=seed, device=device)
     loaded = source.load(in_files=True)
     seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard, safe=safe_csv)
-    _tell(model, seconds, out, embeddings, as_json)
+    _report(model, seconds, out, embeddings, as_json)
 
 
 def _parse_fan_out(text: str | None) -> int | list[int] | None:
@@ -145,8 +112,8 @@ def _parse_fan_out(text: str | None) -> int | list[int] | None:
     return numbers[0] if numbers and len(numbers) == 1 else numbers
 
 
-def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_json: bool) -> None:
-    """Take up an unfinished run with all that its first command said."""
+def _resume(context: typer.Context, folder: Path, tensorboard: Path | None, as_json: bool) -> None:
+    """Continue an unfinished run with the settings of its first command."""
     from h3gnn.estimator import H3GNN
 
     run = read_unfinished(context, folder)
@@ -157,15 +124,15 @@ def _go_on(context: typer.Context, folder: Path, tensorboard: Path | None, as_js
         seconds = train_and_write(
             model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, safe=run.safe_csv
         )
-    _tell(model, seconds, folder, run.embeddings, as_json)
+    _report(model, seconds, folder, run.embeddings, as_json)
 
 
-def _tell(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | None, as_json: bool) -> None:
+def _report(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | None, as_json: bool) -> None:
     if not is_first():
         return
     graph, summary = model.graph_, _summary(model, seconds, out, embeddings)
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        echo_json(summary)
         return
     typer.echo(
         f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
@@ -178,7 +145,7 @@ def _tell(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | Non
 
 
 def _per_model(summary: dict[str, Any], models: int) -> str:
-    """Say what each member of a committee took; of a single model that is told already."""
+    """Return the cost of each model of an ensemble."""
     seconds, megabytes = summary["seconds_per_model"], summary["megabytes_per_model"]
     if models == 1 or seconds is None:
         return ""
@@ -215,12 +182,14 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
 
 
 def read_unfinished(context: typer.Context, folder: Path) -> Run:
-    """Return the run to go on with; other options would be ignored, so they are refused."""
+    """Return the run to continue; reject other options, which would have no effect."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
-        if given is not None and given.name == "COMMANDLINE" and parameter.name not in BESIDE_RESUME:
+        if given is not None and given.name == "COMMANDLINE" and parameter.name not in WITH_RESUME:
             name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
-            raise InputError(f"--resume goes on with the settings of the run: leave out {name}")
+            raise InputError(
+                f"--resume uses the settings of the run: omit {name}", code="resume-with-options"
+            )
     from h3gnn.storage.checkpoint_file import newest_in
     from h3gnn.storage.runs import read_run
 
@@ -230,7 +199,7 @@ def read_unfinished(context: typer.Context, folder: Path) -> Run:
         return run
     if newest:
         whose = "" if place == Path(run.checkpoints.folder) else f" ({place.name})"
-        say(f"going on with {folder} after epoch {newest} of {run.params['epochs']}{whose}")
+        say(f"continuing {folder} after epoch {newest} of {run.params['epochs']}{whose}")
     else:
         say(f"{folder} has no checkpoint yet: starting from the first epoch")
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import DataDirOption, Source, takes_graph
+from h3gnn.cli.options import DataDirOption, Source, option, takes_graph
+from h3gnn.cli.output import echo_json, print_table
 
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
@@ -23,16 +23,12 @@ def inspect(
     source: Source,
     as_json: options.JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the picture into this file (.png, .svg, .pdf).")
+        Path | None, option("Draw the profile into this file (.png, .svg, .pdf).", "--plot")
     ] = None,
 ) -> None:
-    """Say what kind of graph this is: size, degrees, homophily, and what that means for this method.
+    """Show size, degrees and homophily of a graph, and how the columns of its features are encoded.
 
-    Of your own tables it also says what each column of the features holds and how it becomes numbers:
-
-    `h3gnn inspect --edges transactions.csv --features accounts.csv`
-
-    Where that is wrong, `--columns zip=category,opened=date:dmy` says it, here, in `fit` and elsewhere.
+    `h3gnn inspect --edges transactions.csv --features accounts.csv --columns zip=category`
     """
     from h3gnn.graphs.profile import profile
 
@@ -43,7 +39,7 @@ def inspect(
 
         plot_profile(measured, plot)
     if as_json:
-        typer.echo(json.dumps(measured.as_dict(), indent=2, ensure_ascii=False))
+        echo_json(measured.as_dict())
         return
     _print_profile(measured)
     if loaded.plan is not None:
@@ -134,47 +130,34 @@ def _figure(value: float | None) -> str:
 
 
 def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None) -> None:
-    """List the benchmark graphs: size, homophily, source, licence, and whether they are cached."""
+    """List the benchmark graphs: size, homophily, source, licence, and whether they are cached.
+
+    `h3gnn datasets --json`
+    """
     from h3gnn.graphs.datasets import benchmarks
 
+    names = ("name", "nodes", "edges", "features", "classes", "edge_homophily", "source", "licence")
     rows = [
-        {
-            "name": one.name,
-            "nodes": one.nodes,
-            "edges": one.edges,
-            "features": one.features,
-            "classes": one.classes,
-            "edge_homophily": one.edge_homophily,
-            "source": one.source,
-            "licence": one.licence,
-            "cached": one.is_cached(data_dir),
-            "notes": list(one.notes),
-        }
+        {name: getattr(one, name) for name in names}
+        | {"cached": one.is_cached(data_dir), "notes": list(one.notes)}
         for one in benchmarks().values()
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        echo_json(rows)
         return
-    _print_datasets(rows)
-
-
-def _print_datasets(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", no_wrap=True)
-    for name in ("nodes", "edges", "features", "classes", "homophily"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cached", no_wrap=True)
-    for row in rows:
-        sizes = [f"{row[name]:,}" for name in ("nodes", "edges", "features", "classes")]
-        cached = "yes" if row["cached"] else "no"
-        table.add_row(row["name"], *sizes, f"{row['edge_homophily']:.3f}", cached)
-    console.print(table)
+    cells = [
+        [
+            row["name"],
+            *(f"{row[name]:,}" for name in names[1:5]),
+            f"{row['edge_homophily']:.3f}",
+            "yes" if row["cached"] else "no",
+        ]
+        for row in rows
+    ]
+    headings = (*names[:5], "homophily", "cached")
+    print_table("", headings, cells, right=headings[1:6])
     for line in _lines_below(rows):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(line)
 
 
 def _lines_below(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -189,28 +172,25 @@ def _lines_below(rows: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-NameArgument = Annotated[
-    str | None, typer.Argument(help="A method, to see all about it.", show_default=False)
-]
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to show its details.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List the methods that `h3gnn compare` can run: name, year, inputs and paper.
 
-
-def methods(name: NameArgument = None, as_json: options.JsonOption = False) -> None:
-    """List all that `h3gnn compare` can run: name, year, what it sees, and the paper.
-
-    `h3gnn methods greet` shows one with its cost, its settings, what a search may choose from, and the
-    settings that its authors published for each graph.
+    `h3gnn methods greet` shows cost, settings, search ranges and published settings of one method.
     """
     from h3gnn.experiments.methods import METHODS, find_methods
 
     chosen = list(METHODS.values()) if name is None else find_methods(name)
     rows = [_about(method) for method in chosen]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        echo_json(rows)
     elif name is None:
         _print_methods(rows)
     else:
         for row in rows:
-            _print_one(row)
+            _print_method(row)
 
 
 def _about(method: Method) -> dict[str, Any]:
@@ -232,40 +212,26 @@ def _about(method: Method) -> dict[str, Any]:
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
     for group in dict.fromkeys(row["group"] for row in rows):
-        table = Table(box=None, pad_edge=False, header_style="bold", title=group, title_justify="left")
-        for heading in ("name", "year", "sees", "paper"):
-            table.add_column(heading, no_wrap=heading in ("name", "year"))
-        for row in rows:
-            if row["group"] == group:
-                sees = ", ".join(row["sees"])
-                table.add_row(row["name"], str(row["year"] or ""), sees, row["paper"] or row["title"])
-        console.print(table)
-        console.print()
-    console.print("`h3gnn methods NAME` shows one; `h3gnn compare GRAPH --methods NAME,NAME` runs them.")
+        cells = [
+            [row["name"], str(row["year"] or ""), ", ".join(row["sees"]), row["paper"] or row["title"]]
+            for row in rows
+            if row["group"] == group
+        ]
+        print_table(group, ("name", "year", "sees", "paper"), cells)
+    typer.echo("`h3gnn methods NAME` shows one; `h3gnn compare GRAPH --methods NAME,NAME` runs them.")
 
 
-def _print_one(row: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console()
-
-    def show(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    show(f"{row['name']}: {row['title']}")
+def _print_method(row: dict[str, Any]) -> None:
+    typer.echo(f"{row['name']}: {row['title']}")
     for key in ("paper", "year", "group", "cost", "estimator"):
         if row[key] is not None:
-            show(f"  {key}: {row[key]}")
-    show(f"  sees: {', '.join(row['sees'])}")
+            typer.echo(f"  {key}: {row[key]}")
+    typer.echo(f"  sees: {', '.join(row['sees'])}")
     for key in ("settings", "ranges", "published"):
         if row[key]:
-            show(f"  {key}:")
+            typer.echo(f"  {key}:")
             for name, value in row[key].items():
-                show(f"    {name}: {value}")
+                typer.echo(f"    {name}: {value}")
     if row["source"]:
-        show(f"  published settings from: {row['source']}")
+        typer.echo(f"  published settings from: {row['source']}")

@@ -1,4 +1,4 @@
-"""The options by which every command takes a graph in, and the one place that loads it."""
+"""Options that commands share: the graph, the estimator, the run and new nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
     from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.tables.plan import TablePlan
 
+
+def option(text: str, *flags: str, panel: str | None = None, **more: Any) -> Any:
+    """Declare an option of a command."""
+    return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
+
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
 EmbeddingsArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN|EMBEDDINGS",
         help="Folder of `h3gnn fit --out`, or a file of embeddings: .parquet, .csv, .npy.",
-        show_default=False,
     ),
 ]
 TopOption = Annotated[
@@ -40,22 +45,22 @@ TopOption = Annotated[
         help="The k of recall at k: how many nodes somebody will look at; else as many as the class has.",
         min=1,
         rich_help_panel="The evaluation",
-        show_default=False,
     ),
 ]
+TABLE_ENDINGS = (".parquet", ".csv")
+TableOption = Annotated[Path | None, option("Also write the table: .parquet or .csv.", "--out")]
 DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of benchmark files; else H3GNN_DATA and the cache folder."),
 ]
 
 
-def _own(text: str, *flags: str) -> Any:
-    return typer.Option(*flags, help=text, rich_help_panel="Your own graph")
+_own = partial(option, panel="Your own graph")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The graph that the options of a command describe; each field is an option."""
+    """The graph that the options describe; each field is an option."""
 
     graph: Annotated[
         str | None,
@@ -63,105 +68,94 @@ class Source:
             metavar="GRAPH",
             help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file: "
             ".graphml, .gml, .pt, .npz; or a folder of `h3gnn prepare`. Leave it out with --edges.",
-            show_default=False,
         ),
     ] = None
-    edges: Annotated[
-        list[Path] | None,
-        _own("Edges: CSV, TSV or Parquet. Again for each further kind of edges.", "--edges"),
-    ] = None
+    edges: Annotated[list[Path] | None, _own("Edges: CSV, TSV or Parquet; may be repeated.", "--edges")] = (
+        None
+    )
     features: Annotated[
         list[Path] | None,
         _own(
-            "Features, in columns of any kind: CSV, TSV, Parquet; or NPY, NPZ. "
-            "Again for each further kind of nodes.",
+            "Features, with columns of any type: CSV, TSV, Parquet, NPY or NPZ; may be repeated.",
             "--features",
         ),
     ] = None
     labels: Annotated[Path | None, _own("Classes and splits: CSV, TSV or Parquet.")] = None
     source_column: Annotated[
         str | None,
-        _own("Where an edge starts: name, or position from 1.", "--source-column", "--source"),
+        _own("Source of an edge: name, or position from 1.", "--source-column", "--source"),
     ] = None
     target_column: Annotated[
-        str | None, _own("Where an edge ends: name, or position from 1.", "--target-column", "--target")
+        str | None,
+        _own("Target of an edge: name, or position from 1.", "--target-column", "--target"),
     ] = None
     weight_column: Annotated[str | None, _own("Positive edge weights: name, or position from 1.")] = None
     id_column: Annotated[str | None, _own("Node ids in the features: name, or position from 1.")] = None
     feature_columns: Annotated[
         str | None,
-        _own(
-            "Columns of features, with commas between; else all but the id. Also node attributes of GraphML."
-        ),
+        _own("Feature columns, comma-separated; default: all but the id. Also attributes of GraphML."),
     ] = None
     columns: Annotated[
         list[str] | None,
         _own(
-            "What columns hold, where `h3gnn inspect` guessed wrong: `zip=category,opened=date:dmy`. "
-            "Kinds: number, boolean, category, date, list, text; identifier leaves out, label is the class.",
+            "Types of columns, where `h3gnn inspect` detects them wrongly: `zip=category,opened=date:dmy`. "
+            "Types: number, boolean, category, date, list, text; identifier (ignored), label (the class).",
             "--columns",
             "--column",
         ),
     ] = None
     text_model: Annotated[
-        str | None, _own("Folder of a sentence model that reads text (needs `h3gnn[text]`); else TF-IDF.")
+        str | None, _own("Folder of a sentence model for text (needs `h3gnn[text]`); default: TF-IDF.")
     ] = None
     label_id_column: Annotated[str | None, _own("Node ids in the labels: name, or position from 1.")] = None
     label_column: Annotated[
         str | None,
         _own("Classes: name, or position from 1; without --labels, a column of the features or of GraphML."),
     ] = None
-    split_columns: Annotated[str | None, _own("Columns of train, val, test, with commas between.")] = None
+    split_columns: Annotated[str | None, _own("Split columns (train, val, test), comma-separated.")] = None
     unknown_nodes: Annotated[
-        str | None,
-        _own("Edges and labels of nodes without features: error, drop, or add such nodes. Default: error."),
+        str | None, _own("Edges and labels of unknown nodes: error (default), drop, or add the nodes.")
     ] = None
     weights: Annotated[
-        str | None, _own("Negative, zero or missing weights: error, drop, or absolute. Default: error.")
+        str | None, _own("Negative, zero or missing weights: error (default), drop, or absolute.")
     ] = None
     repeated: Annotated[
-        str | None,
-        _own("Edges that stand there again: sum, count, mean, max, first, last, or error. Default: sum."),
+        str | None, _own("Duplicate edges: sum (default), count, mean, max, first, last, or error.")
     ] = None
     header: Annotated[
-        bool | None, _own("Whether text files start with names; else found out.", "--header/--no-header")
+        bool | None, _own("Whether text files have a header; default: detected.", "--header/--no-header")
     ] = None
-    delimiter: Annotated[str | None, _own("Character between cells of text files; else found out.")] = None
-    undirected: Annotated[bool, _own("Add the opposite of every edge.", "--undirected")] = False
+    delimiter: Annotated[str | None, _own("Delimiter of text files; default: detected.")] = None
+    undirected: Annotated[bool, _own("Add the reverse of every edge.", "--undirected")] = False
     data_dir: DataDirOption = None
 
     @property
     def is_given(self) -> bool:
-        """Whether a graph was named at all."""
+        """Whether a graph is given."""
         return self.graph is not None or bool(self.edges)
 
     def refuse_alone(self) -> None:
-        """Refuse options about a graph where none is named: nobody would look at them."""
+        """Reject options of a graph where none is given."""
         if not self.is_given:
             self._refuse(self.reading())
 
     def _refuse(self, said: dict[str, Any]) -> None:
         extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
         if extra:
-            raise InputError(
-                f"--{extra[0].replace('_', '-')} belongs to a graph of your own; give --edges as well"
-            )
+            raise InputError(f"--{extra[0].replace('_', '-')} needs --edges", code="option-needs-edges")
 
     @property
     def benchmark(self) -> str | None:
-        """A benchmark's name as it stands in results; None for a graph that says itself what it is."""
+        """The name of a benchmark graph; None for other graphs."""
         from h3gnn.graphs.datasets import is_benchmark
 
         return self.graph.lower() if self.graph is not None and is_benchmark(self.graph) else None
 
     def load(self, *, in_files: bool = False, plan: TablePlan | None = None) -> Graph:
-        """Load the graph; one with labels but without splits gets some.
+        """Load the graph, and draw splits for labels without splits.
 
-        With `in_files` a folder of `h3gnn prepare` is opened too, and not loaded. With the `plan` of a fitted
-        graph, features are encoded as there.
-
-        Raises:
-            InputError: in one sentence, for what does not make a graph.
+        With `in_files`, a folder of `h3gnn prepare` is accepted and memory-mapped. With the `plan` of a
+        fitted graph, features are encoded in the same way.
         """
         from h3gnn.graphs.graph import with_splits
 
@@ -176,7 +170,8 @@ class Source:
         self._refuse(said)
         if self.graph is None:
             raise InputError(
-                "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges"
+                "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges",
+                code="no-graph",
             )
         return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
 
@@ -185,11 +180,14 @@ class Source:
 
         if not wanted:
             raise InputError(
-                f"{folder} is a graph in files: `h3gnn fit` learns it, `h3gnn embed` and `h3gnn evaluate` "
-                "take it beside a run, and this needs a graph in memory"
+                f"{folder} is a graph on disk, which only `h3gnn fit`, `h3gnn embed` and `h3gnn evaluate` "
+                "accept; this command needs a graph in memory",
+                code="graph-on-disk",
             )
         if self.labels is not None:
-            raise InputError(f"{folder} is a graph in files: give its labels to `h3gnn prepare --labels`")
+            raise InputError(
+                f"{folder} is a graph on disk: give labels to `h3gnn prepare --labels`", code="graph-on-disk"
+            )
         self._refuse(self.reading())
         return open_mapped(folder)
 
@@ -197,12 +195,12 @@ class Source:
         from h3gnn.tables.read import read_graph
 
         if self.graph is not None:
-            raise InputError(f"give either the graph {self.graph} or --edges, not both")
+            raise InputError(f"give either the graph {self.graph} or --edges, not both", code="two-graphs")
         features = self.features or None
         return read_graph(edges, features=features, labels=self.labels, plan=plan, **self.reading())
 
     def reading(self) -> dict[str, Any]:
-        """Return what was said about how to read the files."""
+        """Return the options that describe how to read the files."""
         apart = ("graph", "edges", "features", "labels", "data_dir")
         said = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         for name in ("feature_columns", "split_columns"):
@@ -214,18 +212,18 @@ class Source:
 
 
 def parse_columns(said: list[str]) -> dict[str, str]:
-    """Return `zip=category,opened=date:dmy` as a dictionary; a name may hold anything but a comma."""
+    """Parse `zip=category,opened=date:dmy`."""
     kinds = {}
     for one in (part for text in said for part in text.split(",") if part.strip()):
         name, equals, kind = one.rpartition("=")
         if not equals or not name.strip() or not kind.strip():
-            raise InputError(f"--columns takes NAME=KIND, with commas between, not {one.strip()!r}")
+            raise InputError(f"--columns takes NAME=TYPE,…, not {one.strip()!r}", code="value-invalid")
         kinds[name.strip()] = kind.strip()
     return kinds
 
 
 def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """Give a command the options of `Source`, but for those named, in the place of its argument `source`."""
+    """Replace the argument `source` of a command by the options of `Source`."""
     hints = get_type_hints(Source, include_extras=True)
     options = [
         Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
@@ -263,15 +261,15 @@ def _named_graph(graph: str, data_dir: Path | None, **chosen: Any) -> Graph:
                 "ignore"
             )  # what is not used stands in the graph's notes, which commands show
             return read_graph_file(path, **chosen)
-    return load(graph, data_dir)  # which says what names there are
+    return load(graph, data_dir)  # reports the known names
 
 
-METHOD = "The method"
-LARGE = "Graphs past memory, and several processes"
+METHOD = "Method"
+LARGE = "Large graphs"
 
 
 def _option(name: str, panel: str | None = None, *flags: str, **more: Any) -> Any:
-    """Return the option that sets an argument, in the words of its list."""
+    """Declare the option of an argument of `H3GNN`."""
     setting = SETTINGS[name]
     words = f": {', '.join(setting.words)}." if setting.words else "."
     return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel, **more)
@@ -319,7 +317,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 def build_estimator(
     preset: str | None, named: dict[str, Any], assignments: list[str] | None, *, seed: int, device: str
 ) -> H3GNN:
-    """Return an estimator with the preset, then the named options, then `--set` on top."""
+    """Return an estimator from the preset, then the named options, then `--set`."""
     from h3gnn.estimator import H3GNN
 
     given = {"device": device, **given_settings(named, assignments), "random_state": seed}
@@ -329,55 +327,57 @@ def build_estimator(
 
 
 def given_settings(named: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
-    """Return what the named options and then `--set` set, by argument."""
+    """Return the arguments set by the named options and then by `--set`."""
     given = {name: value for name, value in named.items() if value is not None}
     for text in assignments or []:
         name, value = split_assignment("--set", text, "NAME=VALUE")
         if name == "random_state":
-            raise InputError(
-                "--set random_state: give --seed (--seeds, where a command trains several times)"
-            )
+            raise InputError("--set random_state: use --seed (or --seeds)", code="value-invalid")
         given[name] = parse_value(name, value)
     return given
 
 
 def say_fixed(fixed: Collection[str], ranges: Iterable[str]) -> None:
-    """Say which settings a search leaves alone since the user gave them."""
+    """Report the settings that a search does not vary, since they are given."""
     held = [name for name in dict.fromkeys(ranges) if name in fixed]
     if held:
-        say(f"fixed as given, and varied by no trial: {', '.join(held)}")
+        say(f"fixed in all trials: {', '.join(held)}")
 
 
-def split_assignment(option: str, text: str, form: str) -> tuple[str, str]:
-    """Return the name of a setting and what an option assigns to it; another name is refused."""
+def split_assignment(flag: str, text: str, form: str) -> tuple[str, str]:
+    """Split NAME=VALUE; reject unknown names."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"{option} {text}: write {form}")
+        raise InputError(f"{flag} {text}: write {form}", code="value-invalid")
     if name.strip() not in SETTINGS:
         near = get_close_matches(name, SETTINGS, 1, cutoff=0.7)
         meant = f"; did you mean {near[0]}?" if near else "; `help(h3gnn.H3GNN)` lists them"
-        raise InputError(f"{option} {name.strip()}: H3GNN has no such argument{meant}")
+        raise InputError(f"{flag} {name.strip()}: H3GNN has no such argument{meant}", code="unknown-setting")
     return name.strip(), value
 
 
 def check_output(path: Path, endings: tuple[str, ...]) -> None:
-    """Refuse a path that could not be written, before the work and not after it."""
+    """Reject a path that could not be written, before the work."""
     if path.suffix.lower() not in endings:
-        raise InputError(f"{path}: the ending must be one of {', '.join(endings)}")
+        raise InputError(f"{path}: the file must end in one of {', '.join(endings)}", code="file-ending")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} does not exist")
+        raise InputError(f"{path}: the folder {path.parent} does not exist", code="no-such-folder")
     if path.is_dir():
-        raise InputError(f"{path} is a folder; name a file")
+        raise InputError(f"{path} is a folder; give a file", code="is-a-folder")
 
 
-def parse_numbers(option: str, text: str, example: str) -> list[int]:
+def check_table(path: Path | None) -> None:
+    """Reject a table that could not be written, before the work."""
+    if path is not None:
+        check_output(path, TABLE_ENDINGS)
+
+
+def parse_numbers(flag: str, text: str, example: str) -> list[int]:
     """Return `10,5` as numbers."""
     try:
         return [int(one) for one in text.split(",")]
     except ValueError:
-        raise InputError(
-            f"{option} {text}: write whole numbers with commas between, e.g. {example}"
-        ) from None
+        raise InputError(f"{flag} {text}: give integers, e.g. {example}", code="value-invalid") from None
 
 
 NEW = "New nodes"
@@ -385,25 +385,20 @@ NewFeaturesOption = Annotated[
     Path | None,
     typer.Option(
         "--new-features",
-        help="Nodes that have joined the graph since: their ids and features, columns as fitted.",
-        show_default=False,
+        help="New nodes: ids and features, with the columns of the fit.",
         rich_help_panel=NEW,
     ),
 ]
 NewEdgesOption = Annotated[
     Path | None,
     typer.Option(
-        "--new-edges",
-        help="Their edges, to fitted nodes and among themselves, by id: CSV, TSV or Parquet.",
-        show_default=False,
-        rich_help_panel=NEW,
+        "--new-edges", help="Edges of the new nodes, by id: CSV, TSV or Parquet.", rich_help_panel=NEW
     ),
 ]
-TABLE_ENDINGS = (".parquet", ".csv")
 
 
 def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
-    """Return the model of a run on a graph in memory, or with `in_files` on any."""
+    """Load the model of a run; its graph must be in memory, unless `in_files`."""
     from h3gnn.estimator import H3GNN
     from h3gnn.training.resources import pick_device
 
@@ -412,8 +407,9 @@ def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
     model.set_params(device=device)
     if is_mapped(model.graph_) and not in_files:
         raise InputError(
-            f"{run} is a run on a graph in files: its embeddings are had by `h3gnn embed {run} --out "
-            "embeddings.parquet`, and this command needs the graph in memory"
+            f"{run} is a run on a graph on disk, and this command needs a graph in memory; write its "
+            f"embeddings with `h3gnn embed {run} --out embeddings.parquet`",
+            code="graph-on-disk",
         )
     return model
 
@@ -421,13 +417,13 @@ def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
 def extend_run(
     model: H3GNN, features: Path | None, edges: Path | None, reading: dict[str, Any], *, refresh: bool = False
 ) -> Extension:
-    """Read new nodes from files and embed them; what should be known about them is said."""
+    """Read new nodes from files and embed them."""
     from h3gnn.answers.extend import read_new_nodes
 
     if features is None:
-        raise InputError("--new-edges belong to new nodes: give these with --new-features")
+        raise InputError("--new-edges needs --new-features", code="new-nodes-incomplete")
     if edges is None and not model.is_table_:
-        raise InputError("new nodes join the graph by edges: give these with --new-edges")
+        raise InputError("--new-features needs --new-edges", code="new-nodes-incomplete")
     extension = model.extend(*read_new_nodes(model.graph_, features, edges, reading), refresh=refresh)
     for note in extension.notes:
         say(f"note: {note}")

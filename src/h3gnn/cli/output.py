@@ -1,15 +1,18 @@
-"""What commands put out: words and bars to standard error, embeddings to files, whole or not at all."""
+"""Output of commands: messages and progress bars on standard error, tables and embeddings in files."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
+
+import typer
 
 from h3gnn.errors import InputError
 
@@ -25,34 +28,61 @@ if TYPE_CHECKING:
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 AddBar = Callable[[str, float | None], Callable[..., None]]
-"""From a title and a total (None: unknown) to what updates a bar: `completed=`, `total=`, `note=`, …."""
+"""Maps a title and a total (None: unknown) to a function that updates a bar: `completed=`, `note=`, …."""
 
-Told = Callable[[str, float], None]
-"""Told what is done next, and the share of the work that is done."""
+Stage = Callable[[str, float], None]
+"""Called with the current step and the completed share."""
 
 
 def say(message: str) -> None:
-    """Tell the person something, beside the result; a terminal that is gone ends nothing."""
+    """Print a message to standard error; ignore a closed terminal."""
     with suppress(OSError):
         print(f"h3gnn: {message}", file=sys.stderr)
 
 
+def say_repairs(graph: Graph | MappedGraph) -> None:
+    """Report what was repaired when a graph was read."""
+    for repair in graph.provenance.repairs:
+        say(f"note: {repair.message}")
+
+
+def echo_json(content: dict[str, Any] | list[Any]) -> None:
+    """Print a result as JSON; paths become strings."""
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table; the texts of cells are shown as they are."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
 def is_alone() -> bool:
-    """Tell whether torchrun did not start several processes."""
+    """Return whether this is the only process (no torchrun)."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
 def is_first() -> bool:
-    """Tell whether this process writes: the only one, or rank 0 of those that torchrun started."""
+    """Return whether this process writes: the only one, or rank 0 of torchrun."""
     return is_alone() or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def progress(*, counted: bool = False) -> Iterator[AddBar]:
-    """Give what adds a bar on standard error; where that is no terminal, bars that show nothing.
+    """Yield a function that adds a bar on standard error; without a terminal, nothing is shown.
 
     Args:
-        counted: show how many of how many are done, not the share.
+        counted: show counts instead of the share.
     """
     if not sys.stderr.isatty():
         yield lambda title, total: lambda **_: None
@@ -64,7 +94,6 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
     note, title = (
         rich.TextColumn(f"{{task.{field}}}", markup=False) for field in ("fields[note]", "description")
     )
-    # the wheel and the clock move while a step is long, so that nobody thinks it hangs
     columns = (
         rich.SpinnerColumn(),
         title,
@@ -79,8 +108,8 @@ def progress(*, counted: bool = False) -> Iterator[AddBar]:
 
 
 @contextmanager
-def stages(*, show: bool = True) -> Iterator[Told]:
-    """Give what is told each part of a long command, its words and the share that is done: a bar shows it."""
+def stages(*, show: bool = True) -> Iterator[Stage]:
+    """Yield a function that shows the current step and the completed share of a long command."""
     if not show:
         yield lambda words, share: None
         return
@@ -123,7 +152,7 @@ def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
     """Write a DataFrame as CSV or Parquet by the ending of the file name.
 
     With `safe`, a text that a spreadsheet would take for a formula, an id, a class or the name of a column,
-    gets a quote before it in a CSV. Who makes the table has asked `check_ids`.
+    gets a leading quote in a CSV file. The caller has called `check_ids`.
     """
     if path.suffix.lower() != ".csv":
         _write(path, lambda file: table.to_parquet(file, index=False))
@@ -144,14 +173,14 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
 
 
 def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
-    """Tell a graph in files from one in memory."""
+    """Return whether a graph is on disk."""
     from h3gnn.ondisk.mapped import MappedGraph
 
     return isinstance(graph, MappedGraph)
 
 
 def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
-    """Write a fitted graph's embeddings; those of any graph in files as Parquet, never all in memory."""
+    """Write the embeddings of a graph; those of a graph on disk in chunks, as Parquet."""
     from h3gnn.graphs.graph import Graph
 
     if isinstance(graph, Graph):
@@ -162,13 +191,13 @@ def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: 
 
 
 def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
-    """Refuse, before the work, a format that is not written in chunks, and ids that cannot be written."""
+    """Reject, before the work, formats without chunks and ids that cannot be written."""
     if not is_mapped(graph):
         from h3gnn.graphs.ids import check_ids
 
         check_ids(graph.node_ids, path)
     if is_mapped(graph) and path.suffix.lower() != ".parquet":
-        raise InputError(f"{path}: the embeddings of a graph in files are written as .parquet")
+        raise InputError(f"{path}: embeddings of a graph on disk need .parquet", code="file-ending")
 
 
 def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
@@ -192,7 +221,7 @@ def _write_chunks(file: BinaryIO, model: H3GNN, graph: Any) -> None:
 
 
 class _Ids:
-    """Hands out the next so many ids from blocks of any length."""
+    """Returns consecutive ids from blocks of any length."""
 
     def __init__(self, blocks: Any) -> None:
         self.blocks = blocks
@@ -241,7 +270,8 @@ def read_embedded(
     if path.suffix.lower() not in EMBEDDING_ENDINGS:
         raise InputError(
             f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
-            f"{', '.join(EMBEDDING_ENDINGS)}"
+            f"{', '.join(EMBEDDING_ENDINGS)}",
+            code="not-embeddings",
         )
     return _of_file(path, graph)
 
@@ -259,8 +289,9 @@ def _of_run(folder: Path, graph: Graph | MappedGraph | None, device: str, to_sco
     if isinstance(named, MappedGraph):
         if not to_score:
             raise InputError(
-                f"{folder} is a run on a graph in files: write its embeddings with `h3gnn embed {folder} "
-                "--out embeddings.parquet` and give that file"
+                f"{folder} is a run on a graph on disk: write its embeddings with `h3gnn embed {folder} "
+                "--out embeddings.parquet` and give that file",
+                code="graph-on-disk",
             )
         values, asked = _labelled_rows(model, named)
     else:
@@ -282,7 +313,7 @@ def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.flo
     size = 4 * len(nodes) * len(model.get_feature_names_out())
     check_memory(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
     if len(nodes) < graph.num_nodes:
-        say(f"note: of a graph in files, its {len(nodes):,} labelled nodes are probed and clustered alone")
+        say(f"note: of a graph on disk, only the {len(nodes):,} labelled nodes are scored")
     kept, first, wanted = [], 0, nodes.numpy()
     for chunk in model.embedding_chunks(graph):
         begin, end = np.searchsorted(wanted, [first, first + len(chunk)])
@@ -304,7 +335,8 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         raise InputError(
-            f"{path} holds NaN or infinity in row {int(np.argwhere(~np.isfinite(values))[0, 0])}"
+            f"{path} has NaN or infinity in row {int(np.argwhere(~np.isfinite(values))[0, 0])}",
+            code="embedding-not-finite",
         )
     ids = read.ids if read.named else _ids_beside(path, read.ids)
     every = 0 if named is None else named.num_nodes
@@ -315,18 +347,19 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
         if missing.size:
             raise InputError(
                 f"{path} has no row for node {quoted(graph.node_ids[missing[0]])} of "
-                f"{graph.provenance.source} ({missing.size} of {graph.num_nodes} nodes are missing)"
+                f"{graph.provenance.source} ({missing.size} of {graph.num_nodes} nodes are missing)",
+                code="embedding-rows-missing",
             )
         if len(ids) > every:
             spare, name = len(ids) - every, graph.provenance.source
-            say(f"note: {path} has {spare:,} rows for nodes that {name} does not have; another graph's?")
+            say(f"note: {path} has {spare:,} rows for nodes that {name} does not have")
         values, ids = values[place], graph.node_ids
     digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
     return Embedded(values, ids, graph, path.name, {"embeddings": str(path), "embeddings_sha256": digest})
 
 
 def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the ids that `h3gnn embed` wrote beside an NPY file; the positions where there are none."""
+    """Return the ids of `NAME.ids.csv`, which `h3gnn embed` writes for an NPY file; else the positions."""
     from h3gnn.tables.reader import check_once, open_table
 
     beside = path.with_suffix(".ids.csv")
@@ -336,7 +369,9 @@ def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     ids = table.read((0,)).ids[0]
     check_once(ids, table.place)
     if len(ids) != len(positions):
-        raise InputError(f"{beside} names {len(ids)} nodes, but {path} has {len(positions)} rows")
+        raise InputError(
+            f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows", code="embedding-rows"
+        )
     return ids
 
 

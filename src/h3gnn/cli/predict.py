@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +10,16 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.options import (
-    TABLE_ENDINGS,
     NewEdgesOption,
     NewFeaturesOption,
     Source,
+    check_table,
     extend_run,
     open_run,
+    option,
     takes_graph,
 )
-from h3gnn.cli.output import progress, say, write_table
+from h3gnn.cli.output import echo_json, print_table, progress, say, write_table
 from h3gnn.cli.training import learn_and_save, policy
 from h3gnn.errors import InputError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
 
-PANEL = "The decision"
+PANEL = "Decision"
 NOT_ASKED = ("graph", "split_columns", "data_dir")
 
 
@@ -37,37 +37,26 @@ def predict(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="Folder that `h3gnn fit --out` wrote; with --edges, one that is fitted now."
+            metavar="RUN", help="Folder of `h3gnn fit --out`; with --edges, a new folder to fit first."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="File for the predictions: .parquet or .csv.")] = Path(
+    out: Annotated[Path, option("File for the predictions: .parquet or .csv.", "--out")] = Path(
         "predictions.parquet"
     ),
     source: Source,
     class_weight: Annotated[
-        str,
-        typer.Option(
-            help="none, or balanced: decide as is best where classes are rare.", rich_help_panel=PANEL
-        ),
+        str, option("none, or balanced: better decisions where classes are rare.", panel=PANEL)
     ] = "none",
     threshold: Annotated[
         str | None,
-        typer.Option(
-            help="Of two classes: probability from which on the rarer is decided, or auto to learn it.",
-            rich_help_panel=PANEL,
-            show_default=False,
-        ),
+        option("Probability at which the rarer of two classes is decided; auto learns it.", panel=PANEL),
     ] = None,
     cannot_tell_below: Annotated[
         float | None,
-        typer.Option(
-            help="Mark classes with less probability; else learned on held-out nodes.",
-            rich_help_panel=PANEL,
-            show_default=False,
-        ),
+        option("Mark classes with a lower probability; default: learned on held-out nodes.", panel=PANEL),
     ] = None,
     labelled_too: Annotated[
-        bool, typer.Option("--all", help="Labelled nodes, too: each as if its label were not known.")
+        bool, option("Also predict labelled nodes, each without its own label.", "--all")
     ] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
@@ -79,23 +68,11 @@ def predict(
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Say the class of every unlabelled node, from the labelled ones, and how far that can be believed.
-
-    `h3gnn predict run/ --out predictions.parquet`
-
-    `h3gnn predict run/ --edges transactions.csv --features accounts.csv --label-column is_fraud` first fits
-    the tables into run/, as `h3gnn fit` does.
+    """Predict the class of every unlabelled node, with calibrated probabilities and held-out scores.
 
     `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
-
-    `h3gnn predict run/ --new-features today.csv --new-edges today-edges.csv --out today.csv`
-
-    Each row has a node, its class, the class's probability, whether that is too little to tell, and the
-    probability of every class. Probabilities are calibrated, and marks learned, on labelled nodes that the
-    classifier had not seen; the scores are of labelled nodes that no part of this had seen. Labels are
-    those of the run, or a file's: `--labels nodes.csv` with a node and its class in each row.
     """
-    options.check_output(out, TABLE_ENDINGS)
+    check_table(out)
     from h3gnn.answers.prediction import Rule, predict_classes
 
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
@@ -119,28 +96,28 @@ def predict(
             progress=lambda share: bar(completed=share),
         )
     write_table(out, found.table, safe=safe_csv)
-    _tell(found, model.graph_, out, as_json)
+    _report(found, model.graph_, out, as_json)
 
 
-def _opened(run: Path, source: Source, said: dict[str, Any], seed: int, device: str) -> H3GNN:
-    """Return the model of a run; where tables are given, it is fitted to them first."""
-    given = [name for name, value in (*said.items(), ("undirected", source.undirected)) if value]
+def _opened(run: Path, source: Source, settings: dict[str, Any], seed: int, device: str) -> H3GNN:
+    """Return the model of a run; given tables, fit it first."""
+    given = [name for name, value in (*settings.items(), ("undirected", source.undirected)) if value]
     if not source.edges:
         if source.features or given:
-            option = "features" if source.features else given[0]
-            raise InputError(f"--{option} is about a fit: give --edges as well, or leave it out")
+            name = "features" if source.features else given[0]
+            raise InputError(f"--{name} needs a fit: add --edges, or omit it", code="option-needs-edges")
         return open_run(run, device, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
 
     if (run / DESCRIPTION).exists():
         raise InputError(
-            f"{run} is fitted already: `h3gnn predict {run}` without --edges asks it; "
-            "another folder fits these tables"
+            f"{run} is already fitted: omit --edges to use it, or choose another folder",
+            code="already-fitted",
         )
     check_folder(run)
     model = options.build_estimator(
-        said["preset"], {"epochs": said["epochs"]}, said["set"], seed=seed, device=device
+        settings["preset"], {"epochs": settings["epochs"]}, settings["set"], seed=seed, device=device
     )
     graph = source.load()
     check_labels(*_labels(graph, source, run))  # before the work, not after it
@@ -155,11 +132,13 @@ def _threshold(text: str | None) -> float | str | None:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"--threshold {text}: give a probability between 0 and 1, or auto") from None
+        raise InputError(
+            f"--threshold {text}: give a probability between 0 and 1, or auto", code="value-invalid"
+        ) from None
 
 
 def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the labels of a file, else those of the run; tables that were fitted hold their labels."""
+    """Return the labels of a file, else those of the graph."""
     if source.labels is not None and not source.edges:
         from h3gnn.tables.read import labels_of_nodes
 
@@ -174,39 +153,35 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
             say(f"note: {source.labels.name}: {strange:,} label(s) of unknown nodes left out")
         return labels, names
     if graph.labels is None:
-        where = "these tables have" if source.edges else f"{run} has"
-        column = ", or name the column of the features that holds it (--label-column)" if source.edges else ""
+        where = "the tables have" if source.edges else f"{run} has"
+        column = ", or name a column of the features (--label-column)" if source.edges else ""
         raise InputError(
-            f"{where} no labels: give a file with a node and its class in each row (--labels){column}"
+            f"{where} no labels: give a file with one node and its class per row (--labels){column}",
+            code="no-labels",
         )
     return graph.labels.numpy(), graph.class_names
 
 
-def _tell(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
+def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
     from h3gnn.storage.origin import made_with
 
-    told = found.as_dict()
+    summary = found.as_dict()
     if as_json:
-        about = {"out": str(out), "graph": graph.provenance.as_dict(), **made_with()}
-        typer.echo(json.dumps(told | about, indent=2))
+        echo_json(summary | {"out": str(out), "graph": graph.provenance.as_dict(), **made_with()})
         return
     for note in found.notes:
         say(f"note: {note}")
-    from rich.console import Console
-    from rich.table import Table
-
-    held, positive = told["held_out"], told["held_out"]["positive_class"]
-    table = Table(title=f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds")
-    table.add_column("measure")
-    table.add_column("mean ± std", justify="right")
+    held, positive, rows = summary["held_out"], summary["held_out"]["positive_class"], []
     for name, mean in held["mean"].items():
-        words = name.replace("_", " ")
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
         spread = f" ± {held['std'][name]:.3f}" if name in held["std"] else ""
-        table.add_row(words + of, f"{mean:.3f}{spread}")
-    table.add_row("largest class's share", f"{held['majority_share']:.3f}")
-    Console().print(table)
-    counts = ", ".join(f"{name}: {count:,}" for name, count in list(told["classes"].items())[:8])
-    typer.echo(f"{told['nodes']:,} nodes ({counts}), {told['cannot_tell']:,} of them marked as cannot tell")
+        rows.append([name.replace("_", " ") + of, f"{mean:.3f}{spread}"])
+    rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
+    title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
+    print_table(title, ("measure", "mean ± std"), rows, right=("mean ± std",))
+    counts = ", ".join(f"{name}: {count:,}" for name, count in list(summary["classes"].items())[:8])
+    typer.echo(
+        f"{summary['nodes']:,} nodes ({counts}), {summary['cannot_tell']:,} of them marked as cannot tell"
+    )
     typer.echo(found.how)
     typer.echo(f"wrote {out}")

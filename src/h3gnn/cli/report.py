@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import RunArgument
-from h3gnn.cli.output import open_page, say, stages
+from h3gnn.cli.options import RunArgument, option
+from h3gnn.cli.output import echo_json, open_page, say, stages
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,79 +18,45 @@ if TYPE_CHECKING:
 
 SCORING = 0.7
 """About this share of the time goes into scores; the rest into maps."""
-MapOption = Annotated[
-    str, typer.Option("--map", help="How nodes are placed: tsne, umap (needs `h3gnn[umap]`) or pca.")
-]
+MapOption = Annotated[str, option("Projection: tsne, umap (needs `h3gnn[umap]`) or pca.", "--map")]
 
 
 def report(
     run: RunArgument,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="The page, .html; `report.html` inside RUN if not given.", show_default=False
-        ),
-    ] = None,
+    out: Annotated[Path | None, option("The page, .html; default: RUN/report.html.", "--out")] = None,
     table: Annotated[
-        Path | None,
-        typer.Option(
-            "--table",
-            help="Also write all that is known about each node, for other viewers: .parquet.",
-            show_default=False,
-        ),
+        Path | None, option("Also write a table of all nodes for other viewers: .parquet.", "--table")
     ] = None,
     with_: Annotated[
         Path | None,
-        typer.Option(
-            "--with",
-            metavar="OTHER",
-            help="Another run on the same nodes: its map stands beside, its scores below.",
-            show_default=False,
-        ),
+        option("Another run on the same nodes, to show beside this one.", "--with", metavar="OTHER"),
     ] = None,
     columns: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "A table about the nodes (.csv, .tsv, .parquet) to colour, filter and search by.",
             "--columns",
             metavar="FILE",
-            help="A table about the nodes (.csv, .tsv, .parquet) to colour, filter and search by.",
-            show_default=False,
         ),
     ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="Which column of --columns holds the ids; else found out.", show_default=False),
-    ] = None,
-    title: Annotated[
-        str | None,
-        typer.Option(help="Of the page; else what the graph is, as far as is known.", show_default=False),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    id_column: Annotated[str | None, option("The id column of --columns; default: detected.")] = None,
+    title: Annotated[str | None, option("Title of the page.")] = None,
+    open_: Annotated[bool, option("Open the page in the browser.", "--open")] = False,
     map_: MapOption = "tsne",
-    nodes: Annotated[
-        int, typer.Option("--nodes", min=1, help="Show at most so many nodes, evenly spaced.")
-    ] = 50_000,
+    nodes: Annotated[int, option("Maximum number of nodes shown, evenly spaced.", "--nodes", min=1)] = 50_000,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Write a page on which the embedding can be explored and the run understood.
+    """Write one self-contained HTML page to explore the embedding, the training and the scores.
 
-    `h3gnn report run/ --open`
-
-    One HTML file that needs nothing else: a map of the embedding beside one of the raw features, each node's
-    neighbours with the learned edge weights, the training, and the scores. It works without labels too.
-
-    `--columns accounts.csv` adds columns of your own, to colour and filter nodes by and to search in;
-    `--with other-run/` puts a second run beside this one.
-
-    `--table nodes.parquet` writes the same for other embedding viewers (see docs/report.md).
+    `h3gnn report run/ --columns accounts.csv --open`
     """
     from h3gnn.experiments.report_data import collect_findings, read_columns
     from h3gnn.report.page import page_maps, write_page
 
     if id_column is not None and columns is None:
-        raise InputError("--id-column is about a table of your own: give --columns FILE as well")
+        raise InputError("--id-column needs --columns FILE", code="option-needs-columns")
     if out is not None:
         options.check_output(out, (".html",))
     if table is not None:
@@ -102,29 +66,24 @@ def report(
         from h3gnn.graphs.ids import check_ids
 
         check_ids(model.graph_.node_ids, table)
-    other = None if with_ is None else (_name_of(with_), load_run(with_, device, map_))
+    other = None if with_ is None else (with_.name or with_.resolve().name, load_run(with_, device, map_))
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:
         say(f"note: {note}")
-    said = not as_json and not sys.stderr.isatty()  # where there is no bar
-    with stages(show=not as_json) as told:
-        if said:
-            say("scoring …")
+    with stages(show=not as_json) as stage:
         findings = collect_findings(
             model,
             most_nodes=nodes,
             title=title,
             columns=own,
             other=other,
-            told=lambda words, share: told(words, SCORING * share),
+            told=lambda words, share: stage(words, SCORING * share),
         )
-        if said:
-            say(f"placing {findings.nodes:,} nodes …")
         maps = page_maps(
             findings,
             method=map_,
             seed=seed,
-            told=lambda words, share: told(words, SCORING + (1 - SCORING) * share),
+            told=lambda words, share: stage(words, SCORING + (1 - SCORING) * share),
         )
         write_page(path, findings, maps)
     if table is not None:
@@ -142,7 +101,7 @@ def report(
             "map": map_,
             "provenance": findings.run.provenance,
         }
-        typer.echo(json.dumps(summary, indent=2))
+        echo_json(summary)
     else:
         if table is not None:
             typer.echo(f"table: {table}")
@@ -151,13 +110,8 @@ def report(
         open_page(path)
 
 
-def _name_of(run: Path) -> str:
-    """Return what to call a run: its folder, or where that is only "." the one around it."""
-    return run.name or run.resolve().name
-
-
 def load_run(run: Path, device: str, map_: str) -> H3GNN:
-    """Read a fitted run, to be computed with on a device; what cannot be drawn is refused first."""
+    """Load a run whose graph is in memory."""
     from h3gnn.estimator import H3GNN
     from h3gnn.evaluation.projection import check_map
     from h3gnn.experiments.report_data import refuse_files
@@ -176,34 +130,30 @@ KINDS = ("map", "history", "homophily", "attention", "accuracy")
 
 def plot(
     run: RunArgument,
-    kind: Annotated[str, typer.Option("--kind", help=f"What to draw: {', '.join(KINDS)}.")] = "map",
-    out: Annotated[Path, typer.Option("--out", help="The picture: .png, .pdf or .svg.")] = Path("h3gnn.png"),
+    kind: Annotated[str, option(f"The figure: {', '.join(KINDS)}.", "--kind")] = "map",
+    out: Annotated[Path, option("The file: .png, .pdf or .svg.", "--out")] = Path("h3gnn.png"),
     colour: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Colour of a map: class, cluster, homophily, degree, difficulty, attention, attention_linear, "
+            "attention_hop1, …; default: class, else cluster.",
             "--colour",
-            help="Of a map's nodes: class, cluster, homophily, degree, difficulty, attention (to "
-            "neighbours), attention_linear, attention_hop1, …; the class, or else the cluster, if not given.",
-            show_default=False,
         ),
     ] = None,
     map_: MapOption = "tsne",
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
 ) -> None:
-    """Draw a run for a paper or a slide.
+    """Draw a static figure of a run: map, training history, homophily, attention or accuracy.
 
-    `h3gnn plot run/ --out map.pdf` draws the embedding beside the raw features.
-
-    `h3gnn plot run/ --kind history --out training.svg` draws the training; `homophily` what kind of graph it
-    is; `attention` who listens to what; `accuracy` the linear probe by class and by local homophily.
+    `h3gnn plot run/ --kind history --out training.svg`
     """
     from h3gnn.report.figures import ENDINGS
 
     if kind not in KINDS:
-        raise InputError(f"--kind {kind}: there are {', '.join(KINDS)}")
+        raise InputError(f"--kind must be one of {', '.join(KINDS)}, not {kind}", code="value-invalid")
     if colour is not None and kind != "map":
-        raise InputError(f"--colour is for maps: leave it out with --kind {kind}")
+        raise InputError(f"--colour is for maps; omit it with --kind {kind}", code="colour-without-map")
     options.check_output(out, ENDINGS)
     _draw(load_run(run, device, map_), kind, out, colour, map_, seed)
     typer.echo(f"picture: {out}")

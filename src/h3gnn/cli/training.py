@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from h3gnn.cli.exit import ENDED, Stopped, code_of_signal
-from h3gnn.cli.output import check_ending, is_alone, is_first, say, write_result
+from h3gnn.cli.output import check_ending, is_alone, is_first, say, say_repairs, write_result
 from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:
@@ -32,16 +32,12 @@ def learn_and_save(
     *,
     safe: bool = False,
 ) -> float:
-    """Learn a graph, report its repairs and the time it takes, and write what was learned.
-
-    Returns:
-        the seconds that learning took.
-    """
+    """Train on a graph, write the model and the embeddings, and return the seconds of training."""
     model.set_params(verbose=True)
     if embeddings is not None:
         check_ending(embeddings, graph)
-    for repair in graph.provenance.repairs if is_first() else ():
-        say(f"note: {repair.message}")
+    if is_first():
+        say_repairs(graph)
     with resumable(out):  # from the first file of the run on
         if checkpoints is not None and out is not None and is_first():
             from h3gnn.storage.runs import Run, begin_run, has_begun
@@ -56,17 +52,19 @@ def learn_and_save(
 def policy(
     out: Path | None, every: int | None, minutes: float | None, keep: int | None
 ) -> Checkpoints | None:
-    """Return what the options ask for; without any, a checkpoint for the case that the run is stopped."""
+    """Return the checkpoints that the options ask for; without any, one that is written on a signal."""
     from h3gnn.storage.checkpoint_file import CHECKPOINTS, Checkpoints
 
     if every is None and minutes is None:
         if keep is not None:
-            raise InputError("--keep counts checkpoints: give --checkpoint-every or --checkpoint-minutes too")
+            raise InputError(
+                "--keep needs --checkpoint-every or --checkpoint-minutes", code="keep-without-checkpoints"
+            )
         if out is None or not is_alone():
             return None
         return Checkpoints(out / CHECKPOINTS, None, None, 1, keep_finished=True, only_when_stopped=True)
     if out is None:
-        raise InputError("checkpoints lie in the folder of the run: give --out FOLDER too")
+        raise InputError("checkpoints need --out FOLDER", code="checkpoints-need-out")
     asked = Checkpoints(out / CHECKPOINTS, every, minutes, 2 if keep is None else keep, keep_finished=True)
     asked.check()
     return asked
@@ -99,7 +97,7 @@ def train_and_write(
                 graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
             )
         except TrainingStopped as stop:
-            _keep_as_it_is(model, graph, out, embeddings, checkpoints, stop, safe=safe)
+            _save_stopped(model, graph, out, embeddings, checkpoints, stop, safe=safe)
     seconds = time.perf_counter() - started
     _write(model, graph, out, embeddings, safe=safe)
     if checkpoints is not None and out is not None:
@@ -110,7 +108,7 @@ def train_and_write(
 
 
 def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
-    """Return what tells how long a group of models will take, and logs it where that was asked for."""
+    """Return the callback that estimates the remaining time and logs to TensorBoard."""
     from h3gnn.training.loop import each
 
     watched = each(outlook.of(first), None if log_of is None else log_of(first))
@@ -123,12 +121,12 @@ def _write(
 ) -> None:
     if out is not None:
         model.save(out)
-        (out / "report.html").unlink(missing_ok=True)  # a page of the model before
+        (out / "report.html").unlink(missing_ok=True)  # it describes the previous model
     if embeddings is not None:
         write_result(embeddings, model, graph, safe=safe)
 
 
-def _keep_as_it_is(
+def _save_stopped(
     model: H3GNN,
     graph: Graph | MappedGraph,
     out: Path | None,
@@ -138,25 +136,24 @@ def _keep_as_it_is(
     *,
     safe: bool,
 ) -> NoReturn:
-    """Write what was learned until a signal came, and what `--resume` needs, and go on stopping."""
+    """Write the model at the time of a signal and what `--resume` needs, then raise again."""
     from h3gnn.storage.runs import Run, begin_run, has_begun
 
     if checkpoints is not None and out is not None and not has_begun(out):
         begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
     _write(model, graph, out, embeddings, safe=safe)
     kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
-    words = str(stop).removesuffix("; the model is kept as it is")
-    raise TrainingStopped(f"{words}; the model as it is was written to {kept}", stop.signal_number) from None
+    raise TrainingStopped(f"{stop}, in {kept}", stop.signal_number) from None
 
 
 @contextmanager
 def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
-    """Write what each epoch measures into a folder of TensorBoard's, one line for each model."""
+    """Log the measurements of each epoch and model for TensorBoard."""
     if folder is None:
         yield None
         return
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; --tensorboard names a folder")
+        raise InputError(f"{folder} is a file; --tensorboard needs a folder", code="not-a-folder")
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder), flush_secs=5) as writer:
@@ -173,23 +170,23 @@ def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
 
 
 def resumable(run: Path | None) -> AbstractContextManager[None]:
-    """Say how to go on with a run that has begun, whatever ends the block; None has no folder."""
+    """Tell how to continue a started run if the block ends early; None has no folder."""
 
     def begun() -> bool:
         return run is not None and any(run.glob("checkpoints/start-*"))
 
-    return saying_how(begun, f"go on with `h3gnn fit --resume {run}`")
+    return saying_how(begun, f"continue with `h3gnn fit --resume {run}`")
 
 
 @contextmanager
 def saying_how(begun: Callable[[], bool], advice: str) -> Iterator[None]:
-    """Say how to go on with what has begun, whatever ends the block."""
+    """Tell how to continue if the block ends early."""
     try:
         yield
     except Stopped:
         raise
     except TrainingStopped as stop:
-        say(f"{stop}; {advice}" if begun() else f"{stop}; to be able to go on, give --out FOLDER")
+        say(f"{stop}; {advice}" if begun() else f"{stop}; with --out FOLDER it could be continued")
         raise Stopped(code_of_signal(stop)) from None
     except KeyboardInterrupt as stop:
         if not begun():
@@ -206,4 +203,4 @@ def saying_how(begun: Callable[[], bool], advice: str) -> Iterator[None]:
     except OSError as error:
         if not begun():
             raise
-        raise InputError(f"a file could not be read or written ({error}); when mended, {advice}") from None
+        raise InputError(f"cannot read or write a file ({error}); then {advice}") from None

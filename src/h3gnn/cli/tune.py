@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, takes_graph
+from h3gnn.cli.options import Source, option, takes_graph
 from h3gnn.cli.output import progress, say
 from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.experiments import LARGEST_STACK
@@ -29,79 +30,61 @@ if TYPE_CHECKING:
 
 STORAGE = "sqlite:///h3gnn-studies.db"
 EPOCHS = "10,20,40,80,160"
-
-
-def _option(text: str, *flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, help=text, rich_help_panel="The search", **more)
+_search = partial(option, panel="Search")
 
 
 @takes_graph
 def tune(
     *,
     source: Source,
-    out: Annotated[Path, typer.Option("--out", help="Where the preset goes.", metavar="FILE.json")] = Path(
-        "preset.json"
-    ),
-    record: Annotated[
-        Path | None, _option("Also write every trial and finalist.", metavar="FILE.json")
-    ] = None,
-    trials: Annotated[int, _option("Configurations to try in all.", min=1)] = 100,
-    minutes: Annotated[float | None, _option("Ask for no more after so long.")] = None,
+    out: Annotated[Path, option("File for the preset.", "--out", metavar="FILE.json")] = Path("preset.json"),
+    record: Annotated[Path | None, _search("Also write all trials.", metavar="FILE.json")] = None,
+    trials: Annotated[int, _search("Number of configurations to try.", min=1)] = 100,
+    minutes: Annotated[float | None, _search("Start no trial after this time.")] = None,
     protocol: Annotated[
         str,
-        _option(
+        _search(
             "pooled (one search for all splits), or nested (settings drawn beforehand; each split's own "
-            "choice tells what tuning is worth on unseen nodes)."
+            "choice estimates what tuning is worth on unseen nodes)."
         ),
     ] = "pooled",
     objective: Annotated[
         str,
-        _option(
-            "validation, clustering (k-means, scored on validation nodes), or label-free (no label is "
-            "looked at)."
-        ),
+        _search("validation, clustering (k-means, scored on validation nodes), or label-free (no labels)."),
     ] = "validation",
     space: Annotated[
         str,
-        _option(
-            "committee (what the default is made of), or, for one model with the teacher's objective, paper "
-            "(its appendix), structure (of the encoder) or full (both)."
+        _search(
+            "committee (the default ensemble); or, for one model with the teacher's objective, paper (its "
+            "appendix), structure (of the encoder) or full (both)."
         ),
     ] = "committee",
     choices: Annotated[
         list[str] | None,
-        _option(
-            "Other values for an argument of `H3GNN`, e.g. `--choices hops=2,4`; may be repeated.",
+        _search(
+            "Values of an argument of `H3GNN`, e.g. `--choices hops=2,4`; may be repeated.",
             metavar="NAME=A,B,…",
         ),
     ] = None,
     epochs: Annotated[
         str | None,
-        _option(
-            f"Where trials are scored; the last is their end. Of pooled {EPOCHS}; of nested the start's."
-        ),
+        _search(f"Epochs at which trials are scored; the last ends them. Default of pooled: {EPOCHS}."),
     ] = None,
     joined: Annotated[
-        int | None, _option("Models of a trial, scored side by side; 4 of a committee, else 1.", min=1)
+        int | None, _search("Models of a trial; default: 4 of an ensemble, else 1.", min=1)
     ] = None,
-    at_once: Annotated[int, _option("Models trained as one program.", min=1, max=LARGEST_STACK)] = 16,
-    finalists: Annotated[int, _option("So many of the best are trained again with --models.", min=1)] = 4,
-    repeats: Annotated[int, _option("How often each of them is trained, from other seeds.", min=1)] = 1,
+    at_once: Annotated[int, _search("Models trained together.", min=1, max=LARGEST_STACK)] = 16,
+    finalists: Annotated[int, _search("Best trials to train again with --models.", min=1)] = 4,
+    repeats: Annotated[int, _search("Trainings of each finalist, with different seeds.", min=1)] = 1,
     probed: Annotated[
-        bool,
-        _option(
-            "Score the finalists by the linear probe itself, not by ridge regression; slower.", "--probed"
-        ),
+        bool, _search("Score finalists by the linear probe instead of ridge regression; slower.", "--probed")
     ] = False,
-    models: Annotated[int, _option("`n_models` of the preset.", min=1)] = 8,
-    splits: Annotated[
-        int | None, _option("Score trials on the first few splits only; of nested, the estimate too.", min=1)
-    ] = None,
-    clusters: Annotated[int | None, _option("For k-means: how many clusters.", min=2)] = None,
-    study: Annotated[str | None, _option("Name of the study; the same name goes on with it.")] = None,
+    models: Annotated[int, _search("`n_models` of the preset.", min=1)] = 8,
+    splits: Annotated[int | None, _search("Score trials on the first splits only.", min=1)] = None,
+    clusters: Annotated[int | None, _search("Number of clusters of k-means.", min=2)] = None,
+    study: Annotated[str | None, _search("Name of the study; the same name continues it.")] = None,
     storage: Annotated[
-        str,
-        _option("Any Optuna storage address, so that many machines may share it; or a journal, FILE.log."),
+        str, _search("Any Optuna storage URL, which several machines may share; or a journal, FILE.log.")
     ] = STORAGE,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -109,15 +92,7 @@ def tune(
 ) -> None:
     """Search for good settings on a graph, without looking at its test nodes.
 
-    `h3gnn tune texas --trials 200 --models 8 --out texas.json`, then
-    `h3gnn fit texas --preset texas.json --out run/`.
-
-    Trials are scored on validation nodes (or without labels) while they train, many at once; those that fall
-    behind stop early. The best few are then trained with `--models` models each, and the best of those is the
-    preset. An interrupted search goes on when the same command is given again.
-
-    `--protocol nested` tries settings that are drawn beforehand, and says what such tuning is worth on nodes
-    that had no part in it: there each split chooses by its own training and validation nodes alone.
+    `h3gnn tune texas --trials 200 --out texas.json`, then `h3gnn fit texas --preset texas.json --out run/`
     """
     from h3gnn.experiments.search import Allowance
     from h3gnn.experiments.tune import Budget, open_study
@@ -125,7 +100,7 @@ def tune(
     from h3gnn.training.resources import pick_device
 
     if protocol not in ("pooled", "nested"):
-        raise InputError(f"there is no protocol {protocol!r} to tune by: pooled or nested")
+        raise InputError(f"--protocol must be pooled or nested, not {protocol!r}", code="value-invalid")
     for path in (out, record):
         if path is not None:
             options.check_output(path, (".json",))
@@ -137,7 +112,7 @@ def tune(
     name = study or _study_name(loaded, objective)
     if protocol == "nested":
         if objective != "validation":
-            raise InputError("--protocol nested is about labels: leave out --objective, or --protocol")
+            raise InputError("--protocol nested needs --objective validation", code="nested-objective")
         allowance = Allowance(trials, seconds, () if epochs is None else budget.rungs, seed)
         tuned = _from_list(loaded, chosen, allowance, splits, models, name, device)
         _tell_list(tuned, loaded, out, record, as_json)
@@ -177,13 +152,7 @@ def tune(
 
 
 def _from_list(
-    graph: Graph,
-    space: Space,
-    allowance: Allowance,
-    splits: int | None,
-    models: int,
-    name: str,
-    device: str,
+    graph: Graph, space: Space, allowance: Allowance, splits: int | None, models: int, name: str, device: str
 ) -> Tuned:
     """Try settings that are drawn beforehand, and let each split choose."""
     from h3gnn.experiments.search import tune_from_list
@@ -235,7 +204,7 @@ def parse_epochs(text: str) -> tuple[int, ...]:
     """Return `10,20,40` as numbers."""
     rungs = options.parse_numbers("--epochs", text, "10,20,40")
     if rungs[0] < 1 or sorted(set(rungs)) != rungs:
-        raise InputError(f"--epochs {text}: write growing whole numbers with commas between, e.g. 10,20,40")
+        raise InputError(f"--epochs {text}: give increasing integers, e.g. 10,20,40", code="value-invalid")
     return tuple(rungs)
 
 
@@ -245,7 +214,7 @@ def build_space(name: str, choices: list[str] | None) -> Space:
     from h3gnn.experiments.tune import start_of
 
     if name not in SPACES:
-        raise InputError(f"there is no space {name!r}; the spaces are {', '.join(SPACES)}")
+        raise InputError(f"--space must be one of {', '.join(SPACES)}, not {name}", code="value-invalid")
     defaults = start_of(SPACES[name])
     given: dict[str, list[Any]] = {}
     for text in choices or []:
