@@ -150,6 +150,18 @@ def test_data_walks_one_way(part: str) -> None:
     assert not wrong
 
 
+SHARED_BY_COMMANDS = {f"cli.{name}" for name in ("exit", "options", "output", "training")}
+
+
+def test_commands_do_not_import_each_other() -> None:
+    commands = {name for name in MODULES if belongs(name, "cli") and name not in ("cli", "cli.app")}
+    commands -= SHARED_BY_COMMANDS
+    for command in commands:
+        assert not imports_of(command) & commands, command
+    for shared in SHARED_BY_COMMANDS:
+        assert not imports_of(shared) & commands, shared
+
+
 def test_report_sees_no_loader() -> None:
     assert MODULES.keys() >= LOADERS
     for module in (module for module in MODULES if belongs(module, "report")):

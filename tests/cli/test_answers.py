@@ -196,8 +196,8 @@ def test_tensorboards_own_reader_takes_the_projector_folder(folder: Path, tmp_pa
         (("embed", "RUN", "--refresh"), "graph that has grown"),
         (("links", "RUN", "--check", "maybe"), "--check must be one of"),
         (("export", "RUN", "--to", "word"), "--to must be one of"),
-        (("export", "RUN", "--to", "neo4j", "--out", "RUN"), "holds other files"),
-        (("export", "RUN", "--to", "csv", "--dimensions", "4000"), "directions to keep"),
+        (("export", "RUN", "--to", "neo4j", "--out", "RUN"), "contains other files"),
+        (("export", "RUN", "--to", "csv", "--dimensions", "4000"), "principal components"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -241,17 +241,17 @@ def test_tables_become_predictions_in_one_command(folder: Path, tmp_path: Path) 
     call("predict", folder / "run", "--out", tmp_path / "twice.csv")
     assert (tmp_path / "once.csv").read_bytes() == (tmp_path / "twice.csv").read_bytes()
     asked_again = CliRunner().invoke(app, [str(one) for one in ("predict", tmp_path / "run", *said)])
-    assert "is fitted already" in str(asked_again.exception)
+    assert "is already fitted" in str(asked_again.exception)
     assert json.loads(call("predict", tmp_path / "run", "--out", tmp_path / "p.csv", "--json"))["nodes"] == 75
 
 
 def test_what_a_fit_would_lack_is_said_before_it(folder: Path, tmp_path: Path) -> None:
     tables = ("--edges", folder / "edges.csv", "--features", folder / "features.csv")
     for said, words in (
-        (tables, "these tables have no labels: .*--label-column"),
-        (tables[2:], "--features is about a fit: give --edges as well"),
-        (("--undirected",), "--undirected is about a fit"),
-        (("--epochs", "3"), "--epochs is about a fit"),
+        (tables, "the tables have no labels: .*--label-column"),
+        (tables[2:], "--features needs a fit: add --edges"),
+        (("--undirected",), "--undirected needs a fit"),
+        (("--epochs", "3"), "--epochs needs a fit"),
     ):
         with pytest.raises(InputError, match=words):
             CliRunner().invoke(

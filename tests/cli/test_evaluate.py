@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
-from h3gnn.cli.output import write_embedding
+from h3gnn.cli.output import write_rows
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.probe import linear_probe
@@ -77,7 +77,7 @@ def test_a_run_is_scored_on_its_own_graph(run: Path, fitted: H3GNN) -> None:
 def test_rows_of_a_file_are_matched_by_node_id(ending: str, fitted: H3GNN, run: Path, tmp_path: Path) -> None:
     graph = npz(fitted.graph_, tmp_path / "graph.npz")
     path = tmp_path / f"embeddings{ending}"
-    write_embedding(path, fitted.embedding_, fitted.graph_)
+    write_rows(path, fitted.embedding_, fitted.graph_.node_ids)
     if ending == ".csv":  # any order of rows will do
         pd.read_csv(path).sample(frac=1, random_state=0).to_csv(path, index=False)
     result = invoke("evaluate", path, graph, "--json", "--no-clusters", "--device", "cpu")
@@ -146,7 +146,7 @@ def test_no_trial_changes_what_a_user_fixed(tmp_path: Path, monkeypatch: pytest.
     common = ("evaluate", "--preset", "single", path, *options, "--epochs", 1, "--set", "channels=8")
     asked = [*map(str, common), "--set", "objective=edges", "--set", "smoothing=0.3"]
     told = CliRunner().invoke(app, asked, catch_exceptions=False)
-    assert "varied by no trial: objective, channels, smoothing" in told.stderr
+    assert "fixed in all trials: objective, channels, smoothing" in told.stderr
     assert len(trained) == 4
     for one in trained:
         assert (one["channels"], one["objective"], one["smoothing"], one["epochs"]) == (8, "edges", 0.3, 1)
@@ -172,7 +172,7 @@ def test_a_preset_that_all_splits_of_this_graph_chose_is_called_pooled(tmp_path:
     tuned["sha256"] = plain["sha256"]
     preset.write_text(json.dumps({"params": {"channels": 8}, "tuned": tuned}))
     refused = invoke("evaluate", "--preset", preset, *common, "--protocol", "nested", fails=True)
-    assert "which is `pooled` and not `nested`: start from `single`, `quick` or another preset" in refused
+    assert "(`pooled`, not `nested`)" in refused
     assert len(refused.splitlines()) == 1
     best = invoke("evaluate", "--preset", preset, *common, "--protocol", "published")
     assert best["protocol"] == "published"
@@ -186,12 +186,12 @@ def test_the_table_says_what_the_numbers_are(run: Path) -> None:
 
 def test_mistakes_are_said_in_one_sentence(run: Path, tmp_path: Path, fitted: H3GNN) -> None:
     path = tmp_path / "embeddings.csv"
-    write_embedding(path, fitted.embedding_, fitted.graph_)
+    write_rows(path, fitted.embedding_, fitted.graph_.node_ids)
     pd.read_csv(path).iloc[3:].to_csv(path, index=False)
     graph = npz(fitted.graph_, tmp_path / "graph.npz")
     assert "3 of 120 nodes are missing" in invoke("evaluate", path, graph, fails=True)
-    assert "name the graph" in invoke("evaluate", path, fails=True)
-    assert "say what to evaluate" in invoke("evaluate", fails=True)
+    assert "also give the graph" in invoke("evaluate", path, fails=True)
+    assert "give a run" in invoke("evaluate", fails=True)
     assert "neither a folder" in invoke("evaluate", tmp_path / "none.txt", fails=True)
     assert "no protocol" in invoke("evaluate", run, "--protocol", "best", fails=True)
     assert "no probe" in invoke("evaluate", run, "--probe", "svm", fails=True)
@@ -199,18 +199,18 @@ def test_mistakes_are_said_in_one_sentence(run: Path, tmp_path: Path, fitted: H3
     assert "--preset" in invoke("evaluate", run, "--epochs", 3, fails=True)
     trials = ("--trials", 3)
     for more in ((run,), ("--preset", "single", graph)):
-        assert "--trials is for --preset NAME --protocol nested" in invoke(
+        assert "--trials needs --preset NAME and --protocol nested" in invoke(
             "evaluate", *more, *trials, fails=True
         )
-    assert "give --preset NAME" in invoke("evaluate", run, "--protocol", "nested", fails=True)
+    assert "needs --preset NAME" in invoke("evaluate", run, "--protocol", "nested", fails=True)
     nested = ("--preset", "single", graph, "--protocol", "nested", "--epoch-rule", "validation")
-    assert "leave out --epoch-rule" in invoke("evaluate", *nested, fails=True)
+    assert "omit --epoch-rule" in invoke("evaluate", *nested, fails=True)
     bare = tmp_path / "edges.csv"
     bare.write_text("a,b\n1,2\n2,3\n")
     assert "no labels" in invoke("evaluate", "--preset", "paper", "--edges", bare, fails=True)
     (tmp_path / "short.ids.csv").write_text("node\n1\n")
     np.save(tmp_path / "short.npy", np.eye(3))
-    assert "names 1 nodes" in invoke("cluster", tmp_path / "short.npy", fails=True)
+    assert "has 1 ids" in invoke("cluster", tmp_path / "short.npy", fails=True)
 
 
 def test_clusters_with_labels_are_as_many_as_classes(run: Path, tmp_path: Path, fitted: H3GNN) -> None:

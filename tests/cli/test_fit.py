@@ -119,7 +119,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(files: Path
 
 
 def test_nowhere_to_write_is_said(files: Path) -> None:
-    assert "say where the result goes" in run("fit", "synthetic", cwd=files).stderr
+    assert "--out FOLDER" in run("fit", "synthetic", cwd=files).stderr
     (files / "full").mkdir()
     (files / "full" / "thesis.txt").write_text("x")
     refused = run("fit", "synthetic", "--out", "full", cwd=files)
@@ -158,7 +158,7 @@ def test_ctrl_c_in_training_keeps_the_model_as_it_is_and_says_how_to_go_on(files
     stopped = press_ctrl_c("epoch", 5, *arguments, "--epochs", "100000", cwd=files)
     assert stopped.returncode == 130, stopped.stderr
     assert "stopped after epoch 5 of 100000" in stopped.stderr
-    assert stopped.stderr.endswith("go on with `h3gnn fit --resume run`\n")
+    assert stopped.stderr.endswith("continue with `h3gnn fit --resume run`\n")
     assert stopped.stdout == ""
     assert len(H3GNN.load(files / "run").history_) == 5
     assert len(pd.read_csv(files / "out.csv")) == 6
@@ -197,8 +197,8 @@ def test_ctrl_c_while_a_model_is_written_leaves_the_old_one_or_the_new_one(files
 LESSONS = {
     "demo": "Fit the built-in graph and compare with raw features and an untrained encoder.",
     "fit": "h3gnn fit --edges edges.csv --features features.csv --out run/",
-    "embed": "h3gnn embed run/ --out embeddings.parquet",
-    "inspect": "Say what kind of graph this is",
+    "embed": "Write the embeddings of a saved model",
+    "inspect": "Show size, degrees and homophily of a graph",
     "datasets": "List the benchmark graphs",
 }
 

