@@ -14,8 +14,9 @@ import typer
 from h3gnn.cli import exit as ending
 from h3gnn.cli import options
 from h3gnn.cli.exit import ENDED, Stopped, code_of_signal
-from h3gnn.cli.output import AddBar, progress, say
+from h3gnn.cli.output import say
 from h3gnn.errors import InputError
+from h3gnn.resources import AddBar, progress
 
 if TYPE_CHECKING:
     from h3gnn.experiments.workers import Finished

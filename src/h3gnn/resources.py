@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -201,3 +202,36 @@ def _process_limit() -> list[int]:
     except (OSError, ValueError, IndexError):
         return [limit]
     return [limit - pages * os.sysconf("SC_PAGE_SIZE")]
+
+
+AddBar = Callable[[str, float | None], Callable[..., None]]
+"""Maps a title and a total (None: unknown) to a function that updates a bar: `completed=`, `note=`, …."""
+
+
+@contextmanager
+def progress(*, counted: bool = False) -> Iterator[AddBar]:
+    """Yield a function that adds a bar on standard error; without a terminal, nothing is shown.
+
+    Args:
+        counted: show counts instead of the share.
+    """
+    if not sys.stderr.isatty():
+        yield lambda title, total: lambda **_: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    title, note = (
+        rich.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]")
+    )
+    columns = (
+        rich.SpinnerColumn(),  # it moves while a step is long
+        title,
+        rich.BarColumn(),
+        rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+        note,
+    )
+    with rich.Progress(*columns, console=Console(stderr=True)) as bars:
+        yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))

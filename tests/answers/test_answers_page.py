@@ -18,9 +18,9 @@ def test_the_scikit_learn_example_runs(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_page_names_every_command_and_format() -> None:
-    from h3gnn.cli.ask import USUAL
+    from h3gnn.cli.ask import EXPORTS
 
     text = PAGE.read_text(encoding="utf-8")
     for word in ("predict", "similar", "anomalies", "links", "embed", "export"):
         assert f"h3gnn {word} run/" in text
-    assert all(f"`{name}`" in text for name in USUAL)
+    assert all(f"`{name}`" in text for name in EXPORTS)

@@ -18,7 +18,18 @@ from tests import program
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 ENVIRONMENT |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-QUICK = ("--preset", "single", "--epochs", "3", "--channels", "8", "--batch-size", "40", "--fan-out", "3,2")
+QUICK: tuple[str, ...] = (
+    "--preset",
+    "single",
+    "--epochs",
+    "3",
+    "--channels",
+    "8",
+    "--batch-size",
+    "40",
+    "--fan-out",
+    "3,2",
+)
 QUICK += ("--set", "edge_weights=fixed")
 EXACT = (*QUICK, "--models", "2", "--set", "precision=float32")
 

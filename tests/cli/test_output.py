@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from h3gnn.cli.output import progress, stages
+from h3gnn.cli.output import stages
+from h3gnn.resources import progress
 
 
 class Terminal(io.StringIO):

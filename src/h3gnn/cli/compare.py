@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from h3gnn.cli import options
 from h3gnn.cli.options import Source, TopOption, option, takes_graph
-from h3gnn.cli.output import AddBar, echo_json, progress, say, say_repairs
+from h3gnn.cli.output import echo_json, say, say_repairs
 from h3gnn.errors import InputError
+from h3gnn.resources import AddBar, progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import typer
 
 from h3gnn.errors import InputError
+from h3gnn.resources import progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
-AddBar = Callable[[str, float | None], Callable[..., None]]
-"""Maps a title and a total (None: unknown) to a function that updates a bar: `completed=`, `note=`, …."""
-
 Stage = Callable[[str, float], None]
 """Called with the current step and the completed share."""
 
@@ -75,36 +72,6 @@ def is_alone() -> bool:
 def is_first() -> bool:
     """Return whether this process writes: the only one, or rank 0 of torchrun."""
     return is_alone() or os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def progress(*, counted: bool = False) -> Iterator[AddBar]:
-    """Yield a function that adds a bar on standard error; without a terminal, nothing is shown.
-
-    Args:
-        counted: show counts instead of the share.
-    """
-    if not sys.stderr.isatty():
-        yield lambda title, total: lambda **_: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    done = rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn()
-    note, title = (
-        rich.TextColumn(f"{{task.{field}}}", markup=False) for field in ("fields[note]", "description")
-    )
-    columns = (
-        rich.SpinnerColumn(),
-        title,
-        rich.BarColumn(),
-        done,
-        rich.TimeElapsedColumn(),
-        rich.TimeRemainingColumn(elapsed_when_finished=True),
-        note,
-    )
-    with rich.Progress(*columns, console=Console(stderr=True)) as bars:
-        yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from h3gnn.cli.options import (
     option,
     takes_graph,
 )
-from h3gnn.cli.output import echo_json, print_table, progress, say, write_table
+from h3gnn.cli.output import echo_json, print_table, say, write_table
 from h3gnn.cli.training import learn_and_save, policy
 from h3gnn.errors import InputError
+from h3gnn.resources import progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions

@@ -10,9 +10,10 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.options import Source, takes_graph
-from h3gnn.cli.output import echo_json, progress, say, say_repairs
+from h3gnn.cli.output import echo_json, say, say_repairs
 from h3gnn.cli.training import saying_how
 from h3gnn.errors import InputError
+from h3gnn.resources import progress
 
 OF_OTHER_COMMANDS = (
     *("graph", "features", "columns", "text_model", "unknown_nodes"),

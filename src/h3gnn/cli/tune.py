@@ -12,9 +12,10 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.options import Source, option, takes_graph
-from h3gnn.cli.output import progress, say
+from h3gnn.cli.output import say
 from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.experiments import LARGEST_STACK
+from h3gnn.resources import progress
 from h3gnn.settings import PRESET, check_arguments, parse_value
 from h3gnn.storage.schema import check_values
 

@@ -29,6 +29,7 @@ from h3gnn.graphs.convert import from_pyg, import_pyg
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
+from h3gnn.resources import progress
 from h3gnn.tables.files import reading
 
 WARNED = ("cornell",)
@@ -243,17 +244,10 @@ def _download(file: PinnedFile, path: Path, advance: Advance) -> None:
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Advance]:
-    """Show a bar on a terminal's standard error; elsewhere stay silent."""
-    if not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"downloading {name}", total=total)
-        yield lambda size: bar.advance(task, size)
+    """Show a bar on a terminal's standard error."""
+    with progress() as add_bar:
+        bar = add_bar(f"downloading {name}", total)
+        yield lambda size: bar(advance=size)
 
 
 def load_pyg(name: str, folders: Sequence[Path]) -> Graph:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from h3gnn.encoder.encode import embed_models, joined
 from h3gnn.errors import LossError, TrainingStopped
+from h3gnn.resources import progress
 from h3gnn.training.batches import WholeGraph
 from h3gnn.training.history import History, Recorder, difficulty_quantiles, effective_rank, sample_rows
 from h3gnn.training.step import MaskStrategy, Step
@@ -246,35 +247,14 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
     if not (show and sys.stderr.isatty()):
         yield None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        SpinnerColumn(),  # it turns, and the clock runs, while an epoch is long
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  rank {task.fields[rank]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=epochs, loss="–", rank="–")
-        shown = 0.0
+    with progress(counted=True) as add_bar:
+        bar, shown = add_bar(title, epochs), 0.0
 
         def update(epoch: int, recorder: Recorder) -> None:
             nonlocal shown
             if time.monotonic() - shown > OFTEN or epoch == epochs - 1:
                 shown = time.monotonic()
                 loss, rank = recorder.latest("loss"), recorder.latest("effective_rank")
-                progress.update(task, completed=epoch + 1, loss=f"{loss:.4g}", rank=f"{rank:.1f}")
+                bar(completed=epoch + 1, note=f"loss {loss:.4g}  rank {rank:.1f}")
 
         yield update
