@@ -1,8 +1,7 @@
-"""One attempt on a file and how it may end, bounded in memory; and the counts of the last long run."""
+"""One attempt to read a file and its outcome, bounded in memory and time."""
 
 from __future__ import annotations
 
-import json
 import re
 import resource
 import signal
@@ -17,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from h3gnn.errors import InputError
 from h3gnn.tables.files import MOST_SHOWN
 
-COUNTS = Path(__file__).with_name("counts.json")
 ROOM = 2 * 2**30
 """Bytes that an attempt may take beyond what the process has; more is a failure."""
 PATIENCE = 120
@@ -96,10 +94,3 @@ class Tally:
         end = "good results" if said is None else "sentences"
         self.ended["failures"] -= 1
         self.ended[end] += 1
-
-    def keep(self) -> None:
-        """Write the counts of this format into the file of counts."""
-        stored = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
-        told = {name: self.ended[name] for name in ("sentences", "good results", "failures")}
-        stored[self.name] = {"attempts": sum(told.values()), **told}
-        COUNTS.write_text(json.dumps(dict(sorted(stored.items())), indent=1) + "\n")

@@ -16,7 +16,7 @@ RAW, UNTRAINED, TRAINED = "raw features", "untrained encoder", "H3GNN"
 
 MEMBER_WORDS = {
     "share": "Effective rank: how many dimensions the member's columns of the joined embedding really use, "
-    "measured on at most 512 nodes. Share: that rank, divided by the sum of all members' ranks.",
+    "measured on a sample of the nodes. Share: that rank, divided by the sum of all members' ranks.",
     "loss": "Shaded: the middle half of the nodes. Each member counts in units of its own.",
     "carrier": "The member whose columns alone classify more test nodes of the class right, over all splits, "
     "than any other's, and how many points of accuracy it is ahead of the next best.",

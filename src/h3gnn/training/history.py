@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Which quantiles of the difficulty are kept."""
 SAMPLE = 256
-"""The rank is measured on at most this many nodes, evenly spaced."""
+"""Maximum number of nodes, evenly spaced, on which the effective rank is measured."""
 
 SHOWN = 10
 """A notebook shows so many epochs."""

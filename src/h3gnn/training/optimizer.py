@@ -177,8 +177,8 @@ class StackedAdam:
         large = [one for one in moved if kernels.is_large(one[0]) and one[1].stride() == one[0].stride()]
         if not large:
             return moved
-        torch._foreach_add_([state["step"] for _, _, state in large], 1)
         for parameter, slope, state in large:
+            state["step"] += 1
             kernels.adam(
                 parameter.detach(),
                 slope,

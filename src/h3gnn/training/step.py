@@ -202,7 +202,8 @@ class Step:
         buffers = list(self.student.buffers())
         if buffers and self.ranks.size > 1:
             self.ranks.all_reduce(buffers)
-            torch._foreach_div_(buffers, self.ranks.size)
+            for buffer in buffers:
+                buffer /= self.ranks.size
 
     def teacher_distance(self) -> Tensor | None:
         """Return ‖Φ − Ψ‖ / ‖Φ‖ for each model, NaN where it has no teacher; None where none has."""

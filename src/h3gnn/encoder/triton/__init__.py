@@ -14,7 +14,11 @@ PRECISIONS = (torch.float32, torch.bfloat16)
 
 def kernels_for(values: Tensor) -> SimpleNamespace | None:
     """Return the kernels for a tensor on a CUDA device; None where the operations of torch are used."""
-    return _kernels() if values.is_cuda and values.dtype in PRECISIONS else None
+    return _kernels() if _runs_kernels(values) and values.dtype in PRECISIONS else None
+
+
+def _runs_kernels(values: Tensor) -> bool:
+    return values.is_cuda
 
 
 @cache
