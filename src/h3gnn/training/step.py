@@ -203,7 +203,7 @@ class Step:
         if buffers and self.ranks.size > 1:
             self.ranks.all_reduce(buffers)
             for buffer in buffers:
-                buffer /= self.ranks.size
+                buffer.div_(self.ranks.size)
 
     def teacher_distance(self) -> Tensor | None:
         """Return ‖Φ − Ψ‖ / ‖Φ‖ for each model, NaN where it has no teacher; None where none has."""
