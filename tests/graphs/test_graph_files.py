@@ -19,6 +19,7 @@ from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
+from tests.rejects import rejects
 
 Data = import_pyg().data.Data
 
@@ -79,16 +80,16 @@ def test_attributes_are_chosen_by_name_and_the_rest_is_named(tmp_path: Path) -> 
         assert graph.feature_names == ("b", "a")
         assert graph.class_names == ("blue", "red")
         assert "node attributes not used: word" in {str(one.message) for one in said}
-        with pytest.raises(GraphError, match="'age', named as features; there are: a, b, label, word"):
+        with rejects("attribute-unknown"):
             read(features="age")
-        with pytest.raises(GraphError, match="'age', named as labels; there are: a, b, label, word"):
+        with rejects("attribute-unknown"):
             read(labels="age")
-        with pytest.raises(GraphError, match=r"'ann'.*'word' is not a number but 'x'"):
+        with rejects("not-numbers"):
             read(features="word")
-    with pytest.raises(GraphError, match="networkx graph, and of no other"):
+    with rejects("attributes-unsupported"):
         as_graph(bare, features="a")
     torch.save(small_data(), tmp_path / "d.pt")
-    with pytest.raises(GraphError, match="graphml"):
+    with rejects("attributes-unsupported"):
         read_graph_file(tmp_path / "d.pt", features="a")
 
 
@@ -105,7 +106,7 @@ def test_a_list_and_a_number_stand_side_by_side() -> None:
     assert graph.features.tolist() == [[1, 2, 5], [3, 4, 6]]
     assert graph.feature_names == ("place[0]", "place[1]", "age")
     del network.nodes[1]["age"]
-    with pytest.raises(GraphError, match="node 1 has no attribute 'age'"):
+    with rejects("attribute-missing"):
         as_graph(network, features="age")
 
 
@@ -157,10 +158,10 @@ def test_a_pt_file_that_would_execute_code_is_refused_and_nothing_runs(tmp_path:
     ):
         path = tmp_path / f"{number}.pt"
         torch.save(content, path)
-        with pytest.raises(GraphError, match=f"{number}.pt cannot be read as a PyG Data"):
+        with rejects("file-damaged"):
             read_graph_file(path)
         (tmp_path / "old.pt").write_bytes(pickle.dumps(content))
-        with pytest.raises(GraphError, match=r"old\.pt cannot be read as a PyG Data"):
+        with rejects("file-damaged"):
             read_graph_file(tmp_path / "old.pt")
         assert not marker.exists()
         torch.load(path, weights_only=False)  # the proof that the file was armed
@@ -177,9 +178,9 @@ def test_numpy_files_that_would_execute_code_are_refused_and_nothing_runs(tmp_pa
     (tmp_path / "e.csv").write_text("0,0\n")
     marker.unlink(missing_ok=True)
     for name in ("f.npy", "f.npz"):
-        with pytest.raises(GraphError, match="cannot be read"):
+        with rejects("file-damaged"):
             read_graph(tmp_path / "e.csv", features=tmp_path / name)
-    with pytest.raises(GraphError, match="cannot be read"):
+    with rejects("file-damaged"):
         read_graph_file(tmp_path / "graph.npz")
     assert not marker.exists()
 
@@ -211,37 +212,38 @@ def test_a_sparse_matrix_with_foreign_indices_is_refused(tmp_path: Path) -> None
     }
     np.savez(tmp_path / "f.npz", format=b"csr", shape=np.array([3, 3]), **parts)
     (tmp_path / "e.csv").write_text("0,1\n")
-    with pytest.raises(GraphError, match="cannot be read as a scipy sparse matrix"):
+    with rejects("file-damaged"):
         read_graph(tmp_path / "e.csv", features=tmp_path / "f.npz")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "code"),
     [
-        ("g.graphml", b"<graphml>", "cannot be read as GraphML"),
-        ("g.graphml", b"", "0 bytes"),
-        ("g.gml", b"graph [ node [ id ] ]", "cannot be read as GML"),
-        ("g.gml", b"graph [ ]", "holds no node"),
-        ("g.pt", b"PK nonsense", "cannot be read as a PyG Data"),
-        ("g.npz", b"PK\x03\x04", "cannot be read as NPZ"),
-        ("g.json", b"{}", "ends in one of .graphml, .gml, .pt, .npz"),
+        ("g.graphml", b"<graphml>", "file-damaged"),
+        ("g.graphml", b"", "file-empty"),
+        ("g.gml", b"graph [ node [ id ] ]", "file-damaged"),
+        ("g.gml", b"graph [ ]", "graph-empty"),
+        ("g.pt", b"PK nonsense", "file-damaged"),
+        ("g.npz", b"PK\x03\x04", "file-damaged"),
+        ("g.json", b"{}", "file-suffix-unknown"),
     ],
 )
-def test_damaged_and_unknown_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_damaged_and_unknown_files_are_named(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(GraphError, match=message):
+    with rejects(code, GraphError) as caught:
         read_graph_file(tmp_path / name)
+    assert str(tmp_path / name) in caught.message
 
 
 def test_pt_files_without_a_graph(tmp_path: Path) -> None:
     torch.save({"x": torch.ones(2, 2)}, tmp_path / "g.pt")
-    with pytest.raises(GraphError, match="no tensor called edge_index"):
+    with rejects("edges-missing"):
         read_graph_file(tmp_path / "g.pt")
     torch.save(torch.ones(2, 2), tmp_path / "g.pt")
-    with pytest.raises(GraphError, match="a Tensor, not a PyG Data"):
+    with rejects("not-a-graph"):
         read_graph_file(tmp_path / "g.pt")
     torch.save(Data(x=torch.ones(2, 2), edge_index=torch.tensor([[0], [5]])), tmp_path / "g.pt")
-    with pytest.raises(GraphError, match=r"g.pt: .*node 5 is unknown"):
+    with rejects("edge-node-unknown"):
         read_graph_file(tmp_path / "g.pt")
 
 
@@ -249,12 +251,13 @@ def test_faults_inside_a_graph_file_name_the_file(tmp_path: Path) -> None:
     network = nx.path_graph(["a", "b"])
     network.nodes["a"]["x0"] = 1.0
     nx.write_graphml(network, tmp_path / "g.graphml")
-    with pytest.raises(GraphError, match=r"g\.graphml: node 'b' has no attribute 'x'"):
+    with rejects("attribute-missing") as caught:
         read_graph_file(tmp_path / "g.graphml")
+    assert "g.graphml: node 'b'" in caught.message
     np.savez(tmp_path / "g.npz", edges=np.array([[0, 5]]), node_labels=np.array([0, 1]))
-    with pytest.raises(GraphError, match=r"g\.npz: .*node 5 is unknown"):
+    with rejects("edge-node-unknown"):
         read_graph_file(tmp_path / "g.npz")
     (tmp_path / "e.csv").write_text("0,1\n")
     np.save(tmp_path / "f.npy", np.empty((0, 3)))
-    with pytest.raises(GraphError, match=r"f\.npy holds no features"):
+    with rejects("features-empty"):
         read_graph(tmp_path / "e.csv", features=tmp_path / "f.npy")

@@ -1,4 +1,4 @@
-"""One argument in, a graph out: whatever object a person already has in Python."""
+"""Convert arrays, tables, and the graphs of PyG, networkx, scipy and DGL to a `Graph`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import DATES, check_graph, holds_dates, is_sparse
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.guards import ROWS_OF_AN_ADJACENCY, input_kind
+from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, input_kind
 from h3gnn.graphs.ids import as_ids, quoted
 from h3gnn.graphs.labels import as_classes, as_labels, as_masks, split_masks
 from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
@@ -33,10 +33,11 @@ from h3gnn.tables.frames import (
 from h3gnn.tables.plan import TablePlan, plain_plan
 from h3gnn.tables.roles import is_class_name
 
-READABLE = (
-    "give a PyG Data, a networkx graph, a scipy sparse adjacency, a DGL graph, "
-    "or features together with edge_index"
-)
+DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
+DGL_LABELS = ("label", "y", "labels")
+DGL_WEIGHTS = ("weight", "w", "edge_weight")
+FEATURES, LABEL, SPLIT = "x", "y", "split"
+"""Node attributes of networkx graphs that are used by default."""
 
 
 def as_graph(
@@ -49,28 +50,26 @@ def as_graph(
     columns: Mapping[str, str] | None = None,
     plan: TablePlan | None = None,
 ) -> Graph:
-    """Return a checked `Graph` from the object that a person has.
+    """Return a validated `Graph`.
 
     Args:
-        data: a `Graph` (returned as it is); a PyG `Data`; a networkx graph; a square scipy sparse adjacency;
+        data: a `Graph` (returned unchanged); a PyG `Data`; a networkx graph; a square scipy sparse adjacency;
             an object shaped like a DGL graph; or the features, `[nodes, features]`, as NumPy array, tensor,
-            pandas DataFrame (its index names the nodes) or scipy sparse matrix.
+            pandas DataFrame (its index holds the node ids) or scipy sparse matrix.
         edge_index: with features only: `[2, edges]`, rows of source and target, a scipy sparse adjacency,
-            or a DataFrame of source, target and perhaps weight, by the names of the features' index.
-        source: what to call the graph in its provenance.
-        features, labels: of a networkx graph, the node attributes that are features and the one that is the
-            class; without them `x` and `y`. What is not used is named in a warning.
-        columns: what columns of a DataFrame of features hold, by name; the others are recognised.
-        plan: of a fitted graph, `graph.plan`: a DataFrame of features is then encoded as there.
-
-    Raises:
-        GraphError: in one sentence, for what cannot be read.
+            or a DataFrame of source, target and optionally weight, by the ids of the features' index.
+        source: name of the graph in its provenance.
+        features, labels: node attributes of a networkx graph that hold features and the class; by default
+            `x` and `y`. A warning names unused attributes.
+        columns: types of columns of a DataFrame, by name; the others are inferred.
+        plan: `graph.plan` of a fitted graph, by which a DataFrame of features is encoded.
     """
     data, edge_index = as_frame(data), as_frame(edge_index)
     kind = input_kind(data)
     if (features is not None or labels is not None) and kind != "networkx":
         raise GraphError(
-            "features= and labels= name the node attributes of a networkx graph, and of no other"
+            "features= and labels= name node attributes of a networkx graph only",
+            code="attributes-unsupported",
         )
     if edge_index is not None:
         graph = _from_arrays(data, edge_index, source or "arrays", columns, plan)
@@ -85,18 +84,24 @@ def as_graph(
     elif is_sparse(data):
         edges, weights = _edges_of_adjacency(data)
         name = source or "adjacency"
-        return build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
+        graph = build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
     else:
-        raise GraphError(f"a {type(data).__name__} without edge_index is not a graph: {READABLE}")
+        raise GraphError(
+            f"a {type(data).__name__} without edge_index is not a graph: give a PyG Data, a networkx graph, "
+            "a scipy sparse adjacency, a DGL graph, or features together with edge_index",
+            code="not-a-graph",
+        )
     warn_about_repairs(graph.provenance.repairs)
     return graph
 
 
 def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
-    """Return `[2, edges]` and the weights of a square sparse matrix; all ones are no weights."""
+    """Return `[2, edges]` and the weights of a square sparse matrix; a matrix of ones has no weights."""
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise GraphError(
-            f"an adjacency matrix must be square, and {list(matrix.shape)} may be {ROWS_OF_AN_ADJACENCY}"
+            f"an adjacency matrix must be square, but has the shape {list(matrix.shape)}. It may be a "
+            f"{ROW_SUBSET}",
+            code="adjacency-not-square",
         )
     coo = matrix.tocoo()
     stored = coo.data != 0
@@ -109,7 +114,7 @@ def _from_arrays(
     features: Any, edge_index: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
 ) -> Graph:
     if input_kind(features) in ("graph", "pyg", "networkx"):
-        raise GraphError("edge_index is given although the first argument is a graph already; leave it out")
+        raise GraphError("the first argument is already a graph; leave edge_index out", code="two-graphs")
     plan = None if plan is None or plan.as_is else plan
     encoded: tuple[Repair, ...] = ()
     if is_mixed(features) or (is_frame(features) and (columns or plan is not None)):
@@ -122,13 +127,11 @@ def _from_arrays(
     weights: Any = None
     unused: tuple[Repair, ...] = ()
     if is_sparse(edge_index):
-        if nodes == 0:
-            raise GraphError("the graph is empty: the features have no row, so there is no node")
         edge_index, weights = _edges_of_adjacency(edge_index)
-    elif is_frame(edge_index):
-        edge_index, weights, unused = edges_of_frame(edge_index, known)
     else:
-        edge_index, weights, unused = edges_of_array(edge_index, known)
+        check_edge_index(edge_index, nodes)
+        read = edges_of_frame if is_frame(edge_index) else edges_of_array
+        edge_index, weights, unused = read(edge_index, known)
     names = column_names(features)
     graph = build_graph(
         table,
@@ -144,16 +147,13 @@ def _from_arrays(
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:
-    """Return the graph of a table: edges run from each row's nearest rows to it.
-
-    Rows are compared by Euclidean distance after scaling, so that no column's unit decides. A row is not its
-    own neighbour.
+    """Return the graph of a table, in which every row has edges from its nearest other rows.
 
     Args:
-        table: the rows as the user gave them; they become the features.
-        scaled: the same rows, scaled.
-        neighbours: how many for each row; fewer where the table has fewer other rows.
-        known: what else `check_graph` takes, such as the names of nodes and columns.
+        table: the features.
+        scaled: the same rows, scaled; Euclidean distances are computed on these.
+        neighbours: number of neighbours per row; fewer if the table has fewer other rows.
+        known: further arguments of `check_graph`, such as node ids and feature names.
     """
     rows = scaled.shape[0]
     count = min(neighbours, rows - 1)
@@ -167,7 +167,7 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **kn
 
 
 def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:
-    """Return, for each of `rows`, the positions of its nearest rows in `known`, `[rows, neighbours]`."""
+    """Return the positions of the nearest rows in `known` of each of `rows`, `[rows, neighbours]`."""
     from sklearn.neighbors import NearestNeighbors
 
     search = NearestNeighbors(n_neighbors=min(neighbours, known.shape[0])).fit(known.to_dense().numpy())
@@ -175,13 +175,8 @@ def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np
     return found.astype(np.int64)
 
 
-DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
-DGL_LABELS = ("label", "y", "labels")
-DGL_WEIGHTS = ("weight", "w", "edge_weight")
-
-
 def import_pyg() -> Any:
-    """Return `torch_geometric`, without the deprecation notes that its own import gives out."""
+    """Return `torch_geometric`, imported without its deprecation warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import torch_geometric
@@ -192,14 +187,15 @@ def import_pyg() -> Any:
 
 
 def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
-    """Read a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
+    """Convert a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
     get = getattr(data, "get", None)
     if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
-        raise GraphError(f"a PyG {type(data).__name__} is not a graph with one kind of node; give a Data")
-    edges, features = get("edge_index"), get("x")
+        raise GraphError(
+            f"a PyG {type(data).__name__} is not a graph with one node type; give a Data", code="not-a-graph"
+        )
+    edges, labels, repairs = get("edge_index"), get("y"), []
     if edges is None:
-        raise GraphError("the PyG Data has no edge_index")
-    labels, repairs = get("y"), []
+        raise GraphError("the PyG Data has no edge_index", code="edges-missing")
     weights = get("edge_weight")
     if weights is None and (attributes := get("edge_attr")) is not None:
         if attributes.numel() == attributes.shape[0]:
@@ -208,7 +204,7 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
             message = "edge_attr has more than one column and is not used"
             repairs.append(Repair("edge-attributes-unused", message, fields=("edge_attr",), warn=True))
     return build_graph(
-        features,
+        get("x"),
         edges,
         nodes=_pyg_nodes(data, edges),
         edge_weight=weights,
@@ -221,13 +217,40 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
 
 
 def _pyg_nodes(data: Any, edges: Any) -> int:
-    """Count the nodes of a Data that may hold nothing but edges, without PyG's warning about it."""
+    """Return the number of nodes, without the warning of PyG if there are edges only."""
     if "num_nodes" in data:
         return int(data.num_nodes)
     for name in ("x", "y", "train_mask"):
         if (values := data.get(name)) is not None:
             return int(values.shape[0])
     return int(edges.max()) + 1 if edges.numel() else 0
+
+
+def from_dgl(network: Any, *, source: str) -> Graph:
+    """Convert an object shaped like a DGL graph with one node and edge type, without importing DGL."""
+    try:
+        edges = np.stack([np.asarray(end) for end in network.edges()])
+        nodes = int(network.num_nodes())
+        node_data, edge_data = dict(network.ndata), dict(getattr(network, "edata", {}))
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise GraphError(
+            f"the {type(network).__name__} does not have one list of edges: {error}", code="not-a-graph"
+        ) from None
+
+    def first(values: dict[str, Any], names: tuple[str, ...]) -> Any:
+        return next((values[name] for name in names if name in values), None)
+
+    labels = first(node_data, DGL_LABELS)
+    return build_graph(
+        first(node_data, DGL_FEATURES),
+        edges,
+        nodes=nodes,
+        edge_weight=first(edge_data, DGL_WEIGHTS),
+        labels=None if labels is None else as_labels(labels),
+        masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
+        source=source,
+        kind="object",
+    )
 
 
 def from_networkx(
@@ -238,52 +261,44 @@ def from_networkx(
     features: str | Sequence[str] | None = None,
     labels: str | None = None,
 ) -> Graph:
-    """Read a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
+    """Convert a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
 
-    The nodes keep their order and their names. An undirected edge becomes two. Without features structural
-    ones are built. Unused attributes are recorded as repairs.
+    Nodes keep their order and ids. An undirected edge becomes two. Unused attributes are recorded as repairs.
 
     Args:
         network: the graph.
         source, kind: its provenance.
-        features: the node attributes that are features, numbers or lists of them, instead of `x`.
-        labels: the node attribute that is the class, instead of `y`.
+        features: node attributes with numbers or lists of numbers, instead of `x`.
+        labels: the node attribute with the class, instead of `y`.
     """
-    names = list(network.nodes)
-    ids = as_ids(_flat(names), "the nodes")
-    position = {name: number for number, name in enumerate(names)}
-    edges = np.array(
-        [(position[start], position[end]) for start, end in network.edges()], dtype=np.int64
-    ).reshape(-1, 2)
+    nodes = list(network.nodes)
+    names = np.empty(len(nodes), dtype=object)
+    names[:] = nodes  # a tuple that names a node must not become a row
+    ids = as_ids(names, "the nodes")
+    position = {name: number for number, name in enumerate(nodes)}
+    pairs = [(position[start], position[end]) for start, end in network.edges()]
+    edge_index = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     weights = _networkx_weights(network)
-    edge_index = edges.T
     if not network.is_directed():
-        between = edges[:, 0] != edges[:, 1]  # a self-loop is one edge, not two
+        between = edge_index[0] != edge_index[1]  # a self-loop is one edge, not two
         edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)
         weights = None if weights is None else np.concatenate([weights, weights[between]])
-    attributes = NodeAttributes(names, [network.nodes[name] for name in names])
+    attributes = _NodeAttributes(nodes, [network.nodes[name] for name in nodes])
     values, columns = attributes.features(features)
-    on_edges = dict.fromkeys(key for *_, one in network.edges(data=True) for key in one)
-    counted = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
+    edge_keys = dict.fromkeys(key for *_, keys in network.edges(data=True) for key in keys if key != "weight")
+    positions = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
     return build_graph(
         values,
         edge_index,
-        nodes=len(names),
+        nodes=len(nodes),
         edge_weight=weights,
         **attributes.labels(labels),
-        node_ids=None if counted else ids,
+        node_ids=None if positions else ids,
         feature_names=columns,
         source=source,
         kind=kind,
-        repairs=(*attributes.unused(), *unused_of("edge", [key for key in on_edges if key != "weight"])),
+        repairs=(*attributes.unused(), *_unused("edge", list(edge_keys))),
     )
-
-
-def _flat(names: list[Any]) -> npt.NDArray[Any]:
-    """Keep a tuple that names a node (a grid has them) from becoming a row of numbers."""
-    array = np.empty(len(names), dtype=object)
-    array[:] = names
-    return array
 
 
 def _networkx_weights(network: Any) -> npt.NDArray[Any] | None:
@@ -291,93 +306,50 @@ def _networkx_weights(network: Any) -> npt.NDArray[Any] | None:
     if all(weight is None for weight in given):
         return None
     if holds_dates(np.array([*given, None], dtype=object)):
-        raise GraphError(f"the edge attribute 'weight' holds {DATES}")
+        raise GraphError(f"the edge attribute 'weight' holds {DATES}", code="dates")
     try:
-        # networkx reads a missing weight as 1
-        return np.array([1.0 if weight is None else float(weight) for weight in given])
+        return np.array([1.0 if weight is None else float(weight) for weight in given])  # as networkx does
     except (TypeError, ValueError):
-        raise GraphError("the edge attribute 'weight' holds something that is not a number") from None
+        raise GraphError("the edge attribute 'weight' is not a number", code="not-numbers") from None
 
 
-def from_dgl(network: Any, *, source: str) -> Graph:
-    """Read what looks like a DGL graph with one kind of node and edge; DGL itself is never imported."""
-    try:
-        start, end = network.edges()
-        edges = np.stack([np.asarray(start), np.asarray(end)])
-        nodes = int(network.num_nodes())
-        node_data = dict(network.ndata)
-        edge_data = dict(getattr(network, "edata", {}))
-    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise GraphError(f"the {type(network).__name__} does not give one list of edges: {error}") from None
-    labels = _first_of(node_data, DGL_LABELS)
-    return build_graph(
-        _first_of(node_data, DGL_FEATURES),
-        edges,
-        nodes=nodes,
-        edge_weight=_first_of(edge_data, DGL_WEIGHTS),
-        labels=None if labels is None else as_labels(labels),
-        masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
-        source=source,
-        kind="object",
-    )
+class _NodeAttributes:
+    """Attributes of the nodes of a networkx graph, and which of them are used."""
 
-
-def _first_of(values: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((values[name] for name in names if name in values), None)
-
-
-FEATURES, LABEL, SPLIT = "x", "y", "split"
-"""The attributes that are used where nothing else is said."""
-
-Values = dict[Any, Any]
-
-
-class NodeAttributes:
-    """What the nodes of a graph carry, and what of it has been asked for.
-
-    Args:
-        names: the nodes.
-        values: for each node its attributes.
-    """
-
-    def __init__(self, names: Sequence[Any], values: Sequence[Values]) -> None:
-        self._names, self._values = names, values
-        self._keys = list(dict.fromkeys(key for one in values for key in one))
+    def __init__(self, nodes: Sequence[Any], values: Sequence[dict[Any, Any]]) -> None:
+        self._nodes, self._values = nodes, values
+        self._keys = list(dict.fromkeys(key for attributes in values for key in attributes))
         self._used = {SPLIT}
 
     def features(self, wanted: str | Sequence[str] | None) -> tuple[npt.NDArray[Any] | None, tuple[str, ...]]:
-        """Return the numbers of some attributes side by side, and a name for each column.
-
-        Without `wanted` it is `x`, which has no names; and nothing where no node has that.
-        """
+        """Return the wanted attributes as columns, with their names; by default `x`, if nodes have it."""
         if wanted is None:
             if FEATURES not in self._keys:
                 return None, ()
-            self._used.add(FEATURES)
             return self._numbers(FEATURES), ()
-        chosen = [wanted] if isinstance(wanted, str) else list(wanted)
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise GraphError("features= needs the names of node attributes, each of them once")
-        columns: list[npt.NDArray[Any]] = []
-        titles: list[str] = []
-        for key in chosen:
+        keys = [wanted] if isinstance(wanted, str) else list(wanted)
+        if not keys or len(set(keys)) < len(keys):
+            raise GraphError("features= needs names of node attributes, each once", code="attribute-names")
+        columns, names = [], list[str]()
+        for key in keys:
             self._check(key, "features")
             columns.append(self._numbers(key))
             width = columns[-1].shape[1]
-            titles += [str(key)] if width == 1 else [f"{key}[{place}]" for place in range(width)]
-        return np.concatenate(columns, axis=1), tuple(titles)
+            names += [str(key)] if width == 1 else [f"{key}[{number}]" for number in range(width)]
+        return np.concatenate(columns, axis=1), tuple(names)
 
     def labels(self, wanted: str | None) -> dict[str, Any]:
-        """Return labels, the names of the classes and the masks, as far as the nodes have them."""
+        """Return labels, class names and masks, as far as the nodes have them."""
         found: dict[str, Any] = {}
         if wanted is not None:
             self._check(wanted, "labels")
-        if wanted is not None or LABEL in self._keys:
-            key = LABEL if wanted is None else wanted
+        key = LABEL if wanted is None else wanted
+        if key in self._keys:
             self._used.add(key)
-            found["labels"], found["class_names"] = as_classes([one.get(key) for one in self._values])
+            values = [attributes.get(key) for attributes in self._values]
+            found["labels"], found["class_names"] = as_classes(values)
         if SPLIT in self._keys:
-            words = [one.get(SPLIT) for one in self._values]
+            words = [attributes.get(SPLIT) for attributes in self._values]
             found["masks"] = split_masks(words, lambda row: f"the node attribute 'split', row {row}")
         return found
 
@@ -386,7 +358,10 @@ class NodeAttributes:
         left = [key for key in self._keys if key not in self._used]
         label = self._likely_label(left)
         numeric = [
-            key for key in left if key != label and all(_is_number(one.get(key)) for one in self._values)
+            key
+            for key in left
+            if key != label
+            and all(isinstance(row.get(key), bool | int | float | np.number) for row in self._values)
         ]
         python = [f"features={[str(key) for key in numeric]}"] if numeric else []
         command = [f"--feature-columns {','.join(map(str, numeric))}"] if numeric else []
@@ -398,43 +373,50 @@ class NodeAttributes:
             if python
             else ""
         )
-        return unused_of("node", left, hint)
+        return _unused("node", left, hint)
 
     def _likely_label(self, keys: Sequence[Any]) -> Any:
-        """Return the attribute that has a usual name of a class, or else few words for many nodes."""
-        usual = [key for key in keys if is_class_name(str(key), [str(one) for one in keys])]
-        for key in [] if usual else keys:
-            words = [one[key] for one in self._values if isinstance(one.get(key), str)]
-            if len({*words}) <= len(words) / 2:
-                usual += [key] if words else []
-        return usual[0] if usual else None
+        """Return the attribute with a usual name of a class, else one with few distinct strings."""
+        names = [str(key) for key in keys]
+        named = next((key for key in keys if is_class_name(str(key), names)), None)
+        for key in keys if named is None else ():
+            words = [row[key] for row in self._values if isinstance(row.get(key), str)]
+            if words and len({*words}) <= len(words) / 2:
+                return key
+        return named
 
     def _check(self, key: str, role: str) -> None:
         if key not in self._keys:
-            known = ", ".join(str(one) for one in self._keys[:8]) or "none at all"
-            raise GraphError(f"no node has the attribute {key!r}, named as {role}; there are: {known}")
-        self._used.add(key)
+            known = ", ".join(str(name) for name in self._keys[:8]) or "none"
+            raise GraphError(
+                f"no node has the attribute {key!r}, named as {role}; existing attributes: {known}",
+                code="attribute-unknown",
+            )
 
     def _numbers(self, key: str) -> npt.NDArray[np.float64]:
-        """Return one attribute as `[nodes, values]`: a number, or a list of as many numbers at every node."""
+        """Return one attribute as `[nodes, values]`: numbers, or lists of the same number of numbers."""
+        self._used.add(key)
         rows: list[npt.NDArray[np.float64]] = []
-        for name, one in zip(self._names, self._values, strict=True):
-            if key not in one:
-                raise GraphError(f"node {name!r} has no attribute {key!r} although other nodes have it")
-            if holds_dates(np.array([one[key], None], dtype=object)):
-                raise GraphError(f"node {name!r}: the attribute {key!r} holds {DATES}")
+        for node, attributes in zip(self._nodes, self._values, strict=True):
+            place = f"node {node!r}: the attribute {key!r}"
+            if key not in attributes:
+                raise GraphError(f"{place} is missing, but other nodes have it", code="attribute-missing")
+            value = attributes[key]
+            if holds_dates(np.array([value, None], dtype=object)):
+                raise GraphError(f"{place} holds {DATES}", code="dates")
             try:
-                rows.append(np.atleast_1d(np.asarray(one[key], dtype=np.float64)))
+                rows.append(np.atleast_1d(np.asarray(value, dtype=np.float64)))
             except (TypeError, ValueError):
-                raise GraphError(_no_numbers(name, key, one[key])) from None
+                text = f"a number but {quoted(value)}" if isinstance(value, str) else "a list of numbers"
+                raise GraphError(f"{place} is not {text}", code="not-numbers") from None
             if rows[-1].shape != rows[0].shape or rows[-1].ndim != 1:
                 raise GraphError(
-                    f"node {name!r}: the attribute {key!r} has another length than that of the first node"
+                    f"{place} has another length than that of the first node", code="attribute-length"
                 )
         return np.stack(rows)
 
 
-def unused_of(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, ...]:
+def _unused(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, ...]:
     """Return the repair that names unused attributes of nodes or edges, if there are any."""
     if not keys:
         return ()
@@ -442,13 +424,3 @@ def unused_of(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, .
     names = tuple(str(key) for key in keys)
     message = f"{part} attributes not used: {', '.join(names[:8])}{more}{hint}"
     return (Repair(f"{part}-attributes-unused", message, fields=names, warn=True),)
-
-
-def _no_numbers(name: Any, key: str, value: Any) -> str:
-    if key == FEATURES or not isinstance(value, str):
-        return f"node {name!r}: the attribute {key!r} is not a list of numbers"
-    return f"node {name!r}: the attribute {key!r} is not a number but {quoted(value)}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | np.number)

@@ -1,4 +1,7 @@
-"""Files that hold a whole graph: GraphML, GML, a PyG `Data` in .pt, and NPZ."""
+"""Read graph files (GraphML, GML, PyG `Data` in .pt, NPZ) and arrays of features (NPY, NPZ).
+
+Sizes that a file declares are compared with the file and the available memory before anything is allocated.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,19 @@ from h3gnn.resources import check_memory, format_bytes
 from h3gnn.tables.files import check_file, reading
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
+ARRAY_SUFFIXES = (".npy", ".npz")
+FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
 
 
 def read_graph_file(
     path: str | Path, *, features: str | Sequence[str] | None = None, labels: str | None = None
 ) -> Graph:
-    """Read one file that holds a whole graph; its suffix says what it is.
+    """Read one file that holds a whole graph, by its suffix.
 
     Args:
-        path: .graphml, .gml, .pt (a PyG `Data`, or a dict with its parts) or .npz (heterophilous benchmark).
-        features, labels: of GraphML and GML, the node attributes that are features and the one that is the
-            class; without them `x0`, `x1`, … (or `x`) and `y`. What is not used is named in a warning.
-
-    Raises:
-        GraphError: in one sentence that names the file.
+        path: .graphml, .gml, .pt (a PyG `Data`, or a dict of its parts) or .npz (heterophilous benchmark).
+        features, labels: node attributes of GraphML and GML that hold features and the class; by default
+            `x0`, `x1`, … (or `x`) and `y`. A warning names unused attributes.
     """
     file = check_file(path, tuple(READERS), role="graph file")
     suffix = file.suffix.lower()
@@ -47,8 +49,8 @@ def read_graph_file(
         return graph
     if features is not None or labels is not None:
         raise GraphError(
-            f"{path}: features and labels are chosen by the names of node attributes, which .graphml and "
-            ".gml files have"
+            f"{path}: only .graphml and .gml files have node attributes to choose features and labels from",
+            code="attributes-unsupported",
         )
     whole: Graph = READERS[suffix](file)
     return whole
@@ -76,7 +78,8 @@ def _networkx(path: Path) -> Any:
         import networkx
     except ImportError:
         raise InputError(
-            f"{path}: reading it needs networkx; install it with `pip install networkx`"
+            f"{path}: reading it needs networkx; install it with `pip install networkx`",
+            code="package-missing",
         ) from None
     return networkx
 
@@ -84,121 +87,106 @@ def _networkx(path: Path) -> Any:
 def _from_network(
     network: Any, path: Path, features: str | Sequence[str] | None, labels: str | None
 ) -> Graph:
-    """Gather `x0`, `x1`, … or a text of numbers into `x`, since these formats store single values."""
+    """Collect `x0`, `x1`, … or a string of numbers in `x`, since these formats store single values."""
     if network.number_of_nodes() == 0:
-        raise GraphError(f"{path} holds no node")
+        raise GraphError(f"{path} holds no node", code="graph-empty")
     numbered = re.compile(r"x_?(\d{1,18})")
     for name, attributes in network.nodes(data=True) if features is None else ():
         parts = {int(found[1]): key for key in attributes if (found := numbered.fullmatch(str(key)))}
         if isinstance(attributes.get("x"), str):
-            attributes["x"] = _numbers_of(attributes["x"], name, path)
+            try:
+                numbers = re.split(r"[,;\s]+", attributes["x"].strip(" []()\t\n"))
+                attributes["x"] = [float(number) for number in numbers]
+            except ValueError:
+                raise GraphError(
+                    f"{path}: node {name!r}: the attribute 'x' is not a list of numbers", code="not-numbers"
+                ) from None
         elif parts and "x" not in attributes:
             attributes["x"] = [attributes.pop(parts[number]) for number in sorted(parts)]
     with reading(path, "a graph"):
         return from_networkx(network, source=path.name, kind="files", features=features, labels=labels)
 
 
-def _numbers_of(text: str, name: Any, path: Path) -> list[float]:
-    try:
-        return [float(part) for part in re.split(r"[,;\s]+", text.strip(" []()\t\n"))]
-    except ValueError:
-        raise GraphError(f"{path}: node {name!r}: the attribute 'x' is not a list of numbers") from None
-
-
 def _read_pt(path: Path) -> Graph:
-    """Read with `weights_only`: only tensors and PyG's own containers are made, and nothing is called.
-
-    There is no second way for a file that needs more: it could execute code.
-    """
+    """Read with `weights_only`: torch creates tensors and PyG's containers only, and executes no code."""
     with reading(path, "a PyG Data without other objects"):
-        with torch.serialization.safe_globals(_pyg_containers()):
-            check_archive(path)
+        pyg = import_pyg()
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import GlobalStorage
+
+        safe = [pyg.data.Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+        with torch.serialization.safe_globals(safe):
+            _check_archive(path)
             stored = torch.load(path, map_location="cpu", weights_only=True)
         parts = _tensors_of(stored)
     if "edge_index" not in parts:
-        raise GraphError(f"{path} holds no tensor called edge_index, so it is not a graph")
-    data = import_pyg().data.Data(**parts)
+        raise GraphError(f"{path} holds no tensor called edge_index", code="edges-missing")
     with reading(path, "a graph"):
-        return from_pyg(data, source=path.name, kind="files")
-
-
-def _pyg_containers() -> list[Any]:
-    pyg = import_pyg()
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
-    return [pyg.data.Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+        return from_pyg(pyg.data.Data(**parts), source=path.name, kind="files")
 
 
 def _tensors_of(stored: Any) -> dict[str, Any]:
-    """Take the known parts out of what was read, so that nothing else of the object is used."""
+    """Return the known parts of a stored object, so that nothing else of it is used."""
     if isinstance(stored, tuple | list) and stored and isinstance(stored[0], dict):
         stored = stored[0]  # as PyG's InMemoryDataset saves one graph
-    get: Callable[[str], Any]
-    if isinstance(stored, dict):
-        get = stored.get
-    elif type(stored).__name__ == "Data":
-        get = dict(stored.to_dict()).get
-    else:
-        raise GraphError(f"it holds a {type(stored).__name__}, not a PyG Data")
-    found = {name: get(name) for name in PARTS}
-    nodes = get("num_nodes")
-    tensors = {name: one for name, one in found.items() if isinstance(one, torch.Tensor)}
-    dense = [one for one in tensors.values() if one.layout == torch.strided]
-    check_memory(24 * sum(one.numel() for one in dense), "its tensors", GraphError)  # some share a few values
+    if type(stored).__name__ == "Data":
+        stored = stored.to_dict()
+    if not isinstance(stored, dict):
+        raise GraphError(f"it holds a {type(stored).__name__}, not a PyG Data", code="not-a-graph")
+    parts = {name: stored.get(name) for name in PARTS}
+    tensors = {name: part for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    dense = [tensor for tensor in tensors.values() if tensor.layout == torch.strided]
+    # a tensor may declare more values than it stores
+    check_memory(24 * sum(tensor.numel() for tensor in dense), "its tensors", GraphError)
+    nodes = stored.get("num_nodes")
     return {**tensors, "num_nodes": nodes} if isinstance(nodes, int) else tensors
 
 
 def read_npz_graph(path: str | Path, *, source: str | None = None, kind: Kind = "files") -> Graph:
     """Read a graph in the layout of the heterophilous benchmark (Platonov et al., 2023).
 
-    Arrays: `edges [pairs, 2]`, each undirected edge in any direction; `node_features`, `node_labels`,
-    `train_masks`, `val_masks`, `test_masks [splits, nodes]` where there are any.
+    Arrays: `edges [pairs, 2]`, each undirected edge in any direction; optionally `node_features`,
+    `node_labels`, and `train_masks`, `val_masks`, `test_masks [splits, nodes]`.
     """
     file = check_file(path, (".npz",), role="graph file")
     with reading(file, "a graph"):
-        return _graph_of(read_npz(file), file, source or file.name, kind)
+        return _graph_of(_read_npz(file), file, source or file.name, kind)
 
 
 def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind: Kind) -> Graph:
     if "edges" not in arrays:
-        raise GraphError(f"a graph needs an array called edges; there are {', '.join(arrays)}")
+        raise GraphError(f"no array is called edges; there are {', '.join(arrays)}", code="edges-missing")
     edges = arrays["edges"]
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
-        raise GraphError("edges must be whole numbers of the shape [pairs, 2]")
+        raise GraphError("edges must be integers of the shape [pairs, 2]", code="edge-index-shape")
     features, labels = arrays.get("node_features"), arrays.get("node_labels")
-    masks = [arrays.get(f"{name}_masks") for name in ("train", "val", "test")]
-    if any(mask is not None and mask.ndim != 2 for mask in masks):
-        raise GraphError("train_masks, val_masks and test_masks must have the shape [splits, nodes]")
+    masks = [arrays[f"{name}_masks"] for name in ("train", "val", "test") if f"{name}_masks" in arrays]
+    if any(mask.ndim != 2 for mask in masks):
+        raise GraphError("train, val and test masks must have the shape [splits, nodes]", code="mask-shape")
     nodes = next(
-        (len(one) for one in (features, labels) if one is not None and one.ndim),
+        (len(part) for part in (features, labels) if part is not None and part.ndim),
         int(edges.max(initial=-1)) + 1,
     )
     pairs = edges.T.astype(np.int64)
-    complete = [mask.T for mask in masks if mask is not None]
     return build_graph(
-        None if features is None else real_numbers(features, file),
-        np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both ways; a self-loop once
+        None if features is None else _check_real(features, file),
+        np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both directions; a self-loop once
         nodes=nodes,
         labels=None if labels is None else as_labels(labels),
-        masks=(complete[0], complete[1], complete[2]) if len(complete) == 3 else None,
+        masks=(masks[0].T, masks[1].T, masks[2].T) if len(masks) == 3 else None,
         source=source,
         kind=kind,
     )
 
 
 NETWORKS: dict[str, Callable[[Path], Any]] = {".graphml": _read_graphml, ".gml": _read_gml}
-"""What reads a networkx graph, whose nodes have attributes, from a file of each suffix."""
+"""Readers of networkx graphs, whose nodes have attributes, by suffix."""
 READERS: dict[str, Callable[[Path], Any]] = {**NETWORKS, ".pt": _read_pt, ".npz": read_npz_graph}
-"""The reader for each suffix of a graph file."""
-
-
-ARRAY_SUFFIXES = (".npy", ".npz")
-FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
+"""Readers of graph files by suffix."""
 
 
 def array_place(path: str | Path) -> Callable[[int], str]:
-    """Return words for the rows of an array."""
+    """Return a function that names the rows of an array in error messages."""
     return lambda row: f"{path}, row {row} (counted from 0)"
 
 
@@ -207,60 +195,61 @@ def read_array(path: str | Path, *, mapped: bool = False) -> Any:
 
     Args:
         path: an NPY file; an NPZ file with one array, or with one called features, x, X or node_features;
-            or an NPZ file that `scipy.sparse.save_npz` wrote.
-        mapped: leave an NPY file where it is, to be read where it is touched.
+            or an NPZ file written by `scipy.sparse.save_npz`.
+        mapped: memory-map an NPY file instead of loading it.
     """
     file = check_file(path, ARRAY_SUFFIXES, role="file of features")
     if file.suffix.lower() == ".npz":
         values = _features_of_npz(file)
-    elif mapped:
-        with reading(file, "NPY"):
-            values = real_numbers(np.load(file, mmap_mode="r", allow_pickle=False), file)
     else:
         with reading(file, "NPY"), file.open("rb") as stream:
-            check_npy(stream, file.stat().st_size, file)
-            stream.seek(0)
-            values = real_numbers(np.load(stream, allow_pickle=False), file)
+            if mapped:
+                values = np.load(file, mmap_mode="r", allow_pickle=False)
+            else:
+                _check_npy(stream, file.stat().st_size, file)
+                stream.seek(0)
+                values = np.load(stream, allow_pickle=False)
+        _check_real(values, file)
     if len(values.shape) != 2:
-        raise GraphError(f"{path}: features need the shape [nodes, features], not {list(values.shape)}")
+        raise GraphError(
+            f"{path}: features need the shape [nodes, features], not {list(values.shape)}",
+            code="features-not-a-table",
+        )
     if 0 in values.shape:
-        raise GraphError(f"{path} holds no features: its shape is {list(values.shape)}")
+        raise GraphError(
+            f"{path} holds no features: its shape is {list(values.shape)}", code="features-empty"
+        )
     return values
 
 
 def _features_of_npz(file: Path) -> Any:
-    arrays = read_npz(file)
+    arrays = _read_npz(file)
     if {"indices", "indptr", "shape"} <= arrays.keys():
         return _sparse_matrix(file)
-    name = next((key for key in FEATURE_KEYS if key in arrays), None)
-    if name is None and len(arrays) == 1:
-        name = next(iter(arrays))
-    if name is None:
-        raise GraphError(f"{file}: none of its arrays ({', '.join(arrays)}) is called features")
-    return real_numbers(arrays[name], file)
+    names = [key for key in FEATURE_KEYS if key in arrays] or list(arrays)
+    if not names or (names[0] not in FEATURE_KEYS and len(arrays) > 1):
+        raise GraphError(
+            f"{file}: none of its arrays ({', '.join(arrays)}) is called features", code="features-missing"
+        )
+    return _check_real(arrays[names[0]], file)
 
 
-def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return every array of an NPZ file; objects, which could execute code, are refused by NumPy."""
+def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return every array of an NPZ file; NumPy rejects objects, which could execute code."""
     with reading(path, "NPZ"), path.open("rb") as stream:
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
-            raise GraphError(f"{path} is not an NPZ file but a single array; call it .npy")
-        check_npz(path)
+            raise GraphError(f"{path} is a single array; rename it to .npy", code="file-suffix-unknown")
+        _check_archive(path)
         stream.seek(0)
         archive = np.load(stream, allow_pickle=False)
         return {name: np.asarray(archive[name]) for name in archive.files}
 
 
-def real_numbers(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
-    """Return an array of numbers as it is, and refuse any other."""
+def _check_real(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
+    """Return an array of real numbers unchanged, and reject any other."""
     if array.dtype.kind not in "biuf":
-        raise GraphError(f"{path}: the features hold {array.dtype}, not numbers")
+        raise GraphError(f"{path}: the features are {array.dtype}, not numbers", code="not-numbers")
     return array
-
-
-def _lies_within(begins: npt.NDArray[Any], stored: int) -> bool:
-    """Tell whether no row begins outside the stored values: scipy compares differences, which overflow."""
-    return bool(((begins >= 0) & (begins <= stored)).all())
 
 
 def _sparse_matrix(path: Path) -> Any:
@@ -269,23 +258,25 @@ def _sparse_matrix(path: Path) -> Any:
     with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
         stored: Any = sp.load_npz(stream)
         check_matrix(stored.shape[0], stored.shape[1], stored.nnz, "a sparse matrix")
-        if hasattr(stored, "indptr") and not _lies_within(stored.indptr, len(stored.indices)):
-            raise GraphError(f"{path} is damaged: its rows begin where it holds no values")
+        if hasattr(stored, "indptr"):  # scipy compares differences, which may overflow
+            starts = stored.indptr
+            if not ((starts >= 0) & (starts <= len(stored.indices))).all():
+                raise GraphError(f"{path} is damaged: its row pointers are invalid", code="file-damaged")
         if hasattr(stored, "check_format"):
-            stored.check_format(full_check=True)  # wrong indices would make scipy read foreign memory
+            stored.check_format(full_check=True)  # invalid indices would make scipy read foreign memory
         matrix = sp.csr_matrix(stored)
-    real_numbers(matrix.data, path)
+    _check_real(matrix.data, path)
     return matrix
 
 
-def check_npy(stream: BinaryIO, size: int, path: Path, name: str = "") -> None:
-    """Refuse an array whose header declares more than the file holds, or than there is memory for.
+def _check_npy(stream: BinaryIO, size: int, path: Path, name: str = "") -> None:
+    """Reject an array whose header declares more than the file holds or than fits in memory.
 
     Args:
-        stream: at its beginning, to which it does not return.
-        size: bytes of the file, or of the file in an archive.
+        stream: at its beginning; it is left after the header.
+        size: bytes of the file, or of the member of an archive.
         path: the file.
-        name: of the array in an archive.
+        name: the array in an archive.
     """
     form = np.lib.format
     version = form.read_magic(stream)
@@ -297,25 +288,20 @@ def check_npy(stream: BinaryIO, size: int, path: Path, name: str = "") -> None:
     what = f"the array {name}" if name else "the array"
     if declared > size:
         raise GraphError(
-            f"{path}: {what} says that it holds {format_bytes(declared)}, but has {size:,} bytes"
+            f"{path}: {what} declares {format_bytes(declared)}, but has {size:,} bytes",
+            code="file-damaged",
         )
     check_memory(3 * declared, f"reading {what} of {path}", GraphError)
 
 
-def check_npz(path: Path) -> None:
-    """Refuse an archive that unpacks to more than there is memory for, or whose arrays say so."""
+def _check_archive(path: Path) -> None:
+    """Reject an NPZ or .pt archive that unpacks to more than fits in memory; old .pt files are none."""
+    if not zipfile.is_zipfile(path):
+        return
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        check_memory(3 * sum(one.file_size for one in members), f"unpacking {path}", GraphError)
-        for one in members:
-            if one.filename.endswith(".npy"):
-                with archive.open(one) as stream:
-                    check_npy(stream, one.file_size, path, one.filename.removesuffix(".npy"))  # type: ignore[arg-type]
-
-
-def check_archive(path: Path) -> None:
-    """Refuse a `.pt` file that unpacks to more than there is memory for; an old one is no archive."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            size = sum(one.file_size for one in archive.infolist())
-            check_memory(3 * size, f"unpacking {path}", GraphError)
+        check_memory(3 * sum(member.file_size for member in members), f"unpacking {path}", GraphError)
+        for member in members:
+            if member.filename.endswith(".npy"):
+                with archive.open(member) as stream:
+                    _check_npy(stream, member.file_size, path, member.filename.removesuffix(".npy"))  # type: ignore[arg-type]

@@ -1,40 +1,64 @@
-"""One thing in the place of another: edges as labels or features, rows of an adjacency matrix as a table.
-
-Each of these would give an embedding, and a wrong one; so it is refused, with the call that is right.
-"""
+"""Recognize input objects, and reject edges or adjacency matrices in the place of features or labels."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import DATES, holds_dates, is_sparse
+from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
-WIDEST_CUT = 2.5
-"""So many times as wide as high may a table be that is looked at as rows of an adjacency matrix."""
+WIDEST_SUBSET = 2.5
+"""Largest ratio of columns to rows at which a table is tested for being rows of an adjacency matrix."""
+
+ROW_SUBSET = (
+    "row subset of an adjacency matrix (for example from cross_val_score): fit H3GNN on the full graph, and "
+    "cross-validate a classifier on model.embedding_"
+)
+
+
+def input_kind(data: Any) -> str | None:
+    """Return what kind of graph an object is, by its base classes, without importing their libraries."""
+    libraries = {cls.__module__.partition(".")[0] for cls in type(data).__mro__}
+    if isinstance(data, Graph):
+        return "graph"
+    if "torch_geometric" in libraries:
+        return "pyg"
+    if "networkx" in libraries:
+        return "networkx"
+    if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
+        return "dgl"
+    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
+
+
+def is_graph(data: Any) -> bool:
+    """Return whether an object is a graph, rather than a table of features that needs edges."""
+    return input_kind(data) is not None
 
 
 def check_target(X: Any, y: Any) -> None:  # noqa: N803
-    """Refuse a `y` that is edges: labels are one value, or one row of values, for each row of X."""
+    """Reject edges as `y`: labels are one value, or one row of values, for each row of X."""
     if y is None:
         return
     y = as_frame(y)
-    if is_graph(y) or names_edges(y):
-        raise InputError(_y_is_edges(type(y).__name__))
-    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
-    if len(shape) != 2:
-        return
-    if shape[0] != _rows_of(X) or (shape[1] == 2 and _numbers_nodes(np.asarray(y), shape[0])):
-        raise InputError(_y_is_edges(f"{type(y).__name__} of the shape {list(shape)}"))
+    shape = tuple(y.shape) if hasattr(y, "shape") else () if is_graph(y) else np.asarray(y).shape
+    edges = is_graph(y) or names_edges(y)
+    if not edges and len(shape) == 2:
+        edges = shape[0] != _num_rows(X) or (shape[1] == 2 and _holds_positions(np.asarray(y), shape[0]))
+    if edges:
+        raise InputError(
+            f"y is for labels, which are ignored, but this {type(y).__name__} looks like edges: call "
+            "fit(X, edge_index=edges)",
+            code="target-is-edges",
+        )
 
 
-def _rows_of(X: Any) -> int:  # noqa: N803
-    """Return how many nodes a graph or a table has."""
+def _num_rows(X: Any) -> int:  # noqa: N803
     if hasattr(X, "shape"):
         return int(X.shape[0])
     nodes = getattr(X, "num_nodes", None)
@@ -43,71 +67,79 @@ def _rows_of(X: Any) -> int:  # noqa: N803
     return int(nodes() if callable(nodes) else nodes)
 
 
-def _y_is_edges(what: str) -> str:
-    return (
-        f"y, the second argument, is for labels and is ignored, and this {what} looks like edges: "
-        "call fit(X, edge_index=edges)"
-    )
-
-
-def _numbers_nodes(pairs: npt.NDArray[Any], nodes: int) -> bool:
-    """Tell whether whole numbers are positions among so many nodes, rather than classes."""
+def _holds_positions(pairs: npt.NDArray[Any], nodes: int) -> bool:
+    """Return whether integers are positions of nodes rather than classes."""
     if pairs.dtype.kind not in "iu" or nodes < 5:
         return False
     return bool(pairs.min() >= 0 and nodes // 2 <= pairs.max() < nodes)
 
 
 def check_dates(table: Any) -> None:
-    """Refuse a table that holds dates, of which scikit-learn would make numbers."""
+    """Reject dates, which scikit-learn would convert to numbers."""
     if is_frame(table):
         for position, name in enumerate(getattr(table, "columns", ())):
             if holds_dates(table.iloc[:, position]):
-                raise GraphError(f"the column {name!r} of the features holds {DATES}")
+                raise GraphError(f"the column {name!r} of the features holds {DATES}", code="dates")
     elif not is_sparse(table) and holds_dates(np.asarray(table)):
-        raise GraphError(f"the features hold {DATES}")
+        raise GraphError(f"the features hold {DATES}", code="dates")
+
+
+def check_edge_index(edge_index: Any, nodes: int) -> None:
+    """Reject a dense adjacency matrix, which cannot be distinguished from a table of edges."""
+    shape = edge_index.shape if hasattr(edge_index, "shape") else as_numpy(edge_index, "the edges").shape
+    if tuple(shape) == (nodes, nodes) and nodes > 2 and not names_edges(edge_index):
+        raise GraphError(
+            f"edge_index of the shape {list(shape)} may be a table of edges or an adjacency matrix: give a "
+            "matrix as scipy.sparse.csr_array(edge_index), and name the columns of a table source and target",
+            code="edges-or-adjacency",
+        )
 
 
 def check_table(table: Any) -> None:
-    """Refuse a table without edges that is a graph, or a piece of one."""
+    """Reject a table without edges that is a graph, and warn if it looks like rows of an adjacency matrix."""
     if is_frame(table):
         _check_frame(table)
         if column_names(table):
-            return  # names say that columns are features
+            return  # named columns are features
     if is_sparse(table):
-        _check_not_rows(table)
+        _warn_about_row_subset(table)
         return
     array = np.asarray(table)
-    if array.ndim != 2 or array.size == 0:
-        return  # scikit-learn has words for it
-    if array.dtype.kind in "iu" and array.min() >= 0 and _is_list_of_edges(array):
-        raise InputError(_x_is_edges(f"an array of whole numbers of the shape {list(array.shape)}"))
-    if array.dtype.kind in "biuf":
-        _check_not_adjacency(array)
-        _check_not_rows(array)
+    if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
+        return  # scikit-learn rejects it
+    if array.dtype.kind in "iu" and array.min() >= 0 and _is_edge_list(array):
+        raise _features_are_edges(f"an integer array of the shape {list(array.shape)}")
+    rows, columns = array.shape
+    no_loops = rows == columns > 2 and not np.diagonal(array).any()
+    if no_loops and (np.array_equal(array, array.T) or np.isin(array, (0, 1)).all()):
+        raise _features_are_adjacency(f"a table of the shape {list(array.shape)} with zero diagonal")
+    _warn_about_row_subset(array)
 
 
 def _check_frame(frame: Any) -> None:
     if not hasattr(frame, "columns"):
-        return  # scikit-learn has words for a Series
+        return  # scikit-learn rejects a Series
     if names_edges(frame) and len(frame.columns) <= 4:
-        raise InputError(_x_is_edges("a DataFrame with the columns " + ", ".join(map(str, frame.columns))))
+        raise _features_are_edges("a DataFrame with the columns " + ", ".join(map(str, frame.columns)))
     if len(frame) > 2 and frame.columns.equals(frame.index) and column_names(frame):
-        raise InputError(_x_is_adjacency("a table whose columns are called as its rows"))
+        raise _features_are_adjacency("a table whose column names equal its index")
 
 
-def _x_is_adjacency(what: str) -> str:
-    return f"X is {what}, which looks like an adjacency matrix: give it as scipy.sparse.csr_array(X)"
+def _features_are_adjacency(what: str) -> InputError:
+    message = f"X is {what}, which looks like an adjacency matrix: give it as scipy.sparse.csr_array(X)"
+    return InputError(message, code="features-are-adjacency")
 
 
-def _x_is_edges(what: str) -> str:
-    return (
+def _features_are_edges(what: str) -> InputError:
+    return InputError(
         f"X is {what}, which looks like edges: call fit(features, edge_index=edges), or, without features, "
-        "give a networkx graph or a square scipy sparse adjacency"
+        "give a networkx graph or a square scipy sparse adjacency",
+        code="features-are-edges",
     )
 
 
-def _is_list_of_edges(array: npt.NDArray[Any]) -> bool:
-    """Tell `[2, edges]`, and pairs in which the numbers from 0 on all appear, and not very often."""
+def _is_edge_list(array: npt.NDArray[Any]) -> bool:
+    """Return whether integers are `[2, edges]`, or pairs that use nearly all positions and repeat few."""
     if array.shape[0] == 2:
         return bool(array.shape[1] > 2)
     nodes = int(array.max()) + 1
@@ -115,69 +147,30 @@ def _is_list_of_edges(array: npt.NDArray[Any]) -> bool:
     return bool(array.shape[1] == 2 and dense)
 
 
-def _check_not_adjacency(array: npt.NDArray[Any]) -> None:
-    rows, columns = array.shape
-    if rows != columns or rows < 3 or np.diagonal(array).any():
-        return
-    if np.array_equal(array, array.T) or np.isin(array, (0, 1)).all():
-        what = f"a square table of the shape {list(array.shape)} with an empty diagonal"
-        raise InputError(_x_is_adjacency(what))
+def _warn_about_row_subset(table: Any) -> None:
+    """Warn if the rows look like rows of an adjacency matrix, by the distribution of their counts.
 
-
-def _check_not_rows(table: Any) -> None:
-    """Refuse some rows of an adjacency matrix, known by their counts.
-
-    In an undirected graph a node has as many entries in its column as in its row. So, of the rows that are
-    left, the entries per column are those per row, each kept with the share of rows that is left. A table of
-    words is not so: its texts are about equally long, and its words are not equally frequent.
+    In an undirected graph a node has as many entries in its column as in its row. In a subset of the rows,
+    each entry of a column remains with probability p = rows / columns, so the counts per column follow the
+    mixture of Binomial(count of a row, p). The counts of a document-term matrix do not.
     """
+    from scipy.stats import binom
+
     rows, columns = table.shape
-    if not (10 < rows < columns <= WIDEST_CUT * rows):
+    if not (10 < rows < columns <= WIDEST_SUBSET * rows):
         return
-    there = table != 0
-    per_row, per_column = (np.asarray(there.sum(axis=axis)).ravel() for axis in (1, 0))
+    filled = table != 0
+    per_row, per_column = (np.asarray(filled.sum(axis=axis)).ravel().astype(np.int64) for axis in (1, 0))
     if per_row.sum() > 0.5 * rows * columns:
         return
-    kept = np.random.default_rng(0).binomial(per_row.astype(np.int64), rows / columns)
-    steps = np.arange(int(max(kept.max(), per_column.max())) + 1)
-    shares = [
-        np.searchsorted(np.sort(counts), steps, side="right") / counts.size for counts in (kept, per_column)
-    ]
-    far = max(
-        0.2, 1.36 * np.sqrt((rows + columns) / (rows * columns))
-    )  # or what chance alone does to few rows
-    if np.abs(shares[0] - shares[1]).max() < far:
-        raise InputError(
-            f"X has {rows} rows, {columns} columns and no edges: they look like {ROWS_OF_AN_ADJACENCY}; if "
-            "the columns are features, name them (a DataFrame), or give edge_index=kneighbors_graph(X, 10)"
+    counts = np.arange(int(max(per_row.max(), per_column.max())) + 1)
+    degree, frequency = np.unique(per_row, return_counts=True)
+    expected = frequency @ binom.cdf(counts[None, :], degree[:, None], rows / columns) / rows
+    observed = np.searchsorted(np.sort(per_column), counts, side="right") / columns
+    # Kolmogorov-Smirnov distance; the second bound is its 5 % quantile for few rows
+    if np.abs(expected - observed).max() < max(0.2, 1.36 * np.sqrt((rows + columns) / (rows * columns))):
+        warnings.warn(
+            f"X has {rows} rows, {columns} columns and no edges, and looks like a {ROW_SUBSET}. If the "
+            "columns are features, give them names (a DataFrame) to avoid this warning.",
+            stacklevel=2,
         )
-
-
-ROWS_OF_AN_ADJACENCY = (
-    "rows of an adjacency matrix without the columns that belong to them, as cross-validation cuts them: a "
-    "graph is not cut, so fit H3GNN once on the whole of it, and cross-validate a classifier over its "
-    "model.embedding_"
-)
-
-
-def is_graph(data: Any) -> bool:
-    """Tell an object that is a graph on its own from a table of features, which needs edges beside it."""
-    return input_kind(data) is not None
-
-
-def input_kind(data: Any) -> str | None:
-    """Say what an object is, by its class and those that it inherits from; no library is imported for it."""
-    if isinstance(data, Graph):
-        return "graph"
-    if _comes_from(data, "torch_geometric"):
-        return "pyg"
-    if _comes_from(data, "networkx"):
-        return "networkx"
-    if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
-        return "dgl"
-    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
-
-
-def _comes_from(data: Any, library: str) -> bool:
-    """Tell by its class where an object comes from, without importing the library."""
-    return any(cls.__module__.partition(".")[0] == library for cls in type(data).__mro__)

@@ -37,7 +37,10 @@ def column_names(table: Any) -> tuple[str, ...]:
     names = tuple(str(name) for name in table.columns)
     again = next((name for position, name in enumerate(names) if name in names[:position]), None)
     if again is not None:
-        raise GraphError(f"{again!r} names more than one column of the features: give each a name of its own")
+        raise GraphError(
+            f"{again!r} names more than one column of the features: give each a name of its own",
+            code="column-duplicate",
+        )
     return () if names == counted(len(names)) else names
 
 
@@ -81,12 +84,14 @@ def numbers_of_table(features: Any) -> Any:
         table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
         if len(table.shape) != 2:
             raise GraphError(
-                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
+                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)",
+                code="features-not-a-table",
             )
         return table
     if not hasattr(features, "columns"):
         raise GraphError(
-            "the features must be a table with one row per node, but a pandas Series is one column"
+            "the features must be a table with one row per node, but a pandas Series is one column",
+            code="features-not-a-table",
         )
     columns = [
         _numbers_of_column(features.iloc[:, position], f"the column {name!r} of the features")
@@ -97,11 +102,11 @@ def numbers_of_table(features: Any) -> Any:
 
 def _numbers_of_column(column: Any, place: str) -> npt.NDArray[np.float64]:
     if holds_dates(column):
-        raise GraphError(f"{place} holds {DATES}")
+        raise GraphError(f"{place} holds {DATES}", code="dates")
     try:
         numbers: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
-        raise GraphError(f"{place} holds something that is not a number") from None
+        raise GraphError(f"{place} holds something that is not a number", code="not-numbers") from None
     return numbers
 
 
@@ -109,7 +114,9 @@ def _as_array(values: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError:
-        raise GraphError("the features are ragged: their rows do not all have the same length") from None
+        raise GraphError(
+            "the features are ragged: their rows do not all have the same length", code="not-an-array"
+        ) from None
 
 
 def names_edges(table: Any) -> bool:
@@ -129,15 +136,17 @@ def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
         known: the ids of the nodes.
     """
     if not hasattr(frame, "columns") or frame.shape[1] < 2:
-        raise GraphError("edges in a DataFrame need two columns (source, target), and may have a weight")
+        raise GraphError(
+            "edges in a DataFrame need two columns (source, target), and may have a weight",
+            code="edge-columns-missing",
+        )
     names = [str(name).lower() for name in frame.columns]
-    if not names_edges(frame):
-        _check_not_adjacency(frame.shape, known.size)
     start, end, _ = infer_ends([str(name) for name in frame.columns])
     weight = next((position for position, name in enumerate(names) if name in WEIGHT_NAMES), None)
     if weight in (start, end):
         raise GraphError(
-            "source, target and weight of the edges must be different columns; name each of them"
+            "source, target and weight of the edges must be different columns; name each of them",
+            code="edge-columns-ambiguous",
         )
     ends = [_positions(frame.iloc[:, one], f"column {frame.columns[one]!r}", known) for one in (start, end)]
     weights = None
@@ -155,7 +164,6 @@ def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     An array of two rows is always `[2, edges]`. Numbers are positions, and anything else names nodes.
     """
     array = as_numpy(edges, "the edges")
-    _check_not_adjacency(array.shape, known.size)
     odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
     if odd or len(array) == 2:
         return array, None, ()  # [2, edges], or what the check of a graph refuses
@@ -163,20 +171,15 @@ def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
     if ends.dtype.kind in "OUS":
         ends = np.stack([_positions(ends[:, one], f"column {one + 1}", known) for one in range(2)], axis=1)
     elif not (np.isfinite(ends) & (ends == np.floor(ends)) & (np.abs(ends) < 2**53)).all():
-        raise GraphError("the first two columns of the edges must be whole numbers, the positions of nodes")
+        raise GraphError(
+            "the first two columns of the edges must be integers, the positions of nodes",
+            code="edge-index-not-integers",
+        )
     return (
         ends.astype(np.int64).T,
         None,
         unused_columns([f"column {one + 1}" for one in range(2, array.shape[1])]),
     )
-
-
-def _check_not_adjacency(shape: tuple[int, ...], nodes: int) -> None:
-    if shape == (nodes, nodes) and nodes > 2:
-        raise GraphError(
-            f"edge_index of the shape {list(shape)} may be a table of edges or an adjacency matrix: give a "
-            "matrix as scipy.sparse.csr_array(edge_index), and call the columns of a table source and target"
-        )
 
 
 def unused_columns(names: list[str]) -> tuple[Repair, ...]:
@@ -194,6 +197,7 @@ def _positions(column: Any, place: str, known: npt.NDArray[Any]) -> npt.NDArray[
     if (found < 0).any():
         row = int(np.flatnonzero(found < 0)[0])
         raise GraphError(
-            f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features"
+            f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features",
+            code="edge-node-unknown",
         )
     return found
