@@ -79,7 +79,7 @@ def _networkx(path: Path) -> Any:
     except ImportError:
         raise InputError(
             f"{path}: reading it needs networkx; install it with `pip install networkx`",
-            code="package-missing",
+            code="library-missing",
         ) from None
     return networkx
 

@@ -69,7 +69,7 @@ def as_ids(values: Any, place: str) -> Ids:
             pass  # integers beyond 64 bits become strings
     missing = next((row for row, value in enumerate(ids) if is_missing(value)), None)
     if missing is not None:
-        raise GraphError(f"{place}, row {missing}: the node id is missing", code="node-id-missing")
+        raise GraphError(f"{place}, row {missing}: the node id is missing", code="id-missing")
     texts = np.empty(len(ids), dtype=object)
     texts[:] = [_id_text(value) for value in ids]
     return texts
