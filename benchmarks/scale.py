@@ -45,7 +45,7 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
     import torch
 
     from h3gnn.graphs.scaling import MomentSums
-    from h3gnn.ondisk.csr import EdgeBuckets
+    from h3gnn.ondisk.engine import sort_edges
     from h3gnn.ondisk.mapped import DESCRIPTION, FORMAT, FORMAT_VERSION
 
     random, sums = np.random.default_rng(seed), MomentSums(FEATURES)
@@ -55,11 +55,9 @@ def write_graph(folder: Path, nodes: int, edges: int, seed: int = 0) -> None:
             block = random.standard_normal((min(1 << 16, nodes - start), FEATURES), dtype=np.float32)
             sums.add(torch.from_numpy(block))
             file.write(block.tobytes())
-    with EdgeBuckets(folder, nodes, weighted=False) as buckets:
-        for start in range(0, edges, 1 << 20):
-            ends = random.integers(0, nodes, (2, min(1 << 20, edges - start)))
-            buckets.add(ends[0], ends[1])
-        count = buckets.write_rows()
+    starts = range(0, edges, 1 << 20)
+    ends = (random.integers(0, nodes, (2, min(1 << 20, edges - start))) for start in starts)
+    count = sort_edges(((target, source, None) for source, target in ends), folder, nodes, weighted=False)
     about = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -17,12 +17,13 @@ from h3gnn.encoder import build_support
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
-from h3gnn.ondisk import csr as buckets
+from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.tables import files
 from h3gnn.tables.features import open_features
 from h3gnn.tables.read import read_graph
+from tests.rejects import rejects
 
 
 def write(folder: Path, ids: list[Any], edges: list[tuple[int, int]], weights: list[float] | None) -> None:
@@ -58,26 +59,94 @@ def test_prepared_files_hold_what_reading_into_memory_gives(
     edges = [(0, 1), (2, 1), (0, 1), (3, 3), (1, 0)]  # one twice, one loop
     write(tmp_path, ids, edges, weights)
     parts = tmp_path / f"e.{kind}", tmp_path / f"f.{kind}"
-    shares: list[float] = []
-    mapped = prepare_graph(*parts, tmp_path / "out", edges_progress=shares.append)
+    shares: dict[str, float] = {}
+    mapped = prepare_graph(*parts, tmp_path / "out", progress=shares.__setitem__)
     assert_same(mapped, read_graph(parts[0], features=parts[1]))
     assert_same(open_mapped(tmp_path / "out"), read_graph(parts[0], features=parts[1]))
     assert [(repair.code, repair.count) for repair in mapped.provenance.repairs] == [("duplicate-edges", 1)]
-    assert shares[-1] == 1.0
+    assert shares["edges"] == shares["sorting"] == 1.0
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-def test_many_blocks_and_buckets_make_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_blocks_and_ranges_make_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(1)
     edges = [(int(u), int(v)) for u, v in random.integers(0, 200, (900, 2))]
     write(tmp_path, list(range(200)), edges, random.random(900).tolist())
     graph = read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv")
-    monkeypatch.setattr(buckets, "BUCKET_NODES", 7)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 512)
-    monkeypatch.setattr(files, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(engine, "BATCH_ROWS", 7)
+    monkeypatch.setattr(prepare, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(prepare, "RANGE_ROWS", 100)
     for kind in ("csv", "parquet"):
         mapped = prepare_graph(tmp_path / f"e.{kind}", tmp_path / f"f.{kind}", tmp_path / kind)
         assert_same(mapped, graph)
+
+
+WILD = [
+    1e-60,
+    1e-46,
+    2.0**-150,
+    7.1e-46,
+    1e-45,
+    1e-38,
+    1.0,
+    3.4028235e38,
+    3.4028236e38,
+    1e300,
+    0.0,
+    -1.0,
+    float("inf"),
+]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("weight", WILD)
+def test_wild_weights_are_those_of_a_graph_in_memory_or_rejected_there_too(
+    tmp_path: Path, weight: float, kind: str
+) -> None:
+    """They are stored as float32: 1e-60 would become 0, and 1e300 or a sum of duplicates infinite."""
+    write(tmp_path, ["a", "b", "c"], [(0, 1), (1, 2), (0, 1)], [weight, 1.0, weight])
+    parts = tmp_path / f"e.{kind}", tmp_path / f"f.{kind}"
+    try:
+        graph = read_graph(parts[0], features=parts[1])
+    except GraphError:
+        with pytest.raises(GraphError, match=r"the edge weight .* is not a positive number"):
+            prepare_graph(*parts, tmp_path / "out")
+        return
+    mapped = prepare_graph(*parts, tmp_path / "out")
+    assert_same(mapped, graph)
+    assert mapped.rows.weight is not None
+    assert np.isfinite(mapped.rows.weight).all()
+    assert (mapped.rows.weight > 0).all()
+
+
+def test_text_tables_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """White space around ids, several line ends, blank lines, quotation marks, patterns in file names."""
+    (tmp_path / "e[1]*.csv").write_bytes(b'source;target\r\na; b\n\n"c;d";a\r\n')
+    (tmp_path / "f.csv").write_bytes(b'\xef\xbb\xbfid;x\n a ;1\nb\t;2.5\n"c;d";-3e1\n')
+    parts = tmp_path / "e[1]*.csv", tmp_path / "f.csv"
+    assert_same(prepare_graph(*parts, tmp_path / "out"), read_graph(parts[0], features=parts[1]))
+
+
+def test_texts_and_integers_are_the_same_ids(tmp_path: Path) -> None:
+    write(tmp_path, [7, 12], [(0, 1)], None)
+    for edges, known in (("7,12", True), ("07,12", False), ("+7,12", False), ("7.0,12", False)):
+        (tmp_path / "t.csv").write_text(f"source,target\n{edges}\nx,7\n"[: None if not known else -4])
+        if known:
+            assert prepare_graph(tmp_path / "t.csv", tmp_path / "f.parquet", tmp_path / "out").num_edges == 1
+        else:
+            with pytest.raises(GraphError, match=r"2 problems(.|\n)*line 2: node .* is unknown"):
+                prepare_graph(tmp_path / "t.csv", tmp_path / "f.parquet", tmp_path / "out")
+
+
+def test_a_memory_limit_is_obeyed_or_named(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "f.npy", np.zeros((1000, 1)))
+    pd.DataFrame(random.integers(0, 1000, (200_000, 2)), columns=["source", "target"]).to_parquet(
+        tmp_path / "e.parquet"
+    )
+    prepare_graph(tmp_path / "e.parquet", tmp_path / "f.npy", tmp_path / "out", memory=60_000_000)
+    with rejects("memory-limit"):
+        prepare_graph(tmp_path / "e.parquet", tmp_path / "f.npy", tmp_path / "out", memory=1_000_000)
 
 
 def test_an_array_of_features_is_called_by_position(tmp_path: Path) -> None:
@@ -212,7 +281,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
         "line 7: node 'x' is unknown",
     ),
     "gap": ("f.csv", "id,a\n0,1\n1,\n", r"line 3, column 2 \(a\): the value is empty"),
-    "beyond": ("f.csv", "id,a\n0,1\n1,1e60\n", "line 3: a feature is .* beyond float32"),
+    "beyond": ("f.csv", "id,a\n0,1\n1,1e60\n", "line 3, .*: the value is infinite or beyond"),
     "twice": ("f.csv", "id,a\n1,1\n1,2\n", "line 3: node 1 is already in .*f.csv, line 2"),
     "word": ("f.csv", "id,a\n1,1\n2,x\n", r"line 3, column 2 \(a\): 'x' is not a number"),
     "cells": ("f.csv", "id,a\n1,1\n2\n", r"line 3: 1 cell\(s\), the first row has 2"),
@@ -229,13 +298,8 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("block_bytes", [16 << 20, 1])
 @pytest.mark.parametrize("name", BAD)
-def test_a_fault_is_named_and_nothing_is_left(
-    tmp_path: Path, name: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever the blocks end, down to one line each, the place is the same."""
-    monkeypatch.setattr(files, "BLOCK_BYTES", block_bytes)
+def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     file, text, words = BAD[name]
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -1,38 +1,32 @@
-"""An interrupted `prepare` goes on: the folder is the one of a command that nobody disturbed."""
+"""An interrupted `prepare` resumes: the folder is the one of an uninterrupted call."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+import signal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import torch
 
 from h3gnn.cli.app import app
-from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.scaling import MomentSums
-from h3gnn.ondisk import csr as buckets
-from h3gnn.ondisk import prepare as unfinished
-from h3gnn.ondisk.mapped import MappedGraph
-from h3gnn.ondisk.prepare import Unfinished, hidden_beside, prepare_graph
-from h3gnn.tables import files
+from h3gnn.errors import GraphError
+from h3gnn.ondisk import prepare
+from h3gnn.ondisk.prepare import Work, hidden_beside, prepare_graph
+from tests.program import run
+from tests.rejects import rejects
 
 NODES = 60
 
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of many blocks and buckets, each of which is written down at once."""
-    monkeypatch.setattr(buckets, "BUCKET_NODES", 17)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(files, "BLOCK_ROWS", 13)
-    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.0)
+    """Files of several blocks and ranges."""
+    monkeypatch.setattr(prepare, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(prepare, "RANGE_ROWS", 20)
     random = np.random.default_rng(0)
     ends, ids = random.integers(0, NODES, (2, 90)), np.array([f"n{i}" for i in range(NODES)])
     numbers, weight = random.normal(size=(NODES, 3)).round(4), random.random(90).round(3)
@@ -45,99 +39,98 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pd.DataFrame({"source": ends[0], "target": ends[1]}).to_csv(tmp_path / "p.csv", index=False)
     np.save(tmp_path / "f.npy", numbers)
     sp.save_npz(tmp_path / "f.npz", sp.csr_matrix((random.random((NODES, 30)) < 0.05).astype(float)))
+    pd.DataFrame({"id": range(NODES), "label": np.arange(NODES) % 2}).to_csv(tmp_path / "l.csv", index=False)
     return tmp_path
 
 
-def disturb(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every note be the last of its command: each second one is not even written."""
-    usual, calls = Unfinished.keep, [0]
+def interrupt_each_stage(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Interrupt a call before and after each stage is stored; return the stages that are stored."""
+    usual, stored, calls = Work.run, list[str](), [0]
 
-    def keep(
-        work: Unfinished, stage: str, done: Any, files: Sequence[BinaryIO], gone: Sequence[Path] = ()
-    ) -> None:
-        calls[0] += 1
-        if calls[0] % 2:
-            usual(work, stage, done, files, gone)
-        raise KeyboardInterrupt
+    def run_or_stop(work: Work, query: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
+        stores = query.startswith("INSERT OR REPLACE") and values is not None and values[0] != "made_of"
+        if stores:
+            calls[0] += 1
+            if calls[0] % 2:
+                raise KeyboardInterrupt  # the whole stage is lost
+            stored.append(values[0])  # type: ignore[index]
+        if query.startswith("SELECT count(*) FROM edges") and stored and stored[-1] == "features":
+            stored.append("stop")
+            raise KeyboardInterrupt
+        return usual(work, query, values)
 
-    monkeypatch.setattr(Unfinished, "keep", keep)
-
-
-def assert_same(folder: Path, other: Path) -> None:
-    """Files of the same bytes; blocks of text end elsewhere, so the sums may round otherwise."""
-    ours, theirs = ({path.name: path.read_bytes() for path in one.iterdir()} for one in (folder, other))
-    told, wanted = (json.loads(one.pop("graph.json")) for one in (ours, theirs))
-    assert ours == theirs
-    moments, sums = told.pop("moments"), wanted.pop("moments")
-    assert told == wanted
-    assert all(moments[name] == pytest.approx(sums[name], rel=1e-12) for name in sums)
+    monkeypatch.setattr(Work, "run", run_or_stop)
+    return stored
 
 
-def finish(*given: Any, **named: Any) -> tuple[MappedGraph, int]:
-    """Prepare a graph, again and again."""
-    for interruptions in range(200):
-        try:
-            return prepare_graph(*given, **named), interruptions
-        except KeyboardInterrupt:
-            continue
-    raise AssertionError("it never came to an end")
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(
-    "kind", [("e.csv", "f.csv"), ("e.parquet", "f.parquet"), ("p.csv", "f.npy")], ids=str
+    ("edges", "features", "labels", "ranges"),
+    [
+        ("e.csv", "f.csv", None, 1),
+        ("e.parquet", "f.parquet", None, 5),
+        ("p.csv", "f.npy", None, 1),
+        ("p.csv", "f.npz", "l.csv", 1),
+    ],
 )
-def test_wherever_it_is_interrupted_the_folder_becomes_the_same(
-    parts: Path, monkeypatch: pytest.MonkeyPatch, kind: tuple[str, str]
+def test_each_stage_is_kept(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, edges: str, features: str, labels: str | None, ranges: int
 ) -> None:
-    inputs = parts / kind[0], parts / kind[1]
-    prepare_graph(*inputs, parts / "whole")
-    usual, rows = MomentSums.add, list[int]()
-
-    def counted(sums: MomentSums, block: torch.Tensor) -> None:
-        rows.append(len(block))
-        usual(sums, block)
-
-    monkeypatch.setattr(MomentSums, "add", counted)
-    disturb(monkeypatch)
-    told: list[str] = []
-    _, interruptions = finish(*inputs, parts / "often", going_on=told.append)
-    assert_same(parts / "often", parts / "whole")
-    assert interruptions > 20
-    assert NODES < sum(rows) <= 2 * NODES  # a block whose note was not written is read again, and no other
-    assert "rows of features and 0 of edges" in told[0]
-    assert "all edges" in told[-1]
+    inputs, known = (parts / edges, parts / features), None if labels is None else parts / labels
+    prepare_graph(*inputs, parts / "whole", labels=known)
+    stored = interrupt_each_stage(monkeypatch)
+    for _ in range(40):
+        try:
+            prepare_graph(*inputs, parts / "often", labels=known)
+            break
+        except KeyboardInterrupt:
+            assert not (parts / "often").exists()
+    assert stored == ["features", "stop", *["edges"] * ranges]  # none of them is made again
+    assert contents(parts / "often") == contents(parts / "whole")
     assert not hidden_beside(parts / "often").exists()
 
 
-def test_other_files_or_columns_begin_again(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = parts / "e.csv", parts / "f.csv"
-    prepare_graph(*inputs, parts / "whole", feature_columns=["f0"])
-    with monkeypatch.context() as patched:
-        disturb(patched)
-        for _ in range(9):
-            with pytest.raises(KeyboardInterrupt):
-                prepare_graph(*inputs, parts / "out")
+KILLED = """
+import os, signal
+from h3gnn.ondisk import prepare
+def dying(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+prepare.STAGE, prepare.BLOCK_ROWS, prepare.RANGE_ROWS = dying, 13, 20
+prepare.prepare_graph("e.parquet", "f.parquet", "out")
+"""
+
+
+@pytest.mark.parametrize("stage", ["_edge_stage", "_sort_stage", "_hashes"])
+def test_a_killed_call_is_resumed(parts: Path, stage: str) -> None:
+    assert run(cwd=parts, code=KILLED.replace("STAGE", stage)).returncode == -signal.SIGKILL
     assert hidden_beside(parts / "out").is_dir()
-    assert not (parts / "out").exists()
-    told: list[str] = []
-    prepare_graph(*inputs, parts / "out", feature_columns=["f0"], going_on=told.append)
-    assert told == []
-    assert_same(parts / "out", parts / "whole")
+    prepare_graph(parts / "e.parquet", parts / "f.parquet", parts / "whole")
+    prepare_graph(parts / "e.parquet", parts / "f.parquet", parts / "out")
+    assert contents(parts / "out") == contents(parts / "whole")
 
 
-def test_sparse_features_and_labels_are_written_when_it_goes_on(
+def test_other_columns_and_damaged_databases_start_again(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pd.DataFrame({"id": range(NODES), "label": np.arange(NODES) % 2}).to_csv(parts / "l.csv", index=False)
-    prepare_graph(parts / "p.csv", parts / "f.npz", parts / "whole", labels=parts / "l.csv")
-    disturb(monkeypatch)
-    told: list[str] = []
-    finish(parts / "p.csv", parts / "f.npz", parts / "often", labels=parts / "l.csv", going_on=told.append)
-    assert told
-    assert_same(parts / "often", parts / "whole")
+    inputs = parts / "e.csv", parts / "f.csv"
+    prepare_graph(*inputs, parts / "whole", feature_columns=["f0"])
+    for damage in (False, True):
+        with monkeypatch.context() as patched:
+            interrupt_each_stage(patched)
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    prepare_graph(*inputs, parts / "out", feature_columns=["f0"] if damage else None)
+        assert hidden_beside(parts / "out").is_dir()
+        if damage:
+            (hidden_beside(parts / "out") / prepare.DATABASE).write_bytes(b"no database" * 999)
+        prepare_graph(*inputs, parts / "out", feature_columns=["f0"])
+        assert contents(parts / "out") == contents(parts / "whole")
 
 
-def test_a_fault_of_the_files_leaves_nothing_to_go_on_with(parts: Path) -> None:
+def test_invalid_input_leaves_nothing_to_resume(parts: Path) -> None:
     with (parts / "e.csv").open("a") as file:
         file.write("n0,stranger,1\n")
     with pytest.raises(GraphError, match="'stranger' is unknown"):
@@ -146,30 +139,32 @@ def test_a_fault_of_the_files_leaves_nothing_to_go_on_with(parts: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
-def test_two_do_not_make_the_same_folder(parts: Path) -> None:
+def test_two_processes_do_not_make_the_same_folder(parts: Path) -> None:
     import fcntl
 
     hidden_beside(parts / "out").mkdir()
     handle = os.open(hidden_beside(parts / "out"), os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    with pytest.raises(InputError, match="another process is making"):
+    with rejects("folder-in-use"):
         prepare_graph(parts / "e.csv", parts / "f.csv", parts / "out")
     os.close(handle)
     prepare_graph(parts / "e.csv", parts / "f.csv", parts / "out")
 
 
-def test_the_command_says_that_it_can_go_on_and_that_it_does(
+def test_the_command_says_that_it_can_resume_and_that_it_does(
     parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(parts)
-    command = ["prepare", "--edges", "e.csv", "--features", "f.csv", "--out", "out"]
+    command = ["prepare", "--edges", "e.csv", "--features", "f.csv", "--out", "out", "--memory", "1GB"]
     with monkeypatch.context() as patched:
-        disturb(patched)
+        interrupt_each_stage(patched)
+        app(command, standalone_mode=False)  # nothing is finished
+        assert not hidden_beside(parts / "out").exists()
         with pytest.raises(SystemExit) as stopped:
             app(command, standalone_mode=False)
     assert stopped.value.code == 130
-    assert "h3gnn: stopped; the same command goes on" in capsys.readouterr().err
+    assert "h3gnn: stopped; the same command resumes" in capsys.readouterr().err
     app(command, standalone_mode=False)
-    told = capsys.readouterr()
-    assert "going on with out: " in told.err
-    assert f"wrote out: {NODES} nodes" in told.out
+    printed = capsys.readouterr()
+    assert "resuming out" in printed.err
+    assert f"wrote out: {NODES} nodes" in printed.out

@@ -79,7 +79,7 @@ from pathlib import Path
 from h3gnn.ondisk import prepare
 def dying(*_):
     os.kill(os.getpid(), signal.SIGKILL)
-prepare._write_edges = dying
+prepare._edge_stage = dying
 prepare.prepare_graph("e.csv", "f.csv", "g")
 """
 

@@ -29,12 +29,20 @@ def prepare(
         Path | None, typer.Option("--features", help="Features: CSV, TSV, Parquet, NPY or NPZ.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the graph.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help="Memory for joining and sorting, e.g. 8GB; default half of it."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Convert tables of any size to a graph on disk, which training reads in parts.
 
     `h3gnn prepare --edges edges.parquet --features features.parquet --out graph/`, then
     `h3gnn fit graph/ --batch-size 1024 --embeddings embeddings.parquet`
+
+    The tables are joined and sorted within a memory limit (`--memory`). The folder appears when it is
+    complete. After Ctrl-C, a kill or a full disk, the same command keeps the finished stages; other files or
+    columns start again.
     """
     if not source.edges or features is None or out is None:
         raise InputError("prepare needs --edges, --features and --out", code="prepare-options")
@@ -42,23 +50,25 @@ def prepare(
         raise InputError("prepare reads one table of edges: concatenate the tables", code="prepare-options")
     if source.labels is None and (source.label_column or source.label_id_column or source.split_columns):
         raise InputError("label and split columns need --labels FILE", code="prepare-options")
-    from h3gnn.ondisk.prepare import prepare_graph
+    from h3gnn.ondisk.prepare import hidden_beside, prepare_graph
+    from h3gnn.settings import parse_memory
 
-    how = {"node_column" if name == "id_column" else name: value for name, value in source.reading().items()}
-    from h3gnn.ondisk.prepare import NOTE, hidden_beside
-
-    begun, wrote = hidden_beside(out) / NOTE, "replaced" if out.exists() else "wrote"
-    with saying_how(begun.is_file, "the same command continues"), progress() as add_bar:
-        read_features, read_edges = add_bar("features", 1.0), add_bar("edges", 1.0)
+    columns = {
+        "node_column" if name == "id_column" else name: value for name, value in source.reading().items()
+    }
+    wrote = "replaced" if out.exists() else "wrote"
+    if hidden_beside(out).exists():
+        say(f"resuming {out}")
+    with saying_how(hidden_beside(out).exists, "the same command resumes"), progress() as add_bar:
+        bars = {stage: add_bar(stage, 1.0) for stage in ("features", "edges", "sorting")}
         graph = prepare_graph(
             source.edges[0],
             features,
             out,
             labels=source.labels,
-            **how,
-            features_progress=lambda share: read_features(completed=share),
-            edges_progress=lambda share: read_edges(completed=share),
-            going_on=lambda words: say(f"continuing {out}: {words} are complete"),
+            **columns,
+            memory=None if memory is None else parse_memory(memory),
+            progress=lambda stage, share: bars[stage](completed=share),
         )
     say_repairs(graph)
     if as_json:

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import SEED, Graph, csr_features, random_splits, random_splits_repair
-from h3gnn.graphs.ids import NodeIndex, one_kind
-from h3gnn.graphs.provenance import PROVENANCE, Provenance, Repair
+from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.ids import one_kind
+from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments
-from h3gnn.ondisk.csr import EdgeBuckets, index_type
+from h3gnn.ondisk.engine import Edges, index_type, sort_edges
 from h3gnn.storage.atomic import whole_folder
 from h3gnn.storage.schema import (
     SHA256,
@@ -39,7 +39,6 @@ from h3gnn.storage.schema import (
     check_values,
     parse_json,
 )
-from h3gnn.tables.read import LabelFile
 
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
 MOMENTS = Record(
@@ -78,6 +77,7 @@ PREPARED = Record(
 ROWS_AT_A_TIME = 1 << 16
 ROWS_IN_CACHE = 1 << 10
 """Rows of features are scaled before they leave a processor's cache."""
+IDS = "ids.arrow"
 FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
@@ -216,7 +216,7 @@ class MappedGraph:
             for start in range(0, self.num_nodes, ROWS_AT_A_TIME):
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
-        path, found = self.folder / "ids.arrow", 0
+        path, found = self.folder / IDS, 0
         for block in _id_arrays(path):
             found += len(block)
             yield block
@@ -374,34 +374,44 @@ def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> M
 
 
 def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_loops: bool) -> None:
+    """Write A or A + I without the loops of the data; a loop weighs as much as the mean edge."""
+    weighted = graph.rows.weight is not None
+    blocks = _support_blocks(graph, undirected=undirected, self_loops=self_loops)
+    edges = sort_edges(blocks, folder, graph.num_nodes, weighted=weighted, strongest=True)
+    (folder / "done").write_text(str(edges))
+
+
+def _support_blocks(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> Iterator[Edges]:
     rows, nodes = graph.rows, graph.num_nodes
     total, kept = 0.0, 0
-    with EdgeBuckets(folder, nodes, weighted=rows.weight is not None) as buckets:
-        for start in range(0, nodes, ROWS_AT_A_TIME):
-            end = min(start + ROWS_AT_A_TIME, nodes)
-            span = slice(int(rows.crow[start]), int(rows.crow[end]))
-            begins = rows.crow[start : end + 1]
-            degrees = np.diff(begins)
-            if ((begins < 0) | (begins > len(rows.cols))).any() or (degrees < 0).any():
-                raise GraphError(f"{graph.folder / 'crow.bin'} is damaged: its rows do not grow")
-            target = np.repeat(np.arange(start, end), degrees)
-            source = np.asarray(rows.cols[span], dtype=np.int64)
-            if len(target) != len(source) or ((source < 0) | (source >= nodes)).any():
-                raise GraphError(f"{graph.folder} is damaged: it has edges of nodes that are not there")
-            between = source != target
-            source, target = source[between], target[between]
-            weight = None if rows.weight is None else np.asarray(rows.weight[span])[between]
-            buckets.add(source, target, weight)
-            if undirected:
-                buckets.add(target, source, weight)
-            kept += len(source)
-            total += 0.0 if weight is None else float(weight.sum(dtype=np.float64))
-        typical = total / kept if rows.weight is not None and kept else 1.0
-        for start in range(0, nodes if self_loops else 0, ROWS_AT_A_TIME):
-            loop = np.arange(start, min(start + ROWS_AT_A_TIME, nodes))
-            buckets.add(loop, loop, np.full(len(loop), typical))
-        edges = buckets.write_rows(strongest=True)
-    (folder / "done").write_text(str(edges))
+    for start in range(0, nodes, ROWS_AT_A_TIME):
+        end = min(start + ROWS_AT_A_TIME, nodes)
+        begins = rows.crow[start : end + 1]
+        degrees = np.diff(begins)
+        if ((begins < 0) | (begins > len(rows.cols))).any() or (degrees < 0).any():
+            raise GraphError(
+                f"{graph.folder / 'crow.bin'} is damaged: its rows do not grow",
+                code="prepared-folder-damaged",
+            )
+        span = slice(int(begins[0]), int(begins[-1]))
+        target = np.repeat(np.arange(start, end), degrees)
+        source = np.asarray(rows.cols[span], dtype=np.int64)
+        if len(target) != len(source) or ((source < 0) | (source >= nodes)).any():
+            raise GraphError(
+                f"{graph.folder} is damaged: it has edges of unknown nodes", code="prepared-folder-damaged"
+            )
+        between = source != target
+        source, target = source[between], target[between]
+        weight = None if rows.weight is None else np.asarray(rows.weight[span], dtype=np.float64)[between]
+        yield target, source, weight
+        if undirected:
+            yield source, target, weight
+        kept += len(source)
+        total += 0.0 if weight is None else float(weight.sum())
+    mean = total / kept if rows.weight is not None and kept else 1.0
+    for start in range(0, nodes if self_loops else 0, ROWS_AT_A_TIME):
+        loop = np.arange(start, min(start + ROWS_AT_A_TIME, nodes))
+        yield loop, loop, None if rows.weight is None else np.full(len(loop), mean)
 
 
 def feature_rows(
@@ -443,50 +453,6 @@ def feature_rows(
 
 LABELS, SPLITS = "labels.bin", "splits.bin"
 """int32 `[nodes]`, -1 where unknown; int8 `[nodes, splits]`, -1 none, 0 training, 1 validation, 2 test."""
-
-
-def write_labels(
-    folder: Path,
-    labels: LabelFile,
-    nodes: NodeIndex,
-    ids: npt.NDArray[Any] | None,
-    count: int,
-    known_by: Path,
-) -> tuple[dict[str, Any], list[Repair]]:
-    """Write the labels of a table for the nodes of a graph; one without splits gets the usual random ones.
-
-    Args:
-        folder: of the graph.
-        labels: in any order; nodes that they do not speak of stay unknown.
-        nodes: which nodes there are.
-        ids: their ids, None for positions.
-        count: how many there are.
-        known_by: the file that names them.
-
-    Returns:
-        What the graph's description says of them, and what was done.
-    """
-    found = nodes.find(labels.ids)
-    if (found < 0).any():
-        assert labels.table is not None
-        labels.table.report_problems(np.arange(count) if ids is None else ids, known_by)
-    known = labels.for_nodes(found, count)
-    about: dict[str, Any] = {}
-    masks, repairs = known["masks"], list[Repair]()
-    if known["labels"] is not None:
-        known["labels"].astype(np.int32).tofile(folder / LABELS)
-        about["class_names"] = list(known["class_names"])
-    if masks is None and (known["labels"] >= 0).any():
-        draw = torch.Generator().manual_seed(SEED)
-        masks = tuple(one.numpy() for one in random_splits(torch.from_numpy(known["labels"]), generator=draw))
-        repairs.append(random_splits_repair())
-    if masks is not None:
-        codes = np.full(masks[0].shape, -1, dtype=np.int8)
-        for code, mask in enumerate(masks):
-            codes[mask] = code
-        codes.tofile(folder / SPLITS)
-        about["splits"] = codes.shape[1]
-    return about, repairs
 
 
 def read_labels(folder: Path, nodes: int, classes: int) -> Tensor:

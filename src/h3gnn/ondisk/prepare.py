@@ -1,7 +1,11 @@
-"""From tables of any size to a graph in memory-mapped files, a block of rows at a time.
+"""Write tables of any size as a graph in memory-mapped files, with DuckDB as the engine.
 
-Memory holds one block, one bucket of edges, and the ids of all nodes (8 bytes each as whole numbers, their
-length and about 60 bytes more as text). What is interrupted goes on: see `graphs.unfinished`.
+DuckDB reads the tables, numbers the nodes, joins edges with them and sorts the edges, within a memory limit.
+Header, delimiter and types of columns are ours; DuckDB never guesses them.
+
+A database in a hidden folder beside the target keeps the finished stages: all features, then one range of
+edge rows after another (all rows of a text file are one range). An interrupted call that is repeated keeps
+these and starts the others again.
 """
 
 from __future__ import annotations
@@ -10,13 +14,11 @@ import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +26,13 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import check_features, duplicate_edges
+from h3gnn.graphs.checks import WEIGHT_ABOVE, WEIGHT_BELOW, check_features, duplicate_edges, valid_weights
 from h3gnn.graphs.formats import array_place, read_array
-from h3gnn.graphs.ids import NodeIndex, one_kind
+from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair
+from h3gnn.graphs.ids import is_plain, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.ondisk.csr import EdgeBuckets, index_type
+from h3gnn.ondisk.engine import INTEGER, Edges, Engine, TableScan, as_edges, index_type, key_of, write_rows
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
     FEATURE_COLS,
@@ -37,27 +40,36 @@ from h3gnn.ondisk.mapped import (
     FEATURE_VALUES,
     FORMAT,
     FORMAT_VERSION,
+    IDS,
     LABELS,
     PREPARED,
     SPLITS,
     MappedGraph,
     is_prepared,
     open_mapped,
-    read_ids,
-    write_labels,
 )
 from h3gnn.storage.atomic import is_held, remove_left
 from h3gnn.storage.schema import check_values
-from h3gnn.tables import files
-from h3gnn.tables.edges import EdgeTable, find_nodes, open_edges
+from h3gnn.tables.edges import FIX_UNKNOWN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureTable, open_features
+from h3gnn.tables.files import MOST_SHOWN, Problems
 from h3gnn.tables.plan import plain_plan
-from h3gnn.tables.read import open_labels
-from h3gnn.tables.reader import Progress, Reached, TableBlock, check_once
+from h3gnn.tables.read import LabelTable, open_labels
+from h3gnn.tables.reader import FIX_ID, decode_numbers, odd_list
 from h3gnn.tables.roles import Column, is_no_feature
 
-MADE_BY = 1
-"""Counts the ways in which folders were begun: what another way left is begun again."""
+MADE_BY = 2
+"""Version of the hidden folder: one of another version is removed."""
+BLOCK_ROWS = 1 << 16
+"""Rows of features that are written at a time, as many as a graph in memory is scaled by."""
+BLOCK_BYTES = 64 << 20
+"""Size of a block of wide rows, which has fewer of them."""
+RANGE_ROWS = 1 << 25
+"""Rows of a Parquet file of edges that are one stage."""
+DATABASE = "work.duckdb"
+
+Progress = Callable[[str, float], None]
+"""Called with a stage ("features", "edges", "sorting") and the share of it that is done, 0 to 1."""
 
 
 def prepare_graph(
@@ -76,53 +88,56 @@ def prepare_graph(
     split_columns: Sequence[Column] | None = None,
     header: bool | None = None,
     delimiter: str | None = None,
-    features_progress: Progress = lambda share: None,
-    edges_progress: Progress = lambda share: None,
-    going_on: Callable[[str], None] = lambda words: None,
+    memory: int | None = None,
+    progress: Progress = lambda stage, share: None,
 ) -> MappedGraph:
-    """Write a graph folder and open it; the folder appears when it is whole.
+    """Write a graph folder and open it; the folder appears when it is complete.
 
-    What is interrupted, by a signal or a full disk, is kept in a hidden folder beside it, and the same call
-    goes on there; other files or columns begin again.
+    An interrupted call keeps its finished stages in a hidden folder beside `out`, and the same call resumes
+    there. Other files or columns start again.
 
     Args:
         edges: CSV, TSV or Parquet: one edge per row.
         features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. A sparse
-            matrix of scipy's (NPZ) is read as a whole and stays sparse.
+            matrix of scipy (NPZ) is read as a whole and stays sparse.
         out: the folder to write; it must not hold anything else.
         labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
-            Where there are no splits, ten are drawn, as the commands do for a graph in memory.
+            Without splits, ten are drawn, as the commands do for a graph in memory.
         source_column, target_column, weight_column, node_column, feature_columns: as in `read_graph`.
         label_id_column, label_column, split_columns, header, delimiter: as in `read_graph`.
-        features_progress, edges_progress: called with the share that has been read.
-        going_on: told what an interrupted call has done already.
+        memory: limit of the engine in bytes; None for half of the available memory. Blocks of features and
+            labels add to it.
+        progress: called with each stage and the share of it that is done.
 
     Raises:
-        GraphError: in one sentence with file and row.
+        GraphError: with file and row of what is wrong.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
-        raise GraphError(f"{out} exists and is no prepared graph; choose another folder")
+        raise GraphError(
+            f"{out} exists and is no prepared graph; choose another folder", code="folder-in-use"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     table = open_edges(edges, source_column, target_column, weight_column, style)
-    told = None
+    label_table = None
     if labels is not None:
-        told = open_labels(labels, label_id_column, label_column, split_columns, style)
-    hidden = None if told is None or told.label is None else told.table.names[told.label]
-    source = open_source(Path(features), node_column, feature_columns, hidden, style, features_progress)
-    with unfinished_folder(out, _made_of(table, source, Path(features), style)) as work:
-        if work.done:
-            going_on(_how_far(work))
-        ids, sums, stored = write_features(work, source)
-        nodes = NodeIndex(sums.rows if ids is None else ids)
-        count, repairs = _write_edges(work, table, nodes, sums.rows, Path(features), edges_progress)
+        label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
+    hidden = None
+    if label_table is not None and label_table.label is not None:
+        hidden = label_table.table.names[label_table.label]
+    source = _open_features(Path(features), node_column, feature_columns, hidden, style)
+    with _work_folder(out, _made_of(table, source, style), memory) as work:
+        stored, sums = _feature_stage(work, source, progress)
+        _edge_stage(work, table, source.path, sums.rows, progress)
+        count, merged = _sort_stage(work, sums.rows, progress, weighted=bool(table.weight))
+        repairs = [*source.repairs, *table.repairs, *([duplicate_edges(merged)] if merged else [])]
         about: dict[str, Any] = {} if stored is None else {"stored": stored}
-        if told is not None:
-            known, drawn = write_labels(work.folder, told.read(), nodes, ids, sums.rows, Path(features))
+        if label_table is not None:
+            known, drawn = _write_labels(work, label_table, sums.rows, source.path)
             about, repairs = {**about, **known}, repairs + drawn
-        if ids is not None:
-            write_ids(work.folder / "ids.arrow", ids)
+        if source.table is not None:
+            _write_ids(work)
         files = [Path(edges), Path(features), *([] if labels is None else [Path(labels)])]
         about |= {
             "format": FORMAT,
@@ -131,70 +146,451 @@ def prepare_graph(
             "edges": count,
             "features": len(sums.mean),
             "weighted": bool(table.weight),
-            "ids": "position" if ids is None else "named",
+            "ids": "position" if source.table is None else "named",
             "source": ", ".join(file.name for file in files),
             **_hashes(work.folder),
             "kind": "files",
             "structural": False,
-            "repairs": [repair.as_dict() for repair in (*source.repairs, *table.repairs, *repairs)],
+            "repairs": [repair.as_dict() for repair in repairs],
             "moments": asdict(sums.moments()),
             "feature_names": source.names(len(sums.mean)),
         }
-        _finish(work.folder, about, out)
+        check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
+        (work.folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
     return open_mapped(out)
 
 
-def _finish(folder: Path, about: dict[str, Any], out: Path) -> None:
-    """Write what the graph is, and remove what only its making needed."""
-    check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
-    (folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
-    for piece in folder.glob("ids-*.arrow"):
-        piece.unlink()
+class Work(Engine):
+    """The hidden folder in which a target is made, with a database of its finished stages.
+
+    Args:
+        folder: the hidden folder.
+        memory: limit in bytes.
+    """
+
+    def __init__(self, folder: Path, memory: int | None) -> None:
+        super().__init__(folder, memory, folder / DATABASE)
+        self.run("CREATE TABLE IF NOT EXISTS stages (name VARCHAR PRIMARY KEY, state VARCHAR)")
+
+    def state(self, stage: str) -> Any:
+        """Return what a stage has stored, None if nothing."""
+        found = self.run("SELECT state FROM stages WHERE name = ?", [stage])
+        return json.loads(found[0][0]) if found else None
+
+    def store(self, stage: str, state: Any) -> None:
+        """Store the state of a stage."""
+        self.run("INSERT OR REPLACE INTO stages VALUES (?, ?)", [stage, json.dumps(state)])
+
+    def sample(self, query: str, problems: Problems) -> Iterator[tuple[Any, ...]]:
+        """Yield the first rows of a query for problems; the others are only counted."""
+        rows = self.run(f"{query} LIMIT {MOST_SHOWN}")
+        yield from rows
+        if len(rows) == MOST_SHOWN:
+            problems.count += self.run(f"SELECT count(*) FROM ({query})")[0][0] - MOST_SHOWN
+
+    @property
+    def id_kind(self) -> str:
+        """Type of the nodes' ids, BIGINT or VARCHAR."""
+        return str(self.run("SELECT any_value(typeof(id)) FROM nodes")[0][0])
 
 
-def _made_of(
-    edges: EdgeTable, source: FeatureSource, features: Path, style: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what the features and edges of a folder depend on."""
+@contextmanager
+def _work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work]:
+    """Yield the hidden folder of a target, which replaces the target when the block succeeds.
+
+    Invalid input removes it, since the same call would fail again. Any other exception keeps it if a stage
+    is finished.
+    """
+    remove_left(target.parent, target.name)
+    folder = hidden_beside(target)
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
+    try:
+        if handle >= 0 and is_held(handle):
+            raise InputError(
+                f"another process is preparing {target}; wait for it, or stop it", code="folder-in-use"
+            )
+        with _open_work(folder, json.loads(json.dumps(made_of)), memory) as work:
+            try:
+                yield work
+            except BaseException as error:
+                if isinstance(error, GraphError) or work.state("features") is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+        for path in folder.iterdir():
+            if path.name.startswith(DATABASE):
+                path.unlink()
+            else:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        folder.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        folder.replace(target)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _open_work(folder: Path, made_of: Any, memory: int | None) -> Work:
+    """Open the database of an interrupted call with the same input, or else begin a new one."""
+    import duckdb
+
+    with suppress(duckdb.Error, OSError):  # damaged, or of another version of DuckDB
+        work = Work(folder, memory)
+        if work.state("made_of") == made_of:
+            return work
+        work.connection.close()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    work = Work(folder, memory)
+    work.store("made_of", made_of)
+    return work
+
+
+def hidden_beside(target: Path) -> Path:
+    """Return the hidden folder in which a target is made; after an interruption it holds finished stages."""
+    return target.parent / f".{target.name}.unfinished"
+
+
+def _made_of(edges: EdgeTable, source: FeatureSource, style: dict[str, Any]) -> dict[str, Any]:
+    """Return all that features and edges of a folder depend on."""
+    files = [(path, path.stat()) for path in (edges.table.path, source.path)]
     return {
         "made_by": MADE_BY,
-        "files": [told_apart(edges.table.path), told_apart(features)],
+        "files": [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in files],
         "style": style,
         "edges": [edges.ends, edges.weight],
         "features": None if source.table is None else [source.table.key, source.table.chosen],
     }
 
 
-def _how_far(work: Unfinished) -> str:
-    """Say what an earlier command has done already."""
-    rows = work.done.get("features", {"reached": {"rows": 0}})["reached"]["rows"]
-    if "sorted" in work.done:
-        buckets = work.done["sorted"]["buckets"]
-        return f"{rows:,} rows of features and all edges, {buckets:,} buckets of them sorted,"
-    edges = work.done.get("edges", {"rows": 0})["rows"]
-    return f"{rows:,} rows of features and {edges:,} of edges"
+@dataclass(frozen=True)
+class FeatureSource:
+    """Where features come from.
+
+    Attributes:
+        path: the file.
+        values: an array or a sparse matrix; None for a table.
+        table: the chosen columns of a table; None for an array, whose row numbers are the ids.
+        repairs: changes made to them.
+    """
+
+    path: Path
+    values: npt.NDArray[Any] | Tensor | None = None
+    table: FeatureTable | None = None
+    repairs: tuple[Repair, ...] = ()
+
+    def names(self, width: int) -> list[str]:
+        """Return one name per feature, or none where the file does not give them."""
+        if self.table is None or not self.table.table.header:
+            return []
+        names = self.table.table.unique_names(self.table.chosen)
+        listed = plain_plan(names, [width] if len(names) == 1 else [1] * len(names)).names
+        return list(listed) if len({*listed}) == width else []
 
 
-def _write_edges(
-    work: Unfinished, edges: EdgeTable, nodes: NodeIndex, count: int, known_by: Path, progress: Progress
-) -> tuple[int, list[Repair]]:
-    """Write the edges as compressed sparse rows; return how many there are, and the repairs."""
-    table, before = edges.table, work.done.get("edges")
-    begin = None if before is None else Reached(**before)
-    with EdgeBuckets(work.folder, count, weighted=bool(edges.weight), work=work) as buckets:
-        if "sorted" not in work.done:
-            for block in table.blocks(edges.ends, edges.weight, progress=progress, begin=begin):
-                source, target = (find_nodes(end, nodes, known_by, table, block.first) for end in block.ids)
-                weight = block.numbers[:, 0] if edges.weight else None
-                if weight is not None and (bad := np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))).size:
-                    place = table.place(block.first + int(bad[0]))
-                    raise GraphError(f"{place}: the edge weight {weight[bad[0]]:g} is not a positive number")
-                buckets.add(source, target, weight)
-                if work.is_due:
-                    work.keep("edges", asdict(block.reached), buckets.files)
-            work.keep("sorted", {"buckets": 0, "edges": 0, "merged": 0}, buckets.files)
-        written = buckets.write_rows()
-    return written, [duplicate_edges(buckets.merged)] if buckets.merged else []
+def _open_features(
+    path: Path,
+    node_column: Column | None,
+    columns: Sequence[Column] | None,
+    label_name: str | None,
+    style: dict[str, Any],
+) -> FeatureSource:
+    """Open the features without the column that holds the labels."""
+    if path.suffix.lower() == ".npy":
+        return FeatureSource(path, read_array(path, mapped=True))
+    if path.suffix.lower() == ".npz":
+        matrix = check_features(read_array(path), lambda _, row: array_place(path)(row))
+        return FeatureSource(path, matrix if matrix.layout == torch.sparse_csr else matrix.numpy())
+    table, repairs = open_features(path, node_column, columns, style), list[Repair]()
+    kept = [column for column in table.chosen if table.table.names[column] != label_name]
+    if len(kept) < len(table.chosen):
+        message = f"{path.name}: the column {label_name} holds the labels and is no feature"
+        repairs.append(Repair("column-is-label", message, fields=(str(label_name),)))
+    names = [table.table.names[column] for column in kept]
+    odd = [name for name in names if is_no_feature(name, names)]
+    if odd and not table.named:
+        raise GraphError(
+            f"{path}: the column {odd[0]} seems to hold ids or classes, which are no features; name the "
+            "columns that are (--feature-columns)",
+            code="feature-column-doubtful",
+        )
+    return FeatureSource(path, None, replace(table, chosen=kept), tuple(repairs))
+
+
+def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tuple[int | None, MomentSums]:
+    """Write the features and the table of nodes.
+
+    Returns:
+        How many values a sparse matrix stores, None for dense features; and the moments.
+    """
+    if (done := work.state("features")) is not None:
+        return done["stored"], MomentSums.from_dict(done["sums"])
+    stored = None
+    with work.transaction():
+        if source.table is not None:
+            scan = TableScan(work, source.table.table, [source.table.key], source.table.chosen)
+            blocks = _table_blocks(work, scan, source.table, progress)
+            sums = _write_dense(work.folder, blocks, scan.place, source.table.chosen)
+            _check_nodes(work, scan, source.table.key)
+        elif isinstance(source.values, Tensor):
+            sums, stored = _write_sparse(work.folder, source.values)
+        else:
+            blocks = _array_blocks(source.values)
+            sums = _write_dense(work.folder, blocks, lambda row, _: array_place(source.path)(row))
+        if source.table is None:
+            work.run(f"CREATE TABLE nodes AS SELECT range AS id, range AS node FROM range({sums.rows})")
+        work.store("features", {"stored": stored, "sums": sums.as_dict()})
+    return stored, sums
+
+
+def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
+    """Write a sparse matrix; return its moments and how many values it stores."""
+    sums = MomentSums(matrix.shape[1])
+    sums.add(matrix)
+    matrix.crow_indices().numpy().tofile(folder / FEATURE_CROW)
+    matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / FEATURE_COLS)
+    matrix.values().numpy().tofile(folder / FEATURE_VALUES)
+    return sums, len(matrix.values())
+
+
+def _array_blocks(array: Any) -> Iterator[npt.NDArray[Any]]:
+    return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+
+
+def _write_dense(
+    folder: Path,
+    blocks: Iterator[npt.NDArray[Any]],
+    place: Callable[[int, int | None], str],
+    columns: Sequence[int] = (),
+) -> MomentSums:
+    """Write blocks of rows as float32 and return their moments; `place` names a row and a column.
+
+    All blocks are read before a bad value is reported, since malformed rows are counted by then.
+    """
+    sums: MomentSums | None = None
+    fault: tuple[int, int, float] | None = None
+    with (folder / "features.bin").open("wb") as file:
+        for block in blocks:
+            with np.errstate(over="ignore"):
+                values = np.array(block, dtype=np.float32, order="C")  # a copy: files are read-only
+            sums = MomentSums(values.shape[1]) if sums is None else sums
+            if fault is None and (bad := np.argwhere(~np.isfinite(values))).size:
+                row, column = (int(one) for one in bad[0])
+                fault = sums.rows + row, column, float(block[row, column])
+            sums.add(torch.from_numpy(values))
+            file.write(values.tobytes())
+        os.fsync(file.fileno())
+    assert sums is not None  # a file without rows is rejected
+    if fault is not None:
+        row, column, value = fault
+        kind = "empty or NaN" if np.isnan(value) else "infinite or beyond the range of float32"
+        where = place(row, columns[column] if len(columns) == len(sums.mean) else None)
+        message = f"{where}: the value is {kind}; fill the cell or leave the column out"
+        raise GraphError(message, code="feature-not-finite")
+    return sums
+
+
+def _table_blocks(
+    work: Work, scan: TableScan, features: FeatureTable, progress: Progress
+) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield the features of a table block by block, and write the table of nodes on the way."""
+    import pyarrow as pa
+
+    columns = [scan.id(features.key, trim=True), *(scan.number(column) for column in features.chosen)]
+    wide = BLOCK_BYTES // (8 * len(features.chosen))
+    rows = min(BLOCK_ROWS, 1 << max(8, wide.bit_length() - 1))
+    work.run(f"CREATE TABLE nodes (id {scan.id_kind(features.key)}, node BIGINT)")
+    done, widths = 0, dict[int, int]()
+    for block in scan.blocks(f"SELECT {', '.join(columns)} FROM {scan.sql()}", rows):
+        work.insert("nodes", pa.table({"id": block.column(0), "node": np.arange(done, done + len(block))}))
+        values = []
+        for column, chunks in zip(features.chosen, block.columns[1:], strict=True):
+            cells = chunks.combine_chunks()
+            if (odd := odd_list(cells, widths.get(column))) is not None:
+                place = scan.place(done + odd, column)
+                raise GraphError(
+                    f"{place}: the list has another length than the first", code="list-length-differs"
+                )
+            values.append(decode_numbers(cells, f"{scan.table.path}{scan.table.title(column)}"))
+            widths[column] = values[-1].shape[1]
+        yield np.concatenate(values, axis=1)
+        done += len(block)
+        progress("features", done / scan.rows if scan.rows else 0.0)
+    scan.check_rows(done)
+
+
+def _check_nodes(work: Work, scan: TableScan, key: int) -> None:
+    """Reject missing and duplicate ids; store plain integers as such."""
+    problems = Problems(scan.table.path)
+    missing = "SELECT node FROM nodes WHERE id IS NULL OR id::VARCHAR = '' ORDER BY node"
+    for (row,) in work.sample(missing, problems):
+        problems.add(scan.place(row, key), "the node id is missing", FIX_ID, "id-missing")
+    problems.check()
+    again = (
+        "SELECT nodes.node, nodes.id, first FROM nodes JOIN (SELECT id, min(node) AS first FROM nodes "
+        "GROUP BY id HAVING count(*) > 1) USING (id) WHERE nodes.node > first ORDER BY nodes.node"
+    )
+    remedy = "keep one row for each node; if another column holds the ids, name it (--id-column)"
+    for row, node, first in work.sample(again, problems):
+        what = f"node {_shown(node)} is already in {scan.place(first)}"
+        problems.add(scan.place(row), what, remedy, "id-duplicate")
+    problems.check()
+    if work.run(f"SELECT bool_and({INTEGER.format('id')} IS NOT NULL) FROM nodes")[0][0]:
+        work.run("ALTER TABLE nodes ALTER id TYPE BIGINT")
+
+
+def _shown(node: Any) -> str:
+    """Return an id for a message: text in quotation marks, a number without."""
+    return str(node) if is_plain(str(node)) else quoted(node)
+
+
+def _edge_stage(work: Work, edges: EdgeTable, known_by: Path, nodes: int, progress: Progress) -> None:
+    """Write the table of edges by node numbers, one range of rows after another."""
+    done = work.state("edges") or {"rows": 0, "trim": False, "finished": False}
+    if done["finished"]:
+        return
+    scan = TableScan(work, edges.table, edges.ends, edges.weight)
+    kind = "INTEGER" if index_type(nodes) == np.int32 else "BIGINT"
+    work.run(f"CREATE TABLE IF NOT EXISTS edges (target {kind}, source {kind}, weight DOUBLE, row BIGINT)")
+    fault = "source IS NULL OR target IS NULL"
+    if edges.weight:
+        fault += f" OR weight IS NULL OR NOT (weight > {WEIGHT_ABOVE!r} AND weight < {WEIGHT_BELOW!r})"
+    while not done["finished"]:
+        last = None if scan.rows is None else min(done["rows"] + RANGE_ROWS, scan.rows)
+        span = None if last is None else (done["rows"], last)
+        work.connection.begin()
+        with scan.errors():
+            work.run(f"INSERT INTO edges {_joined(work, scan, edges, span, trim=done['trim'])}")
+        rows = work.run("SELECT count(*) FROM edges")[0][0]
+        scan.check_rows(rows)
+        if work.run(f"SELECT count(*) FROM edges WHERE {fault}")[0][0]:
+            work.connection.rollback()
+            if done["trim"]:
+                _raise_edge_problems(work, scan, edges, span, fault, known_by)
+            done["trim"] = True  # white space around ids is rare, and removing it costs time
+            continue
+        done = {**done, "rows": rows, "finished": last == scan.rows}
+        work.store("edges", done)
+        work.connection.commit()
+        progress("edges", rows / (scan.rows or rows))
+
+
+def _joined(
+    work: Work,
+    scan: TableScan,
+    edges: EdgeTable,
+    span: tuple[int, int] | None,
+    *,
+    trim: bool,
+    named: bool = False,
+) -> str:
+    """Return the query for edges by node numbers, NULL for unknown nodes; `named` adds row and ids."""
+    kind = work.id_kind
+    keys = [key_of(scan.id(end, trim=trim), scan.kinds[end], kind) for end in edges.ends]
+    names = [f"{scan.id(end, trim=True)}::VARCHAR" if named else "NULL" for end in edges.ends]
+    weight = scan.number(edges.weight[0]) if edges.weight else "NULL"
+    numbered = named or bool(edges.weight)  # weights of duplicate edges are added in the order of the file
+    rows = (
+        f"SELECT {keys[0]} AS s, {keys[1]} AS t, {weight} AS weight, {'row' if numbered else 'NULL AS row'}, "
+        f"{names[0]} AS a, {names[1]} AS b FROM {scan.sql(span, numbered=numbered)}"
+    )
+    return (
+        f"SELECT targets.node AS target, sources.node AS source, weight, row{', a, b' * named} FROM ({rows}) "
+        "LEFT JOIN nodes AS sources ON sources.id = s LEFT JOIN nodes AS targets ON targets.id = t"
+    )
+
+
+def _raise_edge_problems(
+    work: Work, scan: TableScan, edges: EdgeTable, span: tuple[int, int] | None, fault: str, known_by: Path
+) -> None:
+    """Read a range of rows again, and raise with those that have no valid nodes or weight."""
+    table, problems = scan.table, Problems(scan.table.path)
+    joined = _joined(work, scan, edges, span, trim=True, named=True)
+    query = f"SELECT * FROM ({joined}) WHERE {fault} ORDER BY row"
+    for target, source, weight, row, *names in work.sample(query, problems):
+        for end, node, name in zip(edges.ends, (source, target), names, strict=True):
+            hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
+            if not name:
+                problems.add(scan.place(row, end), "the node id is missing", FIX_ID, "id-missing")
+            elif node is None:
+                unknown = f"node {_shown(name)} is unknown; it is not in {known_by}"
+                problems.add(scan.place(row), unknown, hint + FIX_UNKNOWN, "node-unknown")
+        value = np.array([np.nan if weight is None else weight])
+        if edges.weight and not valid_weights(value)[0]:
+            what = f"the edge weight {value[0]:g} is not a positive number"
+            problems.add(scan.place(row), what, FIX_WEIGHT, "edge-weight-not-positive")
+    problems.check()
+
+
+def _sort_stage(work: Work, nodes: int, progress: Progress, *, weighted: bool) -> tuple[int, int]:
+    """Write the edges as compressed sparse rows; return their number and that of merged duplicates."""
+    total = work.run("SELECT count(*) FROM edges")[0][0]
+    columns, order = ("target, source, weight", ", row") if weighted else ("target, source", "")
+
+    def blocks() -> Iterator[Edges]:
+        done = 0
+        for batch in work.stream(f"SELECT {columns} FROM edges ORDER BY target, source{order}"):
+            yield as_edges(batch)
+            done += len(batch)
+            progress("sorting", done / total)
+
+    return write_rows(blocks(), work.folder, nodes, weighted=weighted)
+
+
+def _write_ids(work: Work) -> None:
+    """Write the ids as an Arrow file."""
+    import pyarrow as pa
+
+    schema = pa.schema([("node", pa.int64() if work.id_kind == "BIGINT" else pa.string())])
+    with pa.OSFile(str(work.folder / IDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for block in work.blocks("SELECT id FROM nodes", BLOCK_ROWS):
+            column = block.column(0).combine_chunks().cast(schema.field(0).type)
+            writer.write_batch(pa.record_batch([column], schema=schema))
+
+
+def _write_labels(
+    work: Work, table: LabelTable, nodes: int, known_by: Path
+) -> tuple[dict[str, Any], list[Repair]]:
+    """Write labels and splits, which are drawn if there are none; return their description and repairs."""
+    labels = table.read()
+    found = _find(work, labels.ids)
+    if (found < 0).any():
+        ids = [row[0] for row in work.run("SELECT id FROM nodes")]
+        table.report_problems(np.array(ids, dtype=np.int64 if work.id_kind == "BIGINT" else object), known_by)
+    known = labels.for_nodes(found, nodes)
+    about: dict[str, Any] = {}
+    masks, repairs = known["masks"], list[Repair]()
+    if known["labels"] is not None:
+        known["labels"].astype(np.int32).tofile(work.folder / LABELS)
+        about["class_names"] = list(known["class_names"])
+    if masks is None and (known["labels"] >= 0).any():
+        draw = torch.Generator().manual_seed(SEED)
+        masks = tuple(one.numpy() for one in random_splits(torch.from_numpy(known["labels"]), generator=draw))
+        repairs.append(random_splits_repair())
+    if masks is not None:
+        codes = np.full(masks[0].shape, -1, dtype=np.int8)
+        for code, mask in enumerate(masks):
+            codes[mask] = code
+        codes.tofile(work.folder / SPLITS)
+        about["splits"] = codes.shape[1]
+    return about, repairs
+
+
+def _find(work: Work, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the node of each id, -1 where there is none."""
+    import pyarrow as pa
+
+    kind = "BIGINT" if ids.dtype.kind == "i" else "VARCHAR"
+    wanted = pa.table({"id": pa.array(ids.tolist()), "position": np.arange(len(ids))})
+    work.connection.register("wanted", wanted)
+    found = np.full(len(ids), -1, dtype=np.int64)
+    key = key_of("wanted.id", kind, work.id_kind)
+    for batch in work.stream(f"SELECT position, node FROM wanted JOIN nodes ON nodes.id = {key}"):
+        position, node = (column.to_numpy() for column in batch.columns)
+        found[position] = node
+    return found
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -212,288 +608,3 @@ def _hashes(folder: Path) -> dict[str, str]:
                 while piece := file.read(1 << 22):
                     digest.update(piece)
     return {"sha256": digest.hexdigest(), "unlabelled": unlabelled}
-
-
-Ids = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class FeatureSource:
-    """Where features come from.
-
-    Attributes:
-        blocks: gives blocks of rows from a place on; or a sparse matrix.
-        place: words for a row.
-        table: the columns that are meant, if it is a table.
-        repairs: changes made to them.
-    """
-
-    blocks: Callable[[Reached | None], Iterator[TableBlock]] | Tensor
-    place: Callable[[int], str]
-    table: FeatureTable | None = None
-    repairs: tuple[Repair, ...] = ()
-
-    def names(self, width: int) -> list[str]:
-        """Return one name per feature, or none where the file does not give them."""
-        if self.table is None or not self.table.table.header:
-            return []
-        names = self.table.table.unique_names(self.table.chosen)
-        told = plain_plan(names, [width] if len(names) == 1 else [1] * len(names)).names
-        return list(told) if len({*told}) == width else []
-
-
-def open_source(
-    path: Path,
-    node_column: Column | None,
-    columns: Sequence[Column] | None,
-    hidden: str | None,
-    style: dict[str, Any],
-    progress: Progress,
-) -> FeatureSource:
-    """Open the features, without the column that the labels are."""
-    place = array_place(path)
-    if path.suffix.lower() == ".npy":
-        return FeatureSource(partial(_array_blocks, read_array(path, mapped=True), progress), place)
-    if path.suffix.lower() == ".npz":
-        matrix = check_features(read_array(path), lambda _, row: place(row))
-        sparse = matrix.layout == torch.sparse_csr
-        return FeatureSource(matrix if sparse else partial(_array_blocks, matrix.numpy(), progress), place)
-    table, repairs = open_features(path, node_column, columns, style), list[Repair]()
-    kept = [column for column in table.chosen if table.table.names[column] != hidden]
-    if len(kept) < len(table.chosen):
-        message = f"{path.name}: the column {hidden} holds the labels and is no feature"
-        repairs.append(Repair("column-is-label", message, fields=(str(hidden),)))
-    names = [table.table.names[column] for column in kept]
-    odd = [name for name in names if is_no_feature(name, names)]
-    if odd and not table.named:
-        raise GraphError(
-            f"{path}: the column {odd[0]} seems to hold ids or classes, which are no features; name those "
-            "that are (--feature-columns)"
-        )
-    table = replace(table, chosen=kept)
-    return FeatureSource(partial(table.blocks, progress), table.table.place, table, tuple(repairs))
-
-
-def _array_blocks(array: npt.NDArray[Any], progress: Progress, begin: Reached | None) -> Iterator[TableBlock]:
-    for start in range(0 if begin is None else begin.rows, len(array), files.BLOCK_ROWS):
-        end = min(start + files.BLOCK_ROWS, len(array))
-        yield TableBlock(start, [], array[start:end], Reached(end))
-        progress(end / len(array))
-
-
-def write_features(work: Unfinished, source: FeatureSource) -> tuple[Ids | None, MomentSums, int | None]:
-    """Write the features, or go on writing them.
-
-    Returns:
-        The ids of the rows (None: their position), the moments, and how many values a sparse matrix has.
-    """
-    if isinstance(source.blocks, Tensor):
-        return None, *_write_sparse(work.folder, source.blocks)
-    rows = _Rows(work)
-    if not rows.finished:
-        with work.open("features.bin") as file:
-            for block in source.blocks(rows.reached):
-                rows.add(block, source.place, file)
-                if work.is_due:
-                    rows.keep(file)
-            rows.keep(file, finished=True)
-    assert rows.sums is not None  # a file without rows was refused
-    if not rows.ids:
-        return None, rows.sums, None
-    ids = one_kind(rows.ids)
-    check_once(ids, source.place)
-    return ids, rows.sums, None
-
-
-def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
-    """Write a sparse matrix and return its moments and how many values are stored."""
-    sums = MomentSums(matrix.shape[1])
-    sums.add(matrix)
-    matrix.crow_indices().numpy().tofile(folder / FEATURE_CROW)
-    matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / FEATURE_COLS)
-    matrix.values().numpy().tofile(folder / FEATURE_VALUES)
-    return sums, len(matrix.values())
-
-
-class _Rows:
-    """Rows that were written: their ids, their moments, and how far the table was read.
-
-    Args:
-        work: which may hold some already.
-    """
-
-    def __init__(self, work: Unfinished) -> None:
-        before = work.done.get("features", {"pieces": 0, "finished": False})
-        self.work, self.pieces, self.finished = work, before["pieces"], before["finished"]
-        self.ids: list[Ids] = [one_kind(list(read_ids(self._piece(i)))) for i in range(self.pieces)]
-        self.sums = MomentSums.from_dict(before["sums"]) if "sums" in before else None
-        self.reached = Reached(**before["reached"]) if "reached" in before else None
-        self._fresh: list[Ids] = []
-
-    def _piece(self, number: int) -> Path:
-        return self.work.folder / f"ids-{number}.arrow"
-
-    def add(self, block: TableBlock, place: Callable[[int], str], file: BinaryIO) -> None:
-        """Write a block of rows."""
-        with np.errstate(over="ignore"):
-            values = np.array(block.numbers, dtype=np.float32, order="C")  # a copy: files are read-only
-        bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
-        if bad.size:
-            where = place(block.first + int(bad[0]))
-            raise GraphError(f"{where}: a feature is NaN, infinite or beyond float32")
-        self.sums = MomentSums(values.shape[1]) if self.sums is None else self.sums
-        if values.shape[1] != len(self.sums.mean):
-            raise GraphError(f"{place(block.first)}: the list has another length than the first")
-        self.sums.add(torch.from_numpy(values))
-        file.write(values.tobytes())
-        self.reached = block.reached
-        self.ids += block.ids
-        self._fresh += block.ids
-
-    def keep(self, file: BinaryIO, *, finished: bool = False) -> None:
-        """Write down what there is."""
-        assert self.sums is not None
-        assert self.reached is not None
-        with ExitStack() as opened:
-            files = [file]
-            if self._fresh:
-                write_ids(self._piece(self.pieces), one_kind(self._fresh))
-                files.append(opened.enter_context(self._piece(self.pieces).open("r+b")))
-                files[-1].seek(0, 2)
-                self.pieces, self._fresh = self.pieces + 1, []
-            state = {"pieces": self.pieces, "finished": finished, "reached": asdict(self.reached)}
-            self.work.keep("features", {**state, "sums": self.sums.as_dict()}, files)
-
-
-def write_ids(path: Path, ids: Ids) -> None:
-    """Write ids as an Arrow file."""
-    import pyarrow as pa
-
-    column = pa.table({"node": pa.array(ids if ids.dtype.kind == "i" else ids.tolist())})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, column.schema) as writer:
-        writer.write_table(column, max_chunksize=files.BLOCK_ROWS)
-
-
-NOTE = "begun.json"
-KEEP_SECONDS = 30.0
-"""So often is it written down how far a stage has come."""
-HASHED = 1 << 20
-"""So many bytes of the beginning and of the end of a file tell it from others."""
-
-
-class Unfinished:
-    """What there is of a folder in the making.
-
-    Args:
-        folder: the hidden one.
-        made_of: inputs and options; other ones begin again.
-    """
-
-    def __init__(self, folder: Path, made_of: Mapping[str, Any]) -> None:
-        self.folder, self.made_of = folder, dict(made_of)
-        self.done: dict[str, Any] = {}
-        self._lengths: dict[str, int] = {}
-        self._kept = time.monotonic()
-        if not self._take_up():
-            shutil.rmtree(folder)
-            folder.mkdir()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is something to go on with."""
-        return (self.folder / NOTE).is_file()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough time has passed to write down how far the work is."""
-        return time.monotonic() - self._kept >= KEEP_SECONDS
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a file at the end that it had in the note, which is empty for a new one."""
-        path, length = self.folder / name, self._lengths.get(name, 0)
-        file = path.open("r+b" if path.exists() else "w+b")
-        file.truncate(length)
-        file.seek(length)
-        return file
-
-    def keep(self, stage: str, done: Any, files: Sequence[BinaryIO], gone: Sequence[Path] = ()) -> None:
-        """Write down how far a stage has come, and remove the files that this makes unnecessary."""
-        for file in files:
-            file.flush()
-            os.fsync(file.fileno())
-            self._lengths[Path(file.name).name] = file.tell()
-        for path in gone:
-            self._lengths.pop(path.name, None)
-        self.done[stage] = done
-        note = {"made_of": self.made_of, "done": self.done, "lengths": self._lengths}
-        new = self.folder / f"{NOTE}.new"
-        with new.open("w", encoding="utf-8") as written:
-            json.dump(note, written)
-            written.flush()
-            os.fsync(written.fileno())
-        new.replace(self.folder / NOTE)
-        for path in gone:
-            path.unlink(missing_ok=True)
-        self._kept = time.monotonic()
-
-    def _take_up(self) -> bool:
-        """Read the note, if it is of the same work and all its files are there."""
-        try:
-            note = json.loads((self.folder / NOTE).read_bytes())
-            same = note["made_of"] == json.loads(json.dumps(self.made_of))
-            whole = all((self.folder / n).stat().st_size >= size for n, size in note["lengths"].items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
-        if same and whole:
-            self.done, self._lengths = note["done"], note["lengths"]
-        return same and whole
-
-
-@contextmanager
-def unfinished_folder(target: Path, made_of: Mapping[str, Any]) -> Iterator[Unfinished]:
-    """Yield what there is of a folder in the making; it takes the target's place when the block ends well.
-
-    A fault of the inputs removes it, since the same command would meet it again. Whatever else ends the block
-    leaves it for the next one, if anything in it is worth that.
-    """
-    remove_left(target.parent, target.name)
-    folder = hidden_beside(target)
-    folder.mkdir(exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
-    try:
-        if handle >= 0 and is_held(handle):
-            raise InputError(f"another process is making {target} at this moment; wait for it, or stop it")
-        work = Unfinished(folder, made_of)
-        try:
-            yield work
-        except BaseException as error:
-            if isinstance(error, GraphError) or not work.has_begun:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        (folder / NOTE).unlink(missing_ok=True)
-        folder.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        folder.replace(target)
-    finally:
-        if handle >= 0:
-            os.close(handle)
-
-
-def hidden_beside(target: Path) -> Path:
-    """Return the folder in which a target is made."""
-    return target.parent / f".{target.name}.unfinished"
-
-
-def told_apart(path: Path) -> dict[str, Any]:
-    """Return what tells a file from any other: place, size, time, and a hash of its two ends."""
-    try:
-        with path.open("rb") as file:
-            about = os.fstat(file.fileno())
-            digest = hashlib.sha256(file.read(HASHED))
-            file.seek(max(0, about.st_size - HASHED))
-            digest.update(file.read(HASHED))
-    except OSError as error:
-        raise GraphError(f"{path} cannot be read: {error.strerror or error}") from None
-    place = str(path.resolve())
-    return {"path": place, "size": about.st_size, "time": about.st_mtime_ns, "ends": digest.hexdigest()}
