@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
 from h3gnn.ondisk import engine, prepare
+from h3gnn.ondisk import mapped as mapped_module
 from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.tables import files
@@ -183,6 +186,27 @@ def test_the_support_in_files_is_the_support_in_memory(
             np.testing.assert_array_equal(ours.cols, wanted.pattern.cols)
             again = support_rows(mapped, undirected=undirected, self_loops=self_loops)
             np.testing.assert_array_equal(again.cols, ours.cols)
+
+
+def test_one_process_builds_the_support_while_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock belongs to an open folder, so threads exclude each other as ranks do."""
+    write(tmp_path, [0, 1, 2, 3], [(0, 1), (3, 2)], None)
+    graph = prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
+    usual, builds = mapped_module._build_support, list[Path]()
+
+    def slow(graph: MappedGraph, folder: Path, **kinds: bool) -> None:
+        builds.append(folder)
+        time.sleep(0.3)
+        usual(graph, folder, **kinds)
+
+    monkeypatch.setattr(mapped_module, "_build_support", slow)
+    with ThreadPoolExecutor(4) as ranks:
+        found = list(ranks.map(lambda _: support_rows(graph, undirected=True, self_loops=True), range(4)))
+    assert len(builds) == 1
+    assert [rows.cols.tolist() for rows in found] == [found[0].cols.tolist()] * 4
+    assert not list((tmp_path / "out").glob(".support*"))
 
 
 FEATURES = {

@@ -8,8 +8,10 @@ perhaps `weight.bin`), the ids of the nodes, and perhaps their labels and splits
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -354,23 +356,39 @@ def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray
 
 
 def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> MappedRows:
-    """Return the rows that `build_support` would build, from a folder beside the edges that is made once.
+    """Return the rows that `build_support` builds, from a folder beside the edges that is written once.
 
-    It appears when it is whole, so that several processes may make it.
+    One process writes it while the others, such as the ranks of a job, wait for it.
     """
     folder = graph.folder / f"support{'-undirected' * undirected}{'-loops' * self_loops}"
-    if not (folder / "done").is_file():
-        try:
-            with whole_folder(folder) as made:
-                _build_support(graph, made, undirected=undirected, self_loops=self_loops)
-        except OSError:
-            if not (folder / "done").is_file():
-                raise
+    with _locked(graph.folder):
+        if not (folder / "done").is_file():
+            try:
+                with whole_folder(folder) as made:
+                    _build_support(graph, made, undirected=undirected, self_loops=self_loops)
+            except OSError:
+                if not (folder / "done").is_file():  # without locks another process may be faster
+                    raise
     written = (folder / "done").read_bytes()[:20]
     if not written.isdigit():
         raise GraphError(f"{folder / 'done'} is damaged; remove {folder}, and it is made again")
     edges = int(written)
     return _open_rows(folder, graph.num_nodes, edges, weighted=graph.rows.weight is not None)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process holds the folder, and hold it; not where the system has no such locks."""
+    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
+    try:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_loops: bool) -> None:
