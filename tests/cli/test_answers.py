@@ -116,7 +116,7 @@ def test_similar_nodes_come_with_reasons(folder: Path, tmp_path: Path) -> None:
     rows = json.loads(call("similar", folder / "run", "n3", "n4", "--k", 3, "--json"))
     assert [row["node"] for row in rows] == ["n3"] * 3 + ["n4"] * 3
     assert {"similar", "similarity", "linked", "neighbours", "features"} <= rows[0].keys()
-    assert "Most like n3" in call("similar", folder / "run", "n3", "--out", tmp_path / "s.csv")
+    assert "Most similar to n3" in call("similar", folder / "run", "n3", "--out", tmp_path / "s.csv")
     assert len(pd.read_csv(tmp_path / "s.csv")) == 10
 
 
@@ -128,7 +128,7 @@ def test_anomalies_list_all_nodes_in_the_file(folder: Path, tmp_path: Path) -> N
     assert told["parts"] == ["features", "neighbours", "difficulty"]
     table = pd.read_parquet(tmp_path / "a.parquet")
     assert sorted(table["node"]) == sorted(NAMES)
-    assert "oddest 2 of 150" in call("anomalies", folder / "run", "--top", 2)
+    assert "top 2 of 150" in call("anomalies", folder / "run", "--top", 2)
 
 
 def test_links_are_scored_on_edges_that_nothing_saw(folder: Path, tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_tensorboards_own_reader_takes_the_projector_folder(folder: Path, tmp_pa
         (("similar", "RUN", "nobody"), "no node 'nobody'"),
         (("predict", "RUN", "--threshold", "half"), "between 0 and 1, or auto"),
         (("predict", "RUN", "--class-weight", "heavy"), "class_weight must be one of"),
-        (("predict", "RUN", "--out", "p.txt"), "ending must be one of"),
+        (("predict", "RUN", "--out", "p.txt"), "must end in one of"),
         (("predict", "RUN", "--new-edges", "e.csv"), "--new-features"),
         (("embed", "RUN", "--new-features", "f.csv"), "--new-edges"),
-        (("embed", "RUN", "--refresh"), "graph that has grown"),
+        (("embed", "RUN", "--refresh"), "for an extended graph"),
         (("links", "RUN", "--check", "maybe"), "--check must be one of"),
         (("export", "RUN", "--to", "word"), "--to must be one of"),
         (("export", "RUN", "--to", "neo4j", "--out", "RUN"), "contains other files"),

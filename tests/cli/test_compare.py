@@ -60,7 +60,7 @@ def test_bad_input_is_told_before_the_work(files: Path) -> None:
     for arguments, words in (
         (("synthetic", "--methods", "magic"), "no method 'magic'"),
         (("synthetic", "--grid", "huge"), "no grid"),
-        (("synthetic", "--out", files / "r.txt"), "ending"),
+        (("synthetic", "--out", files / "r.txt"), "must end in"),
         (("--edges", files / "e.csv"), "no labels"),
     ):
         result = run(*arguments)
@@ -119,7 +119,7 @@ def test_a_quick_look_says_that_it_is_one(files: Path) -> None:
     result = run(*own, "--methods", "raw,dgi", "--quick", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert "3 split(s)" in result.stdout
-    assert "a quick look" in result.stderr
+    assert "trial run" in result.stderr
     assert re.search(r"DGI: [\d.]+ % in \d+ s \(2 of 2\)", result.stderr)
     assert "one seed" in result.stdout
     for options in (("--quick", "--published"), ("--quick", "--trials", "2")):
@@ -156,7 +156,7 @@ def test_a_comparison_says_what_is_fixed(files: Path) -> None:
         *own, *QUICK, "--set", "smoothing=0.3", "--methods", "h3gnn", "--trials", 2, "--models", 1, "--json"
     )
     assert told.exit_code == 0, (told.output, told.exception)
-    assert "varied by no trial: channels, smoothing" in told.stderr
+    assert "fixed in all trials: channels, smoothing" in told.stderr
     (row,) = json.loads(told.stdout)["rows"]
     assert row["params"]["smoothing"] == 0.3
     assert not any({"channels", "smoothing"} & chosen.keys() for chosen in row["chosen"][0])

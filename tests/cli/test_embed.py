@@ -104,4 +104,4 @@ def test_a_fit_of_graphml_takes_attributes_by_name_and_names_the_others(tmp_path
     wrong = run("inspect", tmp_path / "g.graphml", "--feature-columns", "age")
     assert "there are: a, b, label" in str(wrong.exception)
     other = run("inspect", "synthetic", "--feature-columns", "age")
-    assert "give --edges" in str(other.exception)
+    assert "needs --edges" in str(other.exception)

@@ -242,4 +242,4 @@ def test_clusters_without_labels_are_picked_by_silhouette(tmp_path: Path) -> Non
     assert table["node"].tolist() == rows["node"].tolist()
     shown = invoke("cluster", tmp_path / "rows.parquet", "--clusters", 2)
     assert "2 clusters of 60 nodes" in shown
-    assert "more than the 60" in invoke("cluster", tmp_path / "rows.parquet", "--clusters", 61, fails=True)
+    assert "there are 60" in invoke("cluster", tmp_path / "rows.parquet", "--clusters", 61, fails=True)

@@ -117,7 +117,7 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     assert all("1000000 epochs: about" in line for line in outlook)  # said where the signal came late enough
     assert last == (
         f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model "
-        "is kept as it is, in run; continue with `h3gnn fit --resume run`"
+        "is in run; continue with `h3gnn fit --resume run`"
     )
     assert len(H3GNN.load(files / "run").history_) == epoch
 
@@ -160,8 +160,8 @@ def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_
     signal.signal(signal.SIGTERM, before)
     assert (done.exit_code, done.stdout) == (code, "")
     assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model is kept as it "
-        "is, in run and out.npy; continue with `h3gnn fit --resume run`"
+        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model is "
+        "in run and out.npy; continue with `h3gnn fit --resume run`"
     )
     kept = H3GNN.load("run")
     assert len(kept.history_) == newest_epoch(Path("run")) == 5
@@ -182,9 +182,7 @@ def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
     monkeypatch.chdir(files)
     done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
     assert done.exit_code == 130
-    assert done.stderr.startswith(
-        "h3gnn: stopped after epoch 3 of 30; the model is kept as it is, in out.npy;"
-    )
+    assert done.stderr.startswith("h3gnn: stopped after epoch 3 of 30; the model is in out.npy;")
     assert len(np.load("out.npy")) == 40
 
 

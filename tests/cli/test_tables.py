@@ -147,7 +147,7 @@ def test_kinds_may_be_said_on_the_command_line(tmp_path: Path) -> None:
     again = run("inspect", *graph, "--column", "zip=category", "--column", "day=date:mdy", "--json")
     assert json.loads(again.stdout)["columns"][0]["why"] == "as you declared"
     assert parse_columns(["a=b=text", "c = number,"]) == {"a=b": "text", "c": "number"}
-    with pytest.raises(InputError, match="--columns takes NAME=KIND"):
+    with pytest.raises(InputError, match="--columns takes NAME=TYPE"):
         parse_columns(["zip"])
 
 

@@ -201,7 +201,7 @@ def test_options_about_a_graph_that_is_not_named_are_refused(
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, [command, "run", *option])
     assert isinstance(done.exception, InputError)
-    assert f"{option[0]} belongs to a graph of your own" in str(done.exception)
+    assert f"{option[0]} needs --edges" in str(done.exception)
 
 
 def test_what_a_kill_left_of_an_export_is_removed_by_the_next(

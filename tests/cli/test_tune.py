@@ -103,7 +103,7 @@ def test_a_list_of_which_all_is_fixed_has_one_trial(tmp_path: Path, monkeypatch:
         app([*asked, "--trials", "2"], standalone_mode=False)
     told = CliRunner().invoke(app, [*asked, "--trials", "1", "--device", "cpu"])
     assert told.exit_code == 0, (told.output, told.exception)
-    assert "varied by no trial: objective, hops, self_loops, channels" in told.stderr
+    assert "fixed in all trials: objective, hops, self_loops, channels" in told.stderr
     params = json.loads((tmp_path / "preset.json").read_text())["params"]
     assert (params["hops"], params["self_loops"], params["smoothing"]) == (1, True, 0.3)
 
@@ -111,14 +111,14 @@ def test_a_list_of_which_all_is_fixed_has_one_trial(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (("--epochs", "20,10"), "growing"),
+        (("--epochs", "20,10"), "increasing integers"),
         (("--choices", "hops"), "write NAME"),
         (("--choices", "hops=0"), "hops"),
-        (("--space", "none"), "spaces are"),
+        (("--space", "none"), "--space must be one of"),
         (("--objective", "test"), "objectives are"),
-        (("--out", "p.txt"), "ending must be"),
-        (("--protocol", "test"), "no protocol 'test' to tune by: pooled or nested"),
-        (("--protocol", "nested", "--objective", "label-free"), "leave out --objective"),
+        (("--out", "p.txt"), "must end in"),
+        (("--protocol", "test"), "--protocol must be pooled or nested"),
+        (("--protocol", "nested", "--objective", "label-free"), "needs --objective validation"),
         (("--protocol", "nested", "--choices", "epochs=2,4"), "leave out --epochs, or --choices"),
         (("--protocol", "nested", "--choices", "schedule=cosine"), "leave out --epochs, or --choices"),
         (("--protocol", "nested", "--choices", "n_models=2,4"), "give --models"),

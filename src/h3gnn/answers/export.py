@@ -41,13 +41,7 @@ NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """The content of an export.
-
-    Attributes:
-        graph: ids, classes and edges.
-        embedding: `[nodes, D]`.
-        safe: add a quote to texts that a spreadsheet would evaluate as formulas, in table formats.
-    """
+    """Graph and embedding `[nodes, D]` to export; `safe` quotes formulas in table formats."""
 
     graph: Graph
     embedding: Floats

@@ -71,13 +71,9 @@ class Extension:
 def read_new_nodes(
     graph: Graph, features: Path, edges: Path | None, reading: dict[str, Any]
 ) -> tuple[Graph, Any]:
-    """Return the features and edges of new nodes from files, as `H3GNN.extend` takes them.
+    """Read features and edges of new nodes from files, as `H3GNN.extend` takes them.
 
-    Args:
-        graph: the fitted graph, whose plan encodes the columns.
-        features: CSV, TSV or Parquet with ids; or an array, whose rows are positions after the fitted nodes.
-        edges: CSV, TSV or Parquet; None connects new rows of a table to their nearest neighbours.
-        reading: how to read the files: columns, header and delimiter, as `read_graph` takes them.
+    The plan of the fitted graph encodes the columns. `reading` are the options of `read_graph`.
     """
     style = {name: reading.get(name) for name in ("header", "delimiter")}
     columns, chosen = reading.get("columns") or {}, reading.get("feature_columns")
@@ -110,14 +106,9 @@ def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = F
 
     Args:
         graph: the fitted graph.
-        table: the new nodes without edges, with the columns of the fitted graph; without ids, they are
-            numbered after the fitted nodes.
-        edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions in the
-            extended graph. Every edge has a new endpoint, unless `between_known`.
+        table: the new nodes without edges; without ids, they are numbered after the fitted nodes.
+        edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions.
         between_known: also accept edges between two fitted nodes.
-
-    Raises:
-        GraphError: if nodes or edges do not match the fitted graph.
     """
     _reject_structural(graph)
     ids = _ids_after(graph, table)

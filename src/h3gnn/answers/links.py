@@ -37,12 +37,7 @@ ROWS = 2_048
 
 
 class Neighbourhood:
-    """The undirected adjacency of a graph.
-
-    Args:
-        edge_index: `[2, edges]`.
-        nodes: the number of nodes.
-    """
+    """The undirected adjacency of a graph."""
 
     def __init__(self, edge_index: Tensor, nodes: int) -> None:
         _, self.adjacency = simple_adjacency(edge_index, nodes)
@@ -103,13 +98,7 @@ def unique_pairs(pairs: Integers) -> Integers:
 
 
 class PairFeatures:
-    """Features of a pair of nodes: similarity in each model's embedding and in the features, and structure.
-
-    Args:
-        by_model: the embedding, `[nodes, models, D]`.
-        features: of the nodes, dense or reduced, `[nodes, columns]`.
-        around: the graph.
-    """
+    """Features of pairs: cosine in each model's embedding and in the features, and structure."""
 
     def __init__(self, by_model: Floats, features: Floats, around: Neighbourhood) -> None:
         self.around = around
@@ -210,8 +199,7 @@ def find_links(
     Args:
         graph: of the embedding.
         by_model: its embedding, `[nodes, models, D]`.
-        refit: fits a graph with fewer edges in the same way and returns its embedding; None ranks pairs by
-            similarity alone, without a check.
+        refit: fits a graph with fewer edges and returns its embedding; None ranks by similarity alone.
         queries: positions of nodes, one of which is in every pair; all by default.
         top: the number of pairs.
         seed: of the choice of hidden edges.
@@ -260,10 +248,7 @@ def _candidates(embedding: Floats, around: Neighbourhood, queries: Integers | No
 
 
 def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, Integers]:
-    """Return the graph without some pairs, and these pairs `[2, pairs]`, shuffled.
-
-    Only edges between nodes that keep other neighbours are hidden.
-    """
+    """Return the graph without some edges, and these pairs `[2, pairs]`; every node keeps a neighbour."""
     random, pairs = np.random.default_rng(seed), around.pairs()
     able = pairs[:, (around.degree[pairs] > 1).all(axis=0)]
     count = min(int(HIDDEN * pairs.shape[1]), MOST_HIDDEN, able.shape[1])

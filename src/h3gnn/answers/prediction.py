@@ -109,11 +109,7 @@ class Basis:
     """The rows of an embedding, standardized over all nodes and projected onto the span of the training rows.
 
     An L2-regularized classifier lies in the span of its training rows. Where these are fewer than the
-    columns, the projection loses nothing, and the cost of a fit depends on the number of labelled nodes only.
-
-    Args:
-        embedding: of all nodes, `[nodes, D]`; standardizing it needs no labels.
-        chosen: positions of the labelled nodes.
+    columns, the projection loses nothing, and a fit costs as little as its nodes are few.
     """
 
     def __init__(self, embedding: Embedding, chosen: Integers) -> None:
@@ -151,15 +147,7 @@ class Basis:
 
 
 class LabelModel:
-    """Learns classes `[0, classes)` of labelled rows; penalty, temperature and cuts by held-out folds.
-
-    Args:
-        rows: of the labelled nodes, `[labelled, D]`.
-        labels: their classes.
-        classes: the number of classes.
-        rule: how to decide.
-        seed: of the folds.
-    """
+    """Logistic regression on labelled rows; penalty, temperature and cuts by held-out folds."""
 
     def __init__(self, rows: Tensor, labels: Integers, classes: int, rule: Rule, seed: int = 0) -> None:
         rule.check(classes)
@@ -276,16 +264,7 @@ def _lowest_cut(probability: Floats, correct: Mask) -> float:
 
 
 class NodePredictor:
-    """Learns the classes of a graph's labelled nodes, and predicts those of any rows of its embedding.
-
-    Args:
-        embedding: of all nodes, `[nodes, D]`.
-        chosen: positions of the labelled nodes.
-        labels: their classes, `[labelled]`, from 0 on.
-        classes: the number of classes.
-        rule: how to decide.
-        seed: of the folds.
-    """
+    """Learns the classes of the labelled nodes `chosen`, and predicts those of any rows of the embedding."""
 
     def __init__(
         self,
@@ -301,12 +280,7 @@ class NodePredictor:
         self.model = LabelModel(self.project(self.basis.labelled), labels, classes, rule, seed)
 
     def __call__(self, rows: Embedding, nodes: Integers | None = None) -> Decision:
-        """Predict rows of the embedding: of fitted nodes, or of nodes that were added later.
-
-        Args:
-            rows: `[nodes, D]`, in memory or in a file; read in blocks.
-            nodes: positions to predict; all by default.
-        """
+        """Predict rows of the embedding, in memory or in a file; `nodes` selects some of them."""
         wanted = np.arange(len(rows)) if nodes is None else nodes
         blocks = (rows[wanted[at : at + ROWS]] for at in range(0, max(1, len(wanted)), ROWS))
         decisions = [self.model(self.project(self.basis.standardize(block))) for block in blocks]
@@ -386,16 +360,7 @@ def cross_validate(
     seed: int = 0,
     progress: Progress = lambda share: None,
 ) -> Scores:
-    """Score the whole procedure by stratified folds: every choice is made without the held-out fold.
-
-    Args:
-        basis: of the labelled rows.
-        labels: their classes `[labelled]`.
-        classes: the number of classes.
-        rule: how to decide.
-        seed: of the folds.
-        progress: called with the completed share.
-    """
+    """Score the whole procedure by stratified folds: every choice is made without the held-out fold."""
     repeats = REPEATS if len(labels) <= MANY_LABELS else 1
     folds = [fold for at in range(repeats) for fold in labelled_folds(labels, OUTER_FOLDS, seed + 1000 * at)]
     counts = np.bincount(labels, minlength=classes)
@@ -512,7 +477,7 @@ def predict_classes(
         labels: `[nodes]`, -1 where unknown.
         names: of the classes.
         rule: how to decide.
-        extension: embeddings of new nodes; these are then predicted.
+        extension: new nodes, which are then predicted.
         labelled_too: also predict the labelled nodes, each without its own label.
         seed: of the folds.
         progress: called with the completed share.

@@ -42,16 +42,8 @@ def nearest(
 ) -> tuple[Integers, Floats]:
     """Return the k nearest other nodes of each query and their cosine similarity, `[queries, k]` each.
 
-    Exact: every node is compared, in blocks, so that the matrix of all pairs never exists. The embedding is
-    centred first, since the common mean carries no information. The nearest come first; of equally near
-    nodes, the one with the lower position.
-
-    Args:
-        embedding: `[nodes, D]`.
-        queries: positions of the query nodes.
-        k: the number of neighbours; fewer where there are fewer other nodes.
-        candidates: positions to choose from; all by default.
-        rows_at_once, queries_at_once: sizes of the blocks.
+    Exact, in blocks. The embedding is centred first, since the common mean carries no information. Ties keep
+    the node with the lower position. There are fewer than k where there are fewer candidates.
     """
     mean = embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
     pool = np.arange(len(embedding)) if candidates is None else np.unique(candidates)
@@ -74,10 +66,7 @@ def nearest(
 
 
 def nearest_to_all(embedding: Floats, k: int) -> tuple[Integers, Floats]:
-    """Return the k nearest other nodes of every node, as `nearest` does.
-
-    A wide embedding of many nodes is compared in its first principal components, which is not exact.
-    """
+    """Return the k nearest other nodes of every node; many wide rows are compared in principal components."""
     rows = embedding
     if len(rows) > MANY_NODES and rows.shape[1] > MAX_COMPONENTS:
         from sklearn.decomposition import PCA
@@ -88,11 +77,7 @@ def nearest_to_all(embedding: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _best(near: Floats, which: Integers, cosine: Floats, others: Integers, k: int) -> tuple[Floats, Integers]:
-    """Merge the k best so far with further candidates, the best first.
-
-    Only candidates nearer than the k-th best so far are sorted, which are few after some thousand. Ties keep
-    the node with the lower position.
-    """
+    """Merge the k best so far with further candidates; ties keep the lower position."""
     row, place = np.divmod(np.flatnonzero(cosine > near[:, -1:]), max(1, cosine.shape[1]))
     counts = np.bincount(row, minlength=len(cosine))
     column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -194,12 +179,7 @@ SAMPLE = 2_000
 
 
 class Explanations:
-    """What two nodes of a graph have in common.
-
-    Args:
-        graph: of the nodes.
-        names: of the columns of features.
-    """
+    """What two nodes of a graph have in common."""
 
     def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
         self.graph, self.names = graph, names

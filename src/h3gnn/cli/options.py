@@ -30,31 +30,24 @@ def option(text: str, *flags: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `h3gnn fit --out` wrote.")]
+Text, Number, File = str | None, int | None, Path | None
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of `h3gnn fit --out`.")]
 EmbeddingsArgument = Annotated[
-    str | None,
+    Text,
     typer.Argument(
         metavar="RUN|EMBEDDINGS",
         help="Folder of `h3gnn fit --out`, or a file of embeddings: .parquet, .csv, .npy.",
     ),
 ]
 TopOption = Annotated[
-    int | None,
-    typer.Option(
-        "--top",
-        help="The k of recall at k: how many nodes somebody will look at; else as many as the class has.",
-        min=1,
-        rich_help_panel="The evaluation",
-    ),
+    Number,
+    option("The k of recall at k; default: the size of the rare class.", "--top", panel="Evaluation", min=1),
 ]
 TABLE_ENDINGS = (".parquet", ".csv")
-TableOption = Annotated[Path | None, option("Also write the table: .parquet or .csv.", "--out")]
+TableOption = Annotated[File, option("Also write the table: .parquet or .csv.", "--out")]
 DataDirOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Folder of benchmark files; else H3GNN_DATA and the cache folder."),
+    File, option("Folder of benchmark files; default: H3GNN_DATA, then the cache.", "--data-dir")
 ]
-
-
 _own = partial(option, panel="Your own graph")
 
 
@@ -63,38 +56,23 @@ class Source:
     """The graph that the options describe; each field is an option."""
 
     graph: Annotated[
-        str | None,
+        Text,
         typer.Argument(
             metavar="GRAPH",
-            help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file: "
-            ".graphml, .gml, .pt, .npz; or a folder of `h3gnn prepare`. Leave it out with --edges.",
+            help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file (.graphml, .gml, "
+            ".pt, .npz), or a folder of `h3gnn prepare`. Omit it with --edges.",
         ),
     ] = None
-    edges: Annotated[list[Path] | None, _own("Edges: CSV, TSV or Parquet; may be repeated.", "--edges")] = (
-        None
-    )
+    edges: Annotated[list[Path] | None, _own("CSV, TSV or Parquet; may be repeated.", "--edges")] = None
     features: Annotated[
-        list[Path] | None,
-        _own(
-            "Features, with columns of any type: CSV, TSV, Parquet, NPY or NPZ; may be repeated.",
-            "--features",
-        ),
+        list[Path] | None, _own("CSV, TSV, Parquet, NPY or NPZ; may be repeated.", "--features")
     ] = None
-    labels: Annotated[Path | None, _own("Classes and splits: CSV, TSV or Parquet.")] = None
-    source_column: Annotated[
-        str | None,
-        _own("Source of an edge: name, or position from 1.", "--source-column", "--source"),
-    ] = None
-    target_column: Annotated[
-        str | None,
-        _own("Target of an edge: name, or position from 1.", "--target-column", "--target"),
-    ] = None
-    weight_column: Annotated[str | None, _own("Positive edge weights: name, or position from 1.")] = None
-    id_column: Annotated[str | None, _own("Node ids in the features: name, or position from 1.")] = None
-    feature_columns: Annotated[
-        str | None,
-        _own("Feature columns, comma-separated; default: all but the id. Also attributes of GraphML."),
-    ] = None
+    labels: Annotated[File, _own("Classes and splits: CSV, TSV or Parquet.")] = None
+    source_column: Annotated[Text, _own("Name, or position from 1.", "--source-column", "--source")] = None
+    target_column: Annotated[Text, _own("Name, or position from 1.", "--target-column", "--target")] = None
+    weight_column: Annotated[Text, _own("Positive edge weights: name, or position from 1.")] = None
+    id_column: Annotated[Text, _own("Node ids in the features: name, or position from 1.")] = None
+    feature_columns: Annotated[Text, _own("Comma-separated; default: all but the id.")] = None
     columns: Annotated[
         list[str] | None,
         _own(
@@ -104,28 +82,17 @@ class Source:
             "--column",
         ),
     ] = None
-    text_model: Annotated[
-        str | None, _own("Folder of a sentence model for text (needs `h3gnn[text]`); default: TF-IDF.")
-    ] = None
-    label_id_column: Annotated[str | None, _own("Node ids in the labels: name, or position from 1.")] = None
-    label_column: Annotated[
-        str | None,
-        _own("Classes: name, or position from 1; without --labels, a column of the features or of GraphML."),
-    ] = None
-    split_columns: Annotated[str | None, _own("Split columns (train, val, test), comma-separated.")] = None
-    unknown_nodes: Annotated[
-        str | None, _own("Edges and labels of unknown nodes: error (default), drop, or add the nodes.")
-    ] = None
-    weights: Annotated[
-        str | None, _own("Negative, zero or missing weights: error (default), drop, or absolute.")
-    ] = None
-    repeated: Annotated[
-        str | None, _own("Duplicate edges: sum (default), count, mean, max, first, last, or error.")
-    ] = None
-    header: Annotated[
-        bool | None, _own("Whether text files have a header; default: detected.", "--header/--no-header")
-    ] = None
-    delimiter: Annotated[str | None, _own("Delimiter of text files; default: detected.")] = None
+    text_model: Annotated[Text, _own("Folder of a sentence model (needs `h3gnn[text]`); else TF-IDF.")] = None
+    label_id_column: Annotated[Text, _own("Node ids in the labels: name, or position from 1.")] = None
+    label_column: Annotated[Text, _own("Classes, in --labels, features or GraphML: name or position.")] = None
+    split_columns: Annotated[Text, _own("Split columns (train, val, test), comma-separated.")] = None
+    unknown_nodes: Annotated[Text, _own("Edges and labels of unknown nodes: error, drop or add.")] = None
+    weights: Annotated[Text, _own("Non-positive or missing weights: error, drop or absolute.")] = None
+    repeated: Annotated[Text, _own("Duplicate edges: sum, count, mean, max, first, last or error.")] = None
+    header: Annotated[bool | None, _own("Header of text files; else detected.", "--header/--no-header")] = (
+        None
+    )
+    delimiter: Annotated[Text, _own("Delimiter of text files; default: detected.")] = None
     undirected: Annotated[bool, _own("Add the reverse of every edge.", "--undirected")] = False
     data_dir: DataDirOption = None
 
@@ -268,50 +235,42 @@ METHOD = "Method"
 LARGE = "Large graphs"
 
 
-def _option(name: str, panel: str | None = None, *flags: str, **more: Any) -> Any:
+def _setting(name: str, panel: str | None = None, *flags: str, **more: Any) -> Any:
     """Declare the option of an argument of `H3GNN`."""
     setting = SETTINGS[name]
     words = f": {', '.join(setting.words)}." if setting.words else "."
     return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel, **more)
 
 
+_PRESETS = ", ".join(f"`{name}`" for name in NAMED_PRESETS)
 PresetOption = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Start from named settings: {', '.join(f'`{name}`' for name in NAMED_PRESETS)}, "
-        "a benchmark such as `texas`, or a file of `h3gnn tune`.",
-        rich_help_panel=METHOD,
-    ),
+    Text, option(f"{_PRESETS}, a benchmark such as `texas`, or a file of `h3gnn tune`.", panel=METHOD)
 ]
-EpochsOption = Annotated[int | None, _option("epochs", METHOD)]
-ChannelsOption = Annotated[int | None, _option("channels", METHOD)]
-HopsOption = Annotated[int | None, _option("hops", METHOD)]
-ModelsOption = Annotated[int | None, _option("n_models", METHOD, "--models")]
-MaskOption = Annotated[str | None, _option("mask", METHOD)]
-LearningRateOption = Annotated[float | None, _option("learning_rate", METHOD)]
+EpochsOption = Annotated[Number, _setting("epochs", METHOD)]
+ChannelsOption = Annotated[Number, _setting("channels", METHOD)]
+HopsOption = Annotated[Number, _setting("hops", METHOD)]
+ModelsOption = Annotated[Number, _setting("n_models", METHOD, "--models")]
+MaskOption = Annotated[Text, _setting("mask", METHOD)]
+LearningRateOption = Annotated[float | None, _setting("learning_rate", METHOD)]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Any other argument, e.g. `mask_ratio=0.5`; may be repeated.",
         "--set",
+        panel=METHOD,
         metavar="NAME=VALUE",
-        help="Any other argument of `H3GNN`, e.g. `--set mask_ratio=0.5`; may be repeated.",
-        rich_help_panel=METHOD,
     ),
 ]
-BatchSizeOption = Annotated[int | None, _option("batch_size", LARGE)]
-FanOutOption = Annotated[str | None, _option("fan_out", LARGE)]
-BatchesOption = Annotated[str | None, _option("batches", LARGE)]
-MemoryOption = Annotated[str | None, _option("memory", LARGE)]
-SeedOption = Annotated[int, _option("random_state", min=0, max=LARGEST_SEED)]
-DeviceOption = Annotated[str, _option("device")]
+BatchSizeOption = Annotated[Number, _setting("batch_size", LARGE)]
+FanOutOption = Annotated[Text, _setting("fan_out", LARGE)]
+BatchesOption = Annotated[Text, _setting("batches", LARGE)]
+MemoryOption = Annotated[Text, _setting("memory", LARGE)]
+SeedOption = Annotated[int, _setting("random_state", min=0, max=LARGEST_SEED)]
+DeviceOption = Annotated[str, _setting("device")]
 SafeCsvOption = Annotated[
-    bool,
-    typer.Option(
-        "--safe-csv",
-        help="In a CSV, put a quote before ids and names that a spreadsheet would take for formulas (`=…`).",
-    ),
+    bool, option("Quote texts in CSV files that a spreadsheet would evaluate (`=…`).", "--safe-csv")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+JsonOption = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 def build_estimator(
@@ -382,18 +341,10 @@ def parse_numbers(flag: str, text: str, example: str) -> list[int]:
 
 NEW = "New nodes"
 NewFeaturesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--new-features",
-        help="New nodes: ids and features, with the columns of the fit.",
-        rich_help_panel=NEW,
-    ),
+    File, option("New nodes: ids and features, with the columns of the fit.", "--new-features", panel=NEW)
 ]
 NewEdgesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--new-edges", help="Edges of the new nodes, by id: CSV, TSV or Parquet.", rich_help_panel=NEW
-    ),
+    File, option("Edges of the new nodes, by id: CSV, TSV or Parquet.", "--new-edges", panel=NEW)
 ]
 
 

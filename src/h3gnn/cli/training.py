@@ -143,7 +143,7 @@ def _save_stopped(
         begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
     _write(model, graph, out, embeddings, safe=safe)
     kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
-    raise TrainingStopped(f"{stop}, in {kept}", stop.signal_number) from None
+    raise TrainingStopped(f"{stop}; the model is in {kept}", stop.signal_number) from None
 
 
 @contextmanager
