@@ -53,21 +53,13 @@ class EdgeRules:
 
 @dataclass(frozen=True)
 class EdgeTable:
-    """A table of edges and the roles of its columns.
-
-    Attributes:
-        table: the file.
-        ends: source and target.
-        weight: the column of the weights, or none.
-        repairs: unused columns, and the assumed direction.
-        guessed: whether the ends follow from the order of the columns alone.
-    """
+    """A table of edges and the roles of its columns."""
 
     table: Table
     ends: tuple[int, int]
-    weight: tuple[int, ...]
-    repairs: tuple[Repair, ...]
-    guessed: bool = False
+    weight: tuple[int, ...]  # the column of the weights, or none
+    repairs: tuple[Repair, ...]  # unused columns, and the assumed direction
+    guessed: bool = False  # whether the ends follow from the order of the columns alone
 
 
 def open_edges(
@@ -108,14 +100,7 @@ def open_edges(
 def read_rows(
     edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
 ) -> TableBlock:
-    """Read all edges, or raise with all their problems.
-
-    Args:
-        edges: the table.
-        known: the ids of the nodes, if an edge of another node is an error.
-        known_by: the file that contains them.
-        rules: decide what else is an error.
-    """
+    """Read all edges, or raise with all their problems; `known` are the nodes, if others are an error."""
     try:
         rows = edges.table.read(edges.ends, edges.weight)
     except GraphError as error:
@@ -189,11 +174,7 @@ def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
 def apply_rules(
     edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[Repair]]:
-    """Apply the rules to edges by position; a node that is unknown is -1.
-
-    Returns:
-        Edges, weights, the row that each came from, and the repairs.
-    """
+    """Apply the rules to edges by position, -1 for unknown nodes; return edges, weights, rows and repairs."""
     rows, repairs = np.arange(edge_index.shape[1]), list[Repair]()
     strange = (edge_index < 0).any(axis=0)
     if count := int(strange.sum()):
@@ -218,7 +199,7 @@ def apply_rules(
 def merge_repeated(
     edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64] | None, list[Repair]]:
-    """Make one edge of those between the same two nodes; the third that comes back is the row of each."""
+    """Merge duplicate edges; return edges, weights, the row of each (None if unchanged) and repairs."""
     pairs, first, group, count = np.unique(
         edge_index, axis=1, return_index=True, return_inverse=True, return_counts=True
     )
@@ -263,15 +244,7 @@ def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
 def find_nodes(
     wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
 ) -> npt.NDArray[np.int64]:
-    """Return the position of each id of some rows of a table, or raise with the unknown ones.
-
-    Args:
-        wanted: the ids.
-        nodes: the known nodes.
-        known_by: the file that contains them, for the message.
-        table: where the ids come from.
-        before: number of its rows before them.
-    """
+    """Return the position of each id of some rows of a table, or raise with the unknown ones."""
     found = nodes.find(wanted)
     problems = Problems(table.path)
     for row in np.flatnonzero(found < 0).tolist():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -57,11 +57,11 @@ Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
 class Encoder(ABC):
-    """Turns the values of one column into features. Subclasses declare their state as fields."""
+    """Turns the values of one column into features. Subclasses are dataclasses of their fitted state."""
 
     kind: ClassVar[str]
+    gaps: bool  # whether the last feature marks missing cells
 
     @classmethod
     @abstractmethod
@@ -74,31 +74,28 @@ class Encoder(ABC):
 
     @abstractmethod
     def names(self, column: str) -> list[str]:
-        """Return the names of the features of a column, without the mark of a missing cell."""
+        """Return the names of a column's features, without the mark of a missing cell."""
 
-    @property
-    def marks_missing(self) -> bool:
-        """Whether the last feature marks missing cells."""
-        return bool(getattr(self, "gaps", False))
-
-    def roles(self) -> list[str]:
-        """Return the role of each feature."""
-        return [VALUE] * len(self.names("")) + [MISSING] * self.marks_missing
-
+    @abstractmethod
     def describe(self, values: Array) -> str:
         """Describe the encoding of the fitted values."""
-        raise NotImplementedError
+
+    @property
+    def role(self) -> str:
+        return VALUE
+
+    def features(self, column: str) -> list[tuple[str, str]]:
+        """Return name and role of each feature of a column."""
+        found = [(name, self.role) for name in self.names(column)]
+        return found + [(f"{column} is missing", MISSING)] * self.gaps
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the plain values and the arrays of the state."""
-        state = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
-        return {name: value for name, value in state.items() if name not in arrays}, arrays
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {name: value for name, value in vars(self).items() if name not in arrays}, arrays
 
-
-def feature_names(encoder: Encoder, column: str) -> tuple[str, ...]:
-    """Return the names of all features of a column."""
-    return (*encoder.names(column), *[f"{column} is missing"] * encoder.marks_missing)
+    def _marked(self, features: Floats, missing: Array) -> Floats:
+        return np.column_stack([features, missing] if self.gaps else [features])
 
 
 def missing_rows(values: Array) -> npt.NDArray[np.bool_]:
@@ -110,10 +107,6 @@ def missing_rows(values: Array) -> npt.NDArray[np.bool_]:
 
 def _positive(scale: float) -> float:
     return scale if scale > 1e-12 else 1.0
-
-
-def _with_marks(features: Floats, missing: Array, *, marked: bool) -> Floats:
-    return np.column_stack([features, missing] if marked else [features])
 
 
 def _signed_log(values: Array) -> Array:
@@ -146,7 +139,7 @@ class NumberEncoder(Encoder):
     def transform(self, values: Array) -> Floats:
         missing = np.isnan(values)
         scaled = self._standardize(_signed_log(values) if self.log else values, missing)
-        return _with_marks(scaled, missing, marked=self.gaps)
+        return self._marked(scaled, missing)
 
     def _standardize(self, values: Array, missing: Array) -> Floats:
         return np.asarray((np.where(missing, self.fill, values) - self.mean) / self.scale)
@@ -195,14 +188,15 @@ class DateEncoder(NumberEncoder):
         for length, phase in (CYCLES[cycle] for cycle in self.cycles):
             angle = 2 * np.pi * (values + phase) / length
             columns += [np.where(missing, 0.0, wave(angle)) for wave in (np.sin, np.cos)]
-        return _with_marks(np.column_stack(columns), missing, marked=self.gaps)
+        return self._marked(np.column_stack(columns), missing)
 
     def names(self, column: str) -> list[str]:
         waves = [f"{column}, {wave} of the {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
         return [column, *waves]
 
-    def roles(self) -> list[str]:
-        return [VALUE, *[COMPONENT] * (2 * len(self.cycles)), *[MISSING] * self.gaps]
+    def features(self, column: str) -> list[tuple[str, str]]:
+        elapsed, *others = super().features(column)
+        return [elapsed, *((name, COMPONENT if role == VALUE else role) for name, role in others)]
 
     def describe(self, values: Array) -> str:
         cycles = f", and the time of the {', '.join(self.cycles)}" if self.cycles else ""
@@ -227,7 +221,7 @@ class VectorEncoder(Encoder):
     def transform(self, values: Array) -> Floats:
         missing = missing_rows(values)
         scaled = np.where(missing[:, None], 0.0, (values - self.mean) / self.scale)
-        return _with_marks(scaled, missing, marked=self.gaps)
+        return self._marked(scaled, missing)
 
     def names(self, column: str) -> list[str]:
         return [f"{column}[{at}]" for at in range(len(self.mean))]
@@ -314,9 +308,9 @@ class ListEncoder(Encoder):
             return [f"{column} #{at}" for at in range(MOST_ITEMS)]
         return [f"{column}: {one}" for one in self.kept] + [f"{column}: a rare one"] * self.rare
 
-    def roles(self) -> list[str]:
-        role = COMPONENT if self.kept is None else VALUE
-        return [role] * len(self.names("")) + [MISSING] * self.gaps
+    @property
+    def role(self) -> str:
+        return COMPONENT if self.kept is None else VALUE
 
     def describe(self, values: Array) -> str:
         items = len(_count_items(values))
@@ -354,7 +348,7 @@ class TextEncoder(Encoder):
     Hashing needs no vocabulary, and works for any language.
     """
 
-    kind = "text"
+    kind, role = "text", COMPONENT
     form: str
     gaps: bool
     scale: float
@@ -382,13 +376,10 @@ class TextEncoder(Encoder):
         counts = _count_words(values, self.form)[:, self.used]
         weighted = _tf_idf(counts, self.weight.astype(np.float64))
         found = weighted @ self.directions.astype(np.float64).T / self.scale
-        return _with_marks(found, missing_rows(values).astype(np.float64), marked=self.gaps)
+        return self._marked(found, missing_rows(values).astype(np.float64))
 
     def names(self, column: str) -> list[str]:
         return [f"{column} ~{at}" for at in range(len(self.directions))]
-
-    def roles(self) -> list[str]:
-        return [COMPONENT] * len(self.directions) + [MISSING] * self.gaps
 
     def describe(self, values: Array) -> str:
         if not self.used.size:
@@ -430,7 +421,7 @@ def _tf_idf(counts: Any, weight: Array) -> Any:
 class SentenceEncoder(Encoder):
     """Embeddings of a sentence model in a local folder, centred, with one scale for all."""
 
-    kind = "sentences"
+    kind, role, gaps = "sentences", COMPONENT, False
     folder: str
     scale: float
     mean: Array
@@ -446,9 +437,6 @@ class SentenceEncoder(Encoder):
 
     def names(self, column: str) -> list[str]:
         return [f"{column} ~{at}" for at in range(len(self.mean))]
-
-    def roles(self) -> list[str]:
-        return [COMPONENT] * len(self.mean)
 
     def describe(self, values: Array) -> str:
         return f"{len(self.mean)} columns of the sentence model in {self.folder}"
@@ -476,17 +464,6 @@ def _embed_sentences(values: Array, folder: str) -> Floats:
     return np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float64)
 
 
-ENCODERS: dict[str, type[Encoder]] = {
-    encoder.kind: encoder
-    for encoder in (
-        NumberEncoder,
-        BooleanEncoder,
-        CategoryEncoder,
-        DateEncoder,
-        ListEncoder,
-        VectorEncoder,
-        TextEncoder,
-        SentenceEncoder,
-    )
-}
+_ALL = (NumberEncoder, BooleanEncoder, CategoryEncoder, DateEncoder, ListEncoder, VectorEncoder, TextEncoder)
+ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (*_ALL, SentenceEncoder)}
 """Encoders by the name under which a plan stores them."""

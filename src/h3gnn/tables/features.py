@@ -33,19 +33,12 @@ from h3gnn.tables.roles import Column, infer_id_column, is_no_feature, is_split_
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A table of features and the roles of its columns.
-
-    Attributes:
-        table: the file.
-        key: the column of the ids.
-        chosen: the columns of the features.
-        named: whether the user chose them, so that none is left out for its name.
-    """
+    """A table of features and the roles of its columns."""
 
     table: Table
-    key: int
-    chosen: list[int]
-    named: bool
+    key: int  # the column of the ids
+    chosen: list[int]  # the columns of the features
+    named: bool  # whether the user chose them, so that none is left out for its name
 
     def blocks(
         self, progress: Progress = lambda share: None, begin: Reached | None = None
@@ -104,48 +97,27 @@ def pick_id_column(table: Table, wanted: Column | None, is_unique: Callable[[int
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """Features and the ids of their rows.
+    """Features and the ids of their rows."""
 
-    Attributes:
-        values: `[nodes, features]`, array or scipy sparse matrix.
-        ids: `[nodes]`.
-        named: whether the file contains the ids; otherwise they are the row numbers.
-        place: names a row.
-        path: the file, or the first of several.
-        plan: how the columns became features; None for an array, which has no columns.
-        repairs: changes made to them.
-        classes: the words of the column that holds the class, "" for unknown; None without such a column.
-        splits: the words of columns that hold train, val and test.
-        names: one name per feature, or none if the file does not name them.
-    """
-
-    values: Any
+    values: Any  # [nodes, features], array or scipy sparse matrix
     ids: npt.NDArray[Any]
-    named: bool
-    place: Callable[[int], str]
-    path: Path
-    plan: TablePlan | None = None
+    named: bool  # whether the file contains the ids; otherwise they are the row numbers
+    place: Callable[[int], str]  # names a row
+    path: Path  # the file, or the first of several
+    plan: TablePlan | None = None  # None for an array, which has no columns
     repairs: tuple[Repair, ...] = ()
-    classes: npt.NDArray[Any] | None = None
-    splits: Sequence[list[Any]] = ()
-    names: tuple[str, ...] = ()
+    classes: npt.NDArray[Any] | None = None  # the words of the class column, "" for unknown
+    splits: Sequence[list[Any]] = ()  # the words of columns that hold train, val and test
+    names: tuple[str, ...] = ()  # of the features, if the file names them
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the columns of features are encoded; see `encode_table`.
-
-    Attributes:
-        columns: the declared kinds of some of them.
-        label: the column that holds the class.
-        hidden: a column that must not be a feature, since a label file contains it.
-        text_model: a folder with a sentence model for text.
-        plan: of the table that a model was fitted on.
-    """
+    """How the columns of features are encoded; see `encode_table`."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    label: Column | None = None
-    hidden: str | None = None
+    label: Column | None = None  # the column that holds the class
+    hidden: str | None = None  # a column that must not be a feature, since a label file contains it
     text_model: str | None = None
     plan: TablePlan | None = None
 
@@ -178,12 +150,9 @@ def read_features(
 ) -> FeatureFile:
     """Read the features and the ids of their rows; columns that are no numbers are encoded.
 
-    Args:
-        paths: one file, or several tables whose rows are concatenated: a column that one of them does not
-            have is missing there, and the table that a node comes from is a category.
-        id_column, columns, style: as in `open_features`.
-        encoding: how the columns are encoded.
-        added: given the ids, returns those of further nodes, whose features are all missing.
+    The rows of several tables are concatenated: a column that one of them does not have is missing there, and
+    the table that a node comes from is a category. Given the ids, `added` returns those of further nodes,
+    whose features are all missing.
     """
     if any(Path(path).suffix.lower() in ARRAY_SUFFIXES for path in paths):
         if len(paths) > 1:

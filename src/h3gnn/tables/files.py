@@ -30,11 +30,7 @@ MOST_SHOWN = 20
 
 
 class Problems:
-    """Collects the problems of a table; `check` raises one error that describes all of them.
-
-    Args:
-        what: the file, or what else the problems are of.
-    """
+    """Collects the problems of a table; `check` raises one error that describes all of them."""
 
     def __init__(self, what: object) -> None:
         self.what = what
@@ -116,15 +112,10 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a text file, some megabytes at a time, with the number of lines before them.
+    """Yield the lines of a text file from byte `start`, in large blocks, with the number of lines before.
 
-    The lines are UTF-8 without zero bytes, and every quotation mark is closed on its line: a value that
-    spans several lines would swallow the rows between.
-
-    Args:
-        path: the file.
-        start: the byte to begin at.
-        line: the number of lines before it.
+    They are UTF-8 without zero bytes, and every quotation mark is closed on its line: a value that spans
+    several lines would swallow the rows between.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -173,11 +164,7 @@ def _check_text(path: Path, content: bytes, before: int) -> None:
 
 
 def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
-    """Return some rows of a text file, after comments and blank lines.
-
-    Returns:
-        The rows, the number of lines before the first, the byte at which it begins, and the byte after it.
-    """
+    """Return some rows after comments and blank lines; lines before the first; its first and end byte."""
     with path.open("rb") as file:
         mark = file.read(4)
     if mark == b"\x00\x00\xfe\xff" or mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -228,15 +215,10 @@ def check_table_memory(path: Path, size: int) -> None:
 
 
 def check_parquet(path: Path, file: Any, columns: Sequence[int]) -> None:
-    """Check that there is memory for a Parquet file.
+    """Check that there is memory for some columns of a Parquet file that pyarrow opened.
 
     Rows can share the texts of a dictionary, and each has its own copy once it is read: where that could be
     too much, the texts are measured.
-
-    Args:
-        path: the file.
-        file: opened by pyarrow.
-        columns: the positions of the columns to read.
     """
     # never the metadata of a column: if they are damaged, pyarrow ends the process (`group.column(at)`)
     groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))

@@ -86,11 +86,7 @@ def cell_text(cell: Any) -> str:
 
 
 class Cells:
-    """The cells of one column, decoded at most once for each kind and form.
-
-    Args:
-        column: a pandas Series.
-    """
+    """The cells of one column, a pandas Series, decoded at most once for each kind and form."""
 
     def __init__(self, column: Any) -> None:
         self.column = column
@@ -149,10 +145,9 @@ class Cells:
         return words
 
     def decode(self, kind: str, form: str = "") -> tuple[Array, Rows]:
-        """Return the values of a column of a known kind, and the rows whose cell cannot be read as one.
+        """Return the values of a kind, and the rows whose cell cannot be read as one.
 
-        Numbers, dates (in days) and booleans are floats with NaN for missing; a list is a list of texts or a
-        vector; all else is text, None for missing.
+        Numbers, dates (in days), booleans and vectors are floats, NaN if missing; lists and texts None.
         """
         if (kind, form) not in self._decoded:
             self._decoded[kind, form] = self._decode(kind, form)
@@ -345,25 +340,15 @@ def _decode_vectors(cells: Array) -> tuple[Array, Rows]:
 
 @dataclass(frozen=True)
 class InferredType:
-    """The type of a column.
+    """The type of a column."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        reason: what the decision is based on.
-        form: how the cells are written; see `FORMS`.
-        doubt: why the decision would be a guess; "" where it is not. The caller must ask.
-        remedy: how the user resolves the doubt.
-        declared: whether the user declared the kind; cells of another kind are then missing.
-        numeric: whether the cells of a boolean column are the numbers 0 and 1.
-    """
-
-    kind: str
-    reason: str
-    form: str = ""
-    doubt: str = ""
-    remedy: str = ""
-    declared: bool = False
-    numeric: bool = False
+    kind: str  # one of KINDS
+    reason: str  # what the decision is based on
+    form: str = ""  # how the cells are written; see FORMS
+    doubt: str = ""  # why the decision would be a guess, so that the user is asked; "" if it is not
+    remedy: str = ""  # how the user resolves the doubt
+    declared: bool = False  # whether the user declared the kind; cells of another kind are then missing
+    numeric: bool = False  # whether the cells of a boolean column are the numbers 0 and 1
 
 
 def parse_types(declared: dict[str, str]) -> dict[str, InferredType]:

@@ -28,7 +28,6 @@ from h3gnn.tables.encoders import (
     Floats,
     SentenceEncoder,
     TextEncoder,
-    feature_names,
     missing_rows,
 )
 from h3gnn.tables.files import Problems
@@ -54,14 +53,9 @@ class ColumnPlan:
     """One column: what it holds, why, and how it is encoded.
 
     Attributes:
-        name: of the column.
-        kind: one of `h3gnn.tables.infer.KINDS`.
-        form: how its cells are written.
-        reason: what the kind was inferred from.
+        name, kind, form, reason, declared: of the column; see `h3gnn.tables.infer.InferredType`.
         encoder: the name of the encoder; "" for a column that is left out, "plain" for unchanged numbers.
-        names: of its features.
-        description: of the encoding.
-        declared: whether the user declared the kind; cells of another kind are then missing.
+        names, description: of its features.
         fitted: the fitted encoder; None for a column that is left out or unchanged.
     """
 
@@ -126,15 +120,12 @@ class TablePlan:
     @property
     def features(self) -> tuple[Feature, ...]:
         """Each feature with its column and role."""
-        return tuple(
-            Feature(name, column, role)
-            for column in self.columns
-            for name, role in zip(
-                column.names,
-                [VALUE] * len(column.names) if column.fitted is None else column.fitted.roles(),
-                strict=True,
-            )
-        )
+        found = []
+        for column in self.columns:
+            unchanged = [(name, VALUE) for name in column.names]
+            named = unchanged if column.fitted is None else column.fitted.features(column.name)
+            found += [Feature(name, column, role) for name, role in named]
+        return tuple(found)
 
     @property
     def used(self) -> tuple[ColumnPlan, ...]:
@@ -176,12 +167,7 @@ class TablePlan:
         return tuple(repairs)
 
     def encode(self, frame: Any, place: Place) -> tuple[Floats, tuple[Repair, ...]]:
-        """Return the features of new rows, and the repairs.
-
-        Args:
-            frame: a DataFrame with the columns of the plan, in any order.
-            place: names a cell for the error message.
-        """
+        """Return the features of new rows, and the repairs; the columns of the frame are found by name."""
         missing = [column.name for column in self.used if column.name not in frame.columns]
         if missing:
             raise GraphError(
@@ -203,7 +189,9 @@ class TablePlan:
                     "correct the cell",
                 )
             if column.encoder == UNCHANGED:
-                _check_complete(problems, place, column.name, np.setdiff1d(_nan_rows(values), unreadable))
+                for row in np.setdiff1d(np.flatnonzero(missing_rows(values)), unreadable).tolist():
+                    what, remedy = "the value is empty or NaN", "fill the gap: the fitted table has none"
+                    problems.add(partial(place, row, column.name), what, remedy, "feature-not-finite")
             repairs += _unknown_values(column, values)
             decoded.append(values)
         problems.check()
@@ -414,7 +402,7 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
     if found.kind == "category" and CategoryEncoder.is_mostly_rare(values):
         reason += "; most of them are rare, so that their characters are encoded"
     fitted = _fit_encoder(found, values, text_model)
-    names = feature_names(fitted, name)
+    names = tuple(feature for feature, _ in fitted.features(name))
     return replace(
         plan,
         reason=reason,
@@ -437,7 +425,7 @@ def _fit_encoder(found: InferredType, values: Array, text_model: str | None) -> 
 
 def _can_stay(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
     """Whether a column is numbers without gaps, which can be features unchanged."""
-    if plan.fitted is None or plan.fitted.marks_missing or plan.form not in ("", "plain", "vector"):
+    if plan.fitted is None or plan.fitted.gaps or plan.form not in ("", "plain", "vector"):
         return False
     dtype = getattr(cells.column.dtype, "kind", "O")
     if dtype == "m":  # the unit of a duration is arbitrary
@@ -452,16 +440,6 @@ def _unchanged(plan: ColumnPlan) -> ColumnPlan:
     return replace(unchanged, kind=plan.kind, reason=plan.reason, form=plan.form)
 
 
-def _nan_rows(values: Array) -> npt.NDArray[np.int64]:
-    return np.flatnonzero(missing_rows(values))
-
-
-def _check_complete(problems: Problems, place: Place, name: str, rows: npt.NDArray[np.int64]) -> None:
-    for row in rows.tolist():
-        remedy = "fill the gap: the fitted table has none"
-        problems.add(partial(place, row, name), "the value is empty or NaN", remedy, "feature-not-finite")
-
-
 def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
     """Return the unknown categories and missing values of a column that the fitted table does not have."""
     repairs = []
@@ -472,12 +450,7 @@ def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
             message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
             repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
     gaps = int(missing_rows(values).sum())
-    if (
-        gaps
-        and encoder is not None
-        and not isinstance(encoder, SentenceEncoder)
-        and not encoder.marks_missing
-    ):
+    if gaps and encoder is not None and not isinstance(encoder, SentenceEncoder) and not encoder.gaps:
         message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
         repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
     return repairs

@@ -44,21 +44,13 @@ Paths = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True)
 class LabelFile:
-    """The labels and splits of some nodes.
+    """The labels and splits of some nodes."""
 
-    Attributes:
-        ids: the nodes of the rows.
-        classes: int64 `[rows]`, or None.
-        class_names: of the classes, by number.
-        masks: train, validation and test `[rows, splits]`, or nothing.
-        table: the file; None for a column of the features.
-    """
-
-    ids: npt.NDArray[Any]
-    classes: npt.NDArray[np.int64] | None
+    ids: npt.NDArray[Any]  # the nodes of the rows
+    classes: npt.NDArray[np.int64] | None  # [rows]
     class_names: tuple[str, ...]
-    masks: list[npt.NDArray[np.bool_]]
-    table: LabelTable | None
+    masks: list[npt.NDArray[np.bool_]]  # train, validation and test [rows, splits], or nothing
+    table: LabelTable | None  # None for a column of the features
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
         """Return labels and masks of all nodes; `rows` is the node of each row, -1 for none."""
@@ -75,21 +67,13 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A table of labels and the roles of its columns.
-
-    Attributes:
-        table: the file.
-        key: the column of the ids.
-        label: the column of the classes, if any.
-        splits: the columns of train, val, test.
-        loaded: its rows; None if they cannot be read.
-    """
+    """A table of labels and the roles of its columns."""
 
     table: Table
-    key: int
-    label: int | None
-    splits: list[int]
-    loaded: LoadedTable | None
+    key: int  # the column of the ids
+    label: int | None  # the column of the classes
+    splits: list[int]  # the columns of train, val, test
+    loaded: LoadedTable | None  # None if the rows cannot be read
 
     def read(self) -> LabelFile:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""

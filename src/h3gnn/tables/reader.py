@@ -132,32 +132,20 @@ class Reached:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Some rows of a table.
+    """Some rows of a table."""
 
-    Attributes:
-        first: number of rows before them.
-        ids: columns of node ids, int64 or text in object arrays, without missing values.
-        numbers: columns of numbers `[rows, values]`, NaN where missing; a column of lists gives several.
-        reached: where the next rows begin.
-    """
-
-    first: int
-    ids: list[npt.NDArray[Any]]
-    numbers: npt.NDArray[np.float64]
-    reached: Reached = Reached()
+    first: int  # number of rows before them
+    ids: list[npt.NDArray[Any]]  # columns of node ids, int64 or text in object arrays, none missing
+    numbers: npt.NDArray[np.float64]  # [rows, values], NaN where missing; a list gives several values
+    reached: Reached = Reached()  # where the next rows begin
 
 
 @dataclass(frozen=True)
 class LoadedTable:
-    """Columns of a table in memory: text for a text file, the types of a Parquet file.
-
-    Attributes:
-        table: the file.
-        columns: Arrow columns by their position in the file.
-    """
+    """Columns of a table in memory: text for a text file, the types of a Parquet file."""
 
     table: Table
-    columns: Mapping[int, Any]
+    columns: Mapping[int, Any]  # Arrow columns by their position in the file
 
     def ids(self, at: int) -> npt.NDArray[Any]:
         """Return a column as node ids, none of which is missing."""
@@ -253,24 +241,15 @@ def _as_pandas(column: Any) -> Any:
 
 @dataclass(frozen=True)
 class Table:
-    """A file whose columns are known; its rows are read on request.
-
-    Attributes:
-        path: the file.
-        names: one name per column; `column 1`, `column 2`, … without header.
-        header: whether the file itself names its columns.
-        guessed: whether that was inferred, not given.
-        delimiter: of the cells of a text file; None for Parquet.
-        start, line: the byte at which the rows of a text file begin, and the number of lines before.
-    """
+    """A file whose columns are known; its rows are read on request."""
 
     path: Path
-    names: tuple[str, ...]
-    header: bool = True
-    guessed: bool = False
-    delimiter: str | None = None
-    start: int = 0
-    line: int = 0
+    names: tuple[str, ...]  # `column 1`, `column 2`, … without header
+    header: bool = True  # whether the file itself names its columns
+    guessed: bool = False  # whether that was inferred, not given
+    delimiter: str | None = None  # None for Parquet
+    start: int = 0  # the byte at which the rows of a text file begin
+    line: int = 0  # the number of lines before
 
     def blocks(
         self,
@@ -359,9 +338,9 @@ class Table:
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
 
     def walk(self, columns: Sequence[int]) -> Iterator[tuple[str, int, list[str] | None]]:
-        """Yield the place of every row, its number of cells, and the cells of some columns as text.
+        """Yield the place of every row, its number of cells, and the cells of some columns, to find problems.
 
-        This is for finding problems: slow, and a row with too few or too many cells is no error (None).
+        It is slow. The cells are None for a row with too few or too many of them.
         """
         if self.delimiter is None:
             loaded = self.load(columns)
@@ -494,13 +473,12 @@ def open_table(
     delimiter: str | None = None,
     expected: Sequence[Any] = (),
 ) -> Table:
-    """Open a CSV, TSV or Parquet file, and infer its header and delimiter from its first rows.
+    """Open a CSV, TSV or Parquet file, and infer header and delimiter from its first rows if not given.
 
     Args:
         path: the file; its suffix decides the format.
         role: "edges", "features" or "labels", which decides how a header is recognised.
-        header: whether text files start with a row of names; None to infer it by `row_is_header`.
-        delimiter: of the cells of text files; None to infer it by `find_delimiter`.
+        header, delimiter: of text files.
         expected: names that the caller asks for; a row that holds one of them is a header.
     """
     file = check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")

@@ -71,15 +71,7 @@ Position = TypeVar("Position", int, None)
 def pick_column(
     table: Table, wanted: Column | None, what: str, *, known: Sequence[str] = (), default: Position
 ) -> int | Position:
-    """Return the position of a column.
-
-    Args:
-        table: the table.
-        wanted: a name, a position counted from 1, or None for the usual names and then the default.
-        what: what the column holds, for the message.
-        known: usual names, in lower case, the best first.
-        default: the position where nothing else decides; None where the column is optional.
-    """
+    """Return the position of a column; without `wanted` the first of the `known` names, else the default."""
     names, path = table.names, table.path
     if wanted is None:
         lowered = [name.lower() for name in names]
