@@ -94,8 +94,7 @@ def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> p
     opened = open_edges(path, source, target, weight, style)
     block = read_rows(opened, None, None, rules)
     ends, names = pd.factorize(one_kind([np.concatenate(block.ids)]))
-    heavy = block.numbers[:, 0] if opened.weight else None
-    index, heavy, *_ = apply_rules(ends.reshape(2, -1).astype(np.int64), heavy, rules, path.name)
+    index, heavy, *_ = apply_rules(ends.reshape(2, -1).astype(np.int64), block.weight, rules, path.name)
     index, heavy, *_ = merge_repeated(index, heavy, rules, path.name)
     joined = pd.DataFrame({"source": names[index[0]], "target": names[index[1]]})
     return joined if heavy is None else joined.assign(weight=heavy)

@@ -326,7 +326,7 @@ def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not beside.exists():
         return positions
     table = open_table(beside, role="node ids", header=True)
-    ids = table.read((0,)).ids[0]
+    ids = table.load([0]).ids(0)
     check_once(ids, table.place)
     if len(ids) != len(positions):
         raise InputError(

@@ -27,7 +27,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.graphs.ids import check_ids, match_by_id_or_position
+from h3gnn.graphs.ids import INDEX_NAMES, check_ids, match_by_id_or_position
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
@@ -50,11 +50,10 @@ from h3gnn.report.findings import (
 from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
 from h3gnn.storage.origin import commit
-from h3gnn.tables.files import check_file, check_parquet, check_table_memory, reading
+from h3gnn.tables.infer import Cells, are_codes, number_form
+from h3gnn.tables.reader import open_table
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
-MARKS = "\t,;|"
-"""What may stand between cells: the first that the first line holds, never a letter, as by guessing."""
 MOST_COLUMNS = 10_000
 MOST_VALUES = 16
 """A page has so many colours; of more values the most frequent are shown, and the rest are "other"."""
@@ -100,7 +99,8 @@ def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None
     missing = int((~pd.Index(known).isin(own.index)).sum())
     if missing:
         notes.append(f"{path} has no row for {missing:,} of {len(known):,} nodes; they are grey")
-    return arrange_columns(own.drop(columns=[name]).reindex(known), notes)
+    index = [one for one in own if str(one).lower() in INDEX_NAMES and one != name]
+    return arrange_columns(own.drop(columns=[name, *index]).reindex(known), notes)
 
 
 def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
@@ -131,31 +131,20 @@ def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnC
 
 
 def _read(path: Path) -> pd.DataFrame:
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
-    with reading(check_file(path, role="table"), "a table of CSV, TSV or Parquet with names"):
-        if path.suffix.lower() == ".parquet":
-            import pyarrow.parquet as pq
-
-            with pq.ParquetFile(path) as file:
-                _check_width(path, len(file.schema_arrow.names))
-                check_parquet(path, file, range(len(file.schema_arrow.names)))
-                columns = file.read()
-            columns.validate(full=True)  # texts that are none would be found late, and by whoever reads them
-            table: pd.DataFrame = columns.to_pandas().reset_index()
-            return table.drop(columns=[name for name in ("index",) if name in table])
-        check_table_memory(path, path.stat().st_size)
-        with path.open("rb") as text:
-            names = text.readline().decode(errors="replace")
-        mark = "\t" if path.suffix.lower() == ".tsv" else next((one for one in MARKS if one in names), ",")
-        _check_width(path, names.count(mark) + 1)
-        return pd.read_csv(path, sep=mark, engine="python")
-
-
-def _check_width(path: Path, columns: int) -> None:
-    """Refuse a table that is no table of things to know about nodes: each column is looked at for ids."""
-    if columns > MOST_COLUMNS:
-        raise InputError(f"{path} has {columns:,} columns, and a page shows at most {MOST_COLUMNS:,} of them")
+    """Read a table with a header; columns of numbers become floats."""
+    table = open_table(path, role="features", header=True)
+    if len(table.names) > MOST_COLUMNS:
+        raise InputError(
+            f"{path} has {len(table.names):,} columns, and a page shows at most {MOST_COLUMNS:,} of them",
+            code="too-many-columns",
+        )
+    frame = table.load(range(len(table.names))).frame(range(len(table.names)))
+    for name in frame:
+        cells = Cells(frame[name])
+        if frame[name].dtype == object:
+            form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
+            frame[name] = cells.texts if form is None else cells.decode("number", form)[0]
+    return frame
 
 
 def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from h3gnn.graphs.ids import NodeIndex, as_text, is_plain, one_kind, quoted, wor
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import is_missing_word, is_number
-from h3gnn.tables.reader import FIX_ID, Table, TableBlock, open_table
+from h3gnn.tables.reader import Table, open_table
 from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column
 
 UNKNOWN = ("error", "drop", "add")
@@ -97,39 +96,53 @@ def open_edges(
     return EdgeTable(table, (start, end), weights, tuple(repairs), not named)
 
 
+@dataclass(frozen=True)
+class EdgeRows:
+    """The ids of sources and targets, int64 or text, and the weights, NaN where missing."""
+
+    ids: list[npt.NDArray[Any]]
+    weight: npt.NDArray[np.float64] | None
+
+
 def read_rows(
     edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
-) -> TableBlock:
+) -> EdgeRows:
     """Read all edges, or raise with all their problems; `known` are the nodes, if others are an error."""
+    table = edges.table
     try:
-        rows = edges.table.read(edges.ends, edges.weight)
+        loaded = table.load((*edges.ends, *edges.weight))
+        ids = [loaded.ids(at) for at in edges.ends]
+        weight = loaded.weights(edges.weight[0]) if edges.weight else np.ones(1)
     except GraphError as error:
         report_problems(edges, known, known_by, rules)
         raise error from None
+    if weight is None:
+        report_problems(edges, known, known_by, rules)
+        message = f"{table.path}{table.title(edges.weight[0])}: not a column of numbers"
+        raise GraphError(message, code="column-not-numeric")
+    ids = ids if ids[0].dtype == ids[1].dtype else [as_text(one) for one in ids]
     if edges.guessed:
-        _check_guess(edges, rows)
-    weight = rows.numbers[:, 0] if edges.weight else np.ones(1)
-    unknown = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in rows.ids)
+        _check_guess(edges, ids)
+    unknown = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in ids)
     if unknown or (rules.weights == "error" and not valid_weights(weight).all()):
         report_problems(edges, known, known_by, rules)
-    return rows
+    return EdgeRows(ids, weight if edges.weight else None)
 
 
 def report_problems(
     edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
 ) -> None:
     """Walk the file row by row, and raise with all its problems; return if there is none."""
-    table, problems = edges.table, Problems(edges.table.path)
+    table = edges.table
     names = None if known is None else {*as_text(known).tolist()}
-    for row, (place, count, cells) in enumerate(table.walk((*edges.ends, *edges.weight))):
-        if cells is None:
-            table.add_cell_count(problems, place, count)
-            continue
-        for column, cell in zip(edges.ends, cells, strict=False):
-            if not cell:
-                problems.add(place + table.title(column), "the node id is missing", FIX_ID, "id-missing")
-            elif names is not None and cell not in names:
-                problems.add(place, *_unknown_node(cell, known_by, table, row))
+
+    def check(problems: Problems, row: int, place: str, cells: list[str]) -> None:
+        for cell in cells[:2]:
+            if cell and names is not None and cell not in names:
+                hint = "if this row is a header, say so (--header); " if not (row or table.header) else ""
+                name = cell if is_plain(cell) else quoted(cell)
+                what = f"node {name} is unknown; it is not in {known_by}"
+                problems.add(place, what, hint + FIX_UNKNOWN, "node-unknown")
         for column, cell in zip(edges.weight, cells[2:], strict=True):
             value = np.array([float(cell) if is_number(cell) else np.nan])
             if not is_missing_word(cell) and not is_number(cell):
@@ -138,26 +151,20 @@ def report_problems(
             elif rules.weights == "error" and not valid_weights(value).all():
                 what = f"the edge weight {value[0]:g} is not a positive number"
                 problems.add(place, what, FIX_WEIGHT, "edge-weight-not-positive")
-    problems.check()
+
+    table.find_problems(edges.ends, edges.weight, check).check()
 
 
-def _unknown_node(node: str, known_by: Path | None, table: Table, row: int) -> tuple[str, str, str]:
-    """Return the description, the remedy and the code of an unknown node."""
-    hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
-    name = node if is_plain(node) else quoted(node)
-    return f"node {name} is unknown; it is not in {known_by}", hint + FIX_UNKNOWN, "node-unknown"
-
-
-def _check_guess(edges: EdgeTable, rows: TableBlock) -> None:
+def _check_guess(edges: EdgeTable, ids: list[npt.NDArray[Any]]) -> None:
     """Ask if the first two columns are probably not the ends: row numbers, or scattered pairs."""
     import pandas as pd
     import scipy.sparse as sp
 
-    table, count = edges.table, len(rows.ids[0])
+    table, count = edges.table, len(ids[0])
     wide = len(table.names) > 2 + len(edges.weight)
     if count < FEW_ROWS or not (wide or table.header):
         return
-    codes, nodes = pd.factorize(one_kind(rows.ids))
+    codes, nodes = pd.factorize(one_kind(ids))
     graph = sp.coo_array((np.ones(count), (codes[:count], codes[count:])), shape=(len(nodes),) * 2)
     parts = sp.csgraph.connected_components(graph, directed=False)[0]
     numbered = any(ROW_WORDS & {*words_in(table.names[column])} for column in edges.ends)
@@ -239,19 +246,6 @@ def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     last = np.zeros(count, dtype=np.int64)
     last[group] = np.arange(len(group))  # of several, the last is written last
     return last
-
-
-def find_nodes(
-    wanted: npt.NDArray[Any], nodes: NodeIndex, known_by: Path | None, table: Table, before: int = 0
-) -> npt.NDArray[np.int64]:
-    """Return the position of each id of some rows of a table, or raise with the unknown ones."""
-    found = nodes.find(wanted)
-    problems = Problems(table.path)
-    for row in np.flatnonzero(found < 0).tolist():
-        unknown = _unknown_node(str(wanted[row]), known_by, table, before + row)
-        problems.add(partial(table.place, before + row), *unknown)
-    problems.check()
-    return found
 
 
 def unknown_ids(parts: Sequence[npt.NDArray[Any]], known: npt.NDArray[Any]) -> npt.NDArray[Any]:

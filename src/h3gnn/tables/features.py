@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,9 @@ from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import one_kind, words_in
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import Cells, is_number, parse_types
+from h3gnn.tables.infer import Cells, is_missing_word, is_number, parse_types
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
-from h3gnn.tables.reader import (
-    FIX_ID,
-    LoadedTable,
-    Progress,
-    Reached,
-    Table,
-    TableBlock,
-    check_once,
-    joined,
-    open_table,
-)
+from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, check_once, joined_place, open_table
 from h3gnn.tables.roles import Column, infer_id_column, is_no_feature, is_split_column, pick_column
 
 
@@ -39,26 +29,6 @@ class FeatureTable:
     key: int  # the column of the ids
     chosen: list[int]  # the columns of the features
     named: bool  # whether the user chose them, so that none is left out for its name
-
-    def blocks(
-        self, progress: Progress = lambda share: None, begin: Reached | None = None
-    ) -> Iterator[TableBlock]:
-        """Yield the ids and the numbers, all of them finite, a block of rows at a time."""
-        for block in self.table.blocks([self.key], self.chosen, progress=progress, begin=begin):
-            self._check(block)
-            yield block
-
-    def _check(self, block: TableBlock) -> None:
-        bad = np.argwhere(~np.isfinite(block.numbers))
-        if bad.size:
-            row, position = (int(one) for one in bad[0])
-            column = self.chosen[position] if block.numbers.shape[1] == len(self.chosen) else None
-            missing = np.isnan(block.numbers[row, position])
-            raise GraphError(
-                f"{self.table.place(block.first + row, column)}: the value is "
-                f"{'empty or NaN' if missing else 'infinity'}; fill the gap or leave the column out",
-                code="feature-not-finite",
-            )
 
 
 def open_features(
@@ -128,10 +98,27 @@ def read_vectors(
     """Read finite numbers and the ids of their rows; nothing is encoded."""
     if Path(path).suffix.lower() in ARRAY_SUFFIXES:
         return _read_array_file(path)
-    features = open_features(path, id_column, columns, style)
-    block = joined(features.blocks())
-    check_once(block.ids[0], features.table.place, features.table.path)
-    return FeatureFile(block.numbers, block.ids[0], True, features.table.place, features.table.path)
+    roles, loaded = _load(path, id_column, columns, style, Encoding())
+    table, ids, values = roles.table, loaded.ids(roles.key), loaded.numbers(roles.chosen)
+    if values is None:
+        _report_numbers(roles)
+        raise GraphError(f"{table.path} does not hold numbers only", code="column-not-numeric")
+    check_once(ids, table.place, table.path)
+    return FeatureFile(values, ids, True, table.place, table.path)
+
+
+def _report_numbers(features: FeatureTable) -> None:
+    """Walk the table row by row, and raise with the cells that are not finite numbers."""
+    table, problems = features.table, Problems(features.table.path)
+    for place, _, cells in table.walk(features.chosen):
+        for column, cell in zip(features.chosen, cells or (), strict=False):
+            if is_missing_word(cell) or "inf" in cell.lower():
+                what, code = f"the value is {cell or 'empty'}", "feature-not-finite"
+                problems.add(place + table.title(column), what, "fill the gap or leave the column out", code)
+            elif not is_number(cell):
+                what = f"{cell!r} is not a number"
+                problems.add(place + table.title(column), what, FIX_NUMBER, "cell-unreadable")
+    problems.check()
 
 
 def _read_array_file(path: str | Path) -> FeatureFile:
@@ -165,7 +152,9 @@ def read_features(
         return found
     tables = [_load(path, id_column, columns, style, encoding) for path in paths]
     parts = [loaded.ids(roles.key) for roles, loaded in tables]
-    ids, place = one_kind(parts), _places(tables, [len(part) for part in parts])
+    ids = one_kind(parts)
+    places = [roles.table.place for roles, _ in tables]
+    place = joined_place([*places, lambda row: "a node that was added"], [len(part) for part in parts])
     check_once(ids, place, tables[0][0].table.path)
     more = added(ids)
     return _read_numbers(tables, ids, encoding, more) or _read_mixed(tables, ids, encoding, more, place)
@@ -298,17 +287,15 @@ def _report_problems(features: FeatureTable, encoding: Encoding) -> None:
     """Walk the table row by row, and raise with its malformed rows, missing ids and ambiguous cells."""
     import pandas as pd
 
-    table, problems = features.table, Problems(features.table.path)
-    places, good = list[str](), list[list[str]]()
-    for place, count, cells in table.walk((features.key, *features.chosen)):
-        if cells is None:
-            table.add_cell_count(problems, place, count)
-        elif not cells[0]:
-            problems.add(place + table.title(features.key), "the node id is missing", FIX_ID, "id-missing")
-        else:
+    table = features.table
+    names, places, good = table.unique_names(features.chosen), list[str](), list[list[str]]()
+
+    def collect(problems: Problems, row: int, place: str, cells: list[str]) -> None:
+        if cells[0]:
             places.append(place)
             good.append(cells[1:])
-    names = table.unique_names(features.chosen)
+
+    problems = table.find_problems([features.key], features.chosen, collect)
     if good and encoding.plan is None and table.delimiter is not None:
         types = parse_types({name: kind for name, kind in encoding.columns.items() if name in names})
         frame = pd.DataFrame(good, columns=names)
@@ -323,15 +310,3 @@ def _column_title(tables: Sequence[FeatureTable], name: str) -> str:
         if name in names:
             return one.table.title(one.chosen[names.index(name)])
     return f", column {name}"
-
-
-def _places(tables: Sequence[Loaded], sizes: Sequence[int]) -> Callable[[int], str]:
-    ends = np.cumsum(sizes)
-
-    def place(row: int) -> str:
-        at = int(np.searchsorted(ends, row, side="right"))
-        if at == len(tables):
-            return "a node that was added"
-        return tables[at][0].table.place(row - (int(ends[at - 1]) if at else 0))
-
-    return place

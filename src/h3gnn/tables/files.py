@@ -203,10 +203,10 @@ def rows_of(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def find_delimiter(path: Path, row: str) -> str:
-    """Return a tab for `.tsv`, else the first of tab, comma, semicolon in the row, else a space."""
+    """Return a tab for `.tsv`, else the first of tab, comma, semicolon and | in the row, else a space."""
     if path.suffix.lower() in (".tsv", ".tab"):
         return "\t"
-    return next((mark for mark in "\t,;" if mark in row), " ")
+    return next((mark for mark in "\t,;|" if mark in row), " ")
 
 
 def check_table_memory(path: Path, size: int) -> None:

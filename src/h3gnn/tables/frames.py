@@ -1,4 +1,4 @@
-"""Tables in Python, as pandas and NumPy hold them: what their index, their columns and their rows mean."""
+"""Tables in memory: what the index, columns and rows of DataFrames and arrays mean."""
 
 from __future__ import annotations
 
@@ -21,36 +21,34 @@ TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[Repai
 
 
 def is_frame(values: Any) -> bool:
-    """Tell a pandas object by its class, without importing pandas."""
+    """Whether an object is one of pandas, without importing pandas."""
     return any(cls.__module__.partition(".")[0] == "pandas" for cls in type(values).__mro__)
 
 
 def as_frame(table: Any) -> Any:
-    """Return what can become a DataFrame (Polars, Arrow) as one, for its names; anything else as it is."""
+    """Convert a Polars or Arrow table to a DataFrame; other objects are returned unchanged."""
     return table.to_pandas() if hasattr(table, "to_pandas") and not is_frame(table) else table
 
 
 def column_names(table: Any) -> tuple[str, ...]:
-    """Return the names of a DataFrame's columns as text; none where there are none, or they only count."""
+    """Return the column names of a DataFrame; () without names, or if they only count."""
     if not is_frame(table) or not hasattr(table, "columns"):
         return ()
     names = tuple(str(name) for name in table.columns)
     again = next((name for position, name in enumerate(names) if name in names[:position]), None)
     if again is not None:
-        raise GraphError(
-            f"{again!r} names more than one column of the features: give each a name of its own",
-            code="column-duplicate",
-        )
+        message = f"{again!r} names more than one column of the features: rename one of them"
+        raise GraphError(message, code="column-duplicate")
     return () if names == counted(len(names)) else names
 
 
 def counted(columns: int) -> tuple[str, ...]:
-    """Return what columns without names are called: their positions."""
+    """Return the names of columns without names: their positions."""
     return tuple(str(position) for position in range(columns))
 
 
 def node_names(table: Any) -> npt.NDArray[Any] | None:
-    """Return the index of a DataFrame as node ids; None where it only counts the rows."""
+    """Return the index of a DataFrame as node ids; None if it only counts the rows."""
     if not is_frame(table):
         return None
     ids = as_ids(table.index, "the index of the features")
@@ -58,46 +56,43 @@ def node_names(table: Any) -> npt.NDArray[Any] | None:
 
 
 def is_mixed(table: Any) -> bool:
-    """Tell a DataFrame that holds more than numbers without gaps, and has to be encoded."""
-    if not is_frame(table) or not hasattr(table, "columns"):
+    """Whether a DataFrame holds more than numbers without gaps, so that it has to be encoded."""
+    if not is_frame(table) or not hasattr(table, "columns") or not table.size:
         return False
-    return table.size > 0 and not all(_is_plain(table.iloc[:, at]) for at in range(table.shape[1]))
-
-
-def _is_plain(column: Any) -> bool:
-    return getattr(column.dtype, "kind", "O") in "biufc" and not bool(column.isna().any())
+    columns = (table.iloc[:, at] for at in range(table.shape[1]))
+    return any(getattr(one.dtype, "kind", "O") not in "biufc" or bool(one.isna().any()) for one in columns)
 
 
 def encode_frame(
     frame: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
 ) -> tuple[Any, TablePlan, tuple[Repair, ...]]:
-    """Return a DataFrame of numbers with the same index, the plan that made it, and the repairs."""
-    column_names(frame)  # which must differ
+    """Return a DataFrame of features with the same index, the plan that made it, and the repairs."""
+    column_names(frame)  # rejects duplicates
     named = frame.set_axis([str(name) for name in frame.columns], axis="columns")
     values, plan, repairs = encode_table(named, plan, columns=columns)
     return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, repairs
 
 
 def numbers_of_table(features: Any) -> Any:
-    """Return the numbers of a table, `[nodes, features]`; a column that holds anything else is named."""
-    if not is_frame(features):
-        table = features if is_sparse(features) or isinstance(features, Tensor) else _as_array(features)
-        if len(table.shape) != 2:
-            raise GraphError(
-                f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)",
-                code="features-not-a-table",
-            )
-        return table
-    if not hasattr(features, "columns"):
-        raise GraphError(
-            "the features must be a table with one row per node, but a pandas Series is one column",
-            code="features-not-a-table",
-        )
-    columns = [
-        _numbers_of_column(features.iloc[:, position], f"the column {name!r} of the features")
-        for position, name in enumerate(features.columns)
-    ]
-    return np.stack(columns, axis=1) if columns else np.empty((len(features), 0))
+    """Return the numbers of a table, `[nodes, features]`; a column that is not numeric is named."""
+    if is_frame(features):
+        if not hasattr(features, "columns"):
+            message = "the features must be a table with one row per node, but a pandas Series is one column"
+            raise GraphError(message, code="features-not-a-table")
+        columns = [
+            _numbers_of_column(features.iloc[:, position], f"the column {name!r} of the features")
+            for position, name in enumerate(features.columns)
+        ]
+        return np.stack(columns, axis=1) if columns else np.empty((len(features), 0))
+    try:
+        table = features if is_sparse(features) or isinstance(features, Tensor) else np.asarray(features)
+    except ValueError:
+        message = "the features are ragged: their rows do not all have the same length"
+        raise GraphError(message, code="not-an-array") from None
+    if len(table.shape) != 2:
+        message = f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
+        raise GraphError(message, code="features-not-a-table")
+    return table
 
 
 def _numbers_of_column(column: Any, place: str) -> npt.NDArray[np.float64]:
@@ -106,88 +101,65 @@ def _numbers_of_column(column: Any, place: str) -> npt.NDArray[np.float64]:
     try:
         numbers: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
-        raise GraphError(f"{place} holds something that is not a number", code="not-numbers") from None
+        message = f"{place} holds something that is not a number"
+        raise GraphError(message, code="not-numbers") from None
     return numbers
 
 
-def _as_array(values: Any) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise GraphError(
-            "the features are ragged: their rows do not all have the same length", code="not-an-array"
-        ) from None
-
-
 def names_edges(table: Any) -> bool:
-    """Tell whether the columns of a DataFrame have the names of the two ends of an edge."""
+    """Whether the columns of a DataFrame have the usual names of the ends of an edge."""
     names = {name.lower() for name in map(str, getattr(table, "columns", ()))}
     return bool(names & {*SOURCE_NAMES} and names & {*TARGET_NAMES})
 
 
 def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
-    """Read a DataFrame of edges as the command line reads a file of them.
+    """Read a DataFrame of edges between known nodes, as the command line reads a file of them.
 
-    Its ends are the columns whose names tell (source, target; from_account, to_account; …), else the first
+    Its ends are the columns with telling names (source, target; from_account, to_account; …), else the first
     two; its weights a column called weight, and no other.
-
-    Args:
-        frame: one edge per row.
-        known: the ids of the nodes.
     """
     if not hasattr(frame, "columns") or frame.shape[1] < 2:
-        raise GraphError(
-            "edges in a DataFrame need two columns (source, target), and may have a weight",
-            code="edge-columns-missing",
-        )
-    names = [str(name).lower() for name in frame.columns]
-    start, end, _ = infer_ends([str(name) for name in frame.columns])
-    weight = next((position for position, name in enumerate(names) if name in WEIGHT_NAMES), None)
+        message = "edges in a DataFrame need two columns (source, target), and may have a weight"
+        raise GraphError(message, code="edge-columns-missing")
+    names = [str(name) for name in frame.columns]
+    start, end, _ = infer_ends(names)
+    weight = next((position for position, name in enumerate(names) if name.lower() in WEIGHT_NAMES), None)
     if weight in (start, end):
-        raise GraphError(
-            "source, target and weight of the edges must be different columns; name each of them",
-            code="edge-columns-ambiguous",
-        )
-    ends = [_positions(frame.iloc[:, one], f"column {frame.columns[one]!r}", known) for one in (start, end)]
+        message = "source, target and weight of the edges must be different columns; name each of them"
+        raise GraphError(message, code="edge-columns-ambiguous")
+    ends = [_positions(frame.iloc[:, at], f"column {frame.columns[at]!r}", known) for at in (start, end)]
     weights = None
     if weight is not None:
-        weights = _numbers_of_column(
-            frame.iloc[:, weight], f"the weight column {frame.columns[weight]!r} of the edges"
-        )
-    unused = [str(name) for at, name in enumerate(frame.columns) if at not in (start, end, weight)]
+        place = f"the weight column {frame.columns[weight]!r} of the edges"
+        weights = _numbers_of_column(frame.iloc[:, weight], place)
+    unused = [name for at, name in enumerate(names) if at not in (start, end, weight)]
     return np.stack(ends), weights, unused_columns(unused)
 
 
 def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:
-    """Return `[2, edges]` as it is; rows of source and target are turned, further columns are not used.
+    """Return `[2, edges]` unchanged; rows of source and target are transposed, further columns are not used.
 
-    An array of two rows is always `[2, edges]`. Numbers are positions, and anything else names nodes.
+    An array of two rows is always `[2, edges]`. Numbers are positions; anything else is the id of a node.
     """
     array = as_numpy(edges, "the edges")
     odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
     if odd or len(array) == 2:
-        return array, None, ()  # [2, edges], or what the check of a graph refuses
+        return array, None, ()  # [2, edges], or a shape that the check of a graph rejects
     ends = array[:, :2]
     if ends.dtype.kind in "OUS":
         ends = np.stack([_positions(ends[:, one], f"column {one + 1}", known) for one in range(2)], axis=1)
     elif not (np.isfinite(ends) & (ends == np.floor(ends)) & (np.abs(ends) < 2**53)).all():
-        raise GraphError(
-            "the first two columns of the edges must be integers, the positions of nodes",
-            code="edge-index-not-integers",
-        )
-    return (
-        ends.astype(np.int64).T,
-        None,
-        unused_columns([f"column {one + 1}" for one in range(2, array.shape[1])]),
-    )
+        message = "the first two columns of the edges must be integers, the positions of nodes"
+        raise GraphError(message, code="edge-index-not-integers")
+    unused = unused_columns([f"column {one + 1}" for one in range(2, array.shape[1])])
+    return ends.astype(np.int64).T, None, unused
 
 
 def unused_columns(names: list[str]) -> tuple[Repair, ...]:
     """Return the repair that names unused columns of a table of edges, if there are any."""
     if not names:
         return ()
-    shown = ", ".join(names[:8])
-    message = f"edges: not used: {shown}; only a column called weight holds edge weights"
+    message = f"edges: not used: {', '.join(names[:8])}; only a column called weight holds edge weights"
     return (Repair("edge-columns-unused", message, fields=tuple(names), warn=True),)
 
 
@@ -196,8 +168,6 @@ def _positions(column: Any, place: str, known: npt.NDArray[Any]) -> npt.NDArray[
     found = find_ids(ids, known)
     if (found < 0).any():
         row = int(np.flatnonzero(found < 0)[0])
-        raise GraphError(
-            f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features",
-            code="edge-node-unknown",
-        )
+        message = f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features"
+        raise GraphError(message, code="edge-node-unknown")
     return found

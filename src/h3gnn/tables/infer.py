@@ -486,7 +486,7 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
 
 
 def _infer_written_numbers(name: str, cells: Cells) -> InferredType | None:
-    form = None if _are_codes(cells.distinct) else number_form(cells.distinct_values)
+    form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
     if form is None:
         return None
     found = _infer_numbers(name, cells.decode("number", form)[0])
@@ -495,7 +495,7 @@ def _infer_written_numbers(name: str, cells: Cells) -> InferredType | None:
     return InferredType(found.kind, found.reason + written, form, numeric=found.numeric)
 
 
-def _are_codes(texts: Collection[str]) -> bool:
+def are_codes(texts: Collection[str]) -> bool:
     """Whether some digits are no number: 007."""
     return any(re.fullmatch(r"0\d+", one) for one in texts)
 
@@ -518,7 +518,7 @@ def _infer_written_lists(name: str, cells: Cells) -> InferredType | None:
 
 def _infer_nearly(name: str, cells: Cells) -> InferredType | None:
     """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
-    if _are_codes(cells.distinct):
+    if are_codes(cells.distinct):
         return None
     for kind, form_of in (("number", number_form), ("date", date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}

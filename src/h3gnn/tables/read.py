@@ -25,6 +25,7 @@ from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import (
     FIX_UNKNOWN,
+    EdgeRows,
     EdgeRules,
     EdgeTable,
     apply_rules,
@@ -36,7 +37,7 @@ from h3gnn.tables.edges import (
 from h3gnn.tables.features import Encoding, FeatureFile, pick_id_column, read_features
 from h3gnn.tables.files import Problems
 from h3gnn.tables.plan import TablePlan
-from h3gnn.tables.reader import FIX_ID, LoadedTable, Table, TableBlock, check_once, open_table
+from h3gnn.tables.reader import LoadedTable, Table, check_once, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column
 
 Paths = str | Path | Sequence[str | Path]
@@ -97,27 +98,25 @@ class LabelTable:
 
     def report_problems(self, known: npt.NDArray[Any] | None, known_by: Path | None) -> None:
         """Walk the file row by row, and raise with all its problems; return if there is none."""
-        table, problems, places = self.table, Problems(self.table.path), dict[str, str]()
+        table, places = self.table, dict[str, str]()
         names = None if known is None else {*as_text(known).tolist()}
-        for place, count, cells in table.walk((self.key, *self.splits)):
-            if cells is None:
-                table.add_cell_count(problems, place, count)
-                continue
+
+        def check(problems: Problems, row: int, place: str, cells: list[str]) -> None:
             node = cells[0] if is_plain(cells[0]) else quoted(cells[0])
-            if not cells[0]:
-                problems.add(place + table.title(self.key), "the node id is missing", FIX_ID, "id-missing")
-            elif cells[0] in places:
+            if cells[0] in places:
                 what = f"node {node} is already in {places[cells[0]]}"
                 problems.add(place, what, "keep one row per node", "id-duplicate")
-            elif names is not None and cells[0] not in names:
+            elif cells[0] and names is not None and cells[0] not in names:
                 what = f"node {node} is unknown; it is not in {known_by}"
                 problems.add(place, what, FIX_UNKNOWN, "node-unknown")
-            places.setdefault(cells[0], place)
+            if cells[0]:
+                places.setdefault(cells[0], place)
             for column, word in zip(self.splits, cells[1:], strict=True):
                 if word.lower() not in {*SPLIT_NAMES, "", "none"}:
                     what = f"{word!r} is not one of train, val, test"
                     problems.add(place + table.title(column), what, "", "split-unknown")
-        problems.check()
+
+        table.find_problems([self.key], self.splits, check).check()
 
 
 def open_labels(
@@ -215,32 +214,31 @@ def read_graph(
 ) -> Graph:
     """Read a graph from one file per part.
 
-    Columns are given by name, or by position counted from 1. Where there are features, they say which nodes
-    there are and in which order, and an edge or label of any other node is an error. Without them the nodes
-    are those of the edges and labels, sorted, and structural features are built.
+    Columns are given by name, or by position counted from 1. The features define the nodes and their order,
+    and an edge or label of any other node is an error. Without features the nodes are those of the edges and
+    labels, sorted, and structural features are built.
 
     Args:
-        edges: CSV, TSV or Parquet: one edge per row. Several tables are several kinds of edges: the weights
-            of each are brought to a mean of 1, and those between the same two nodes are added.
+        edges: CSV, TSV or Parquet, one edge per row. Of several tables, the weights of each are scaled to a
+            mean of 1, and those between the same two nodes are added.
         features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. Several
             tables are several kinds of nodes, whose ids must differ.
-        labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits.
-        source_column, target_column: where an edge starts and ends; names that tell, else columns 1 and 2.
+        labels: CSV, TSV or Parquet, one node per row, with its class and optionally its splits.
+        source_column, target_column: ends of an edge; columns with telling names, else columns 1 and 2.
         weight_column: positive weights; else a column called weight, else none.
         id_column: ids in the features; the usual names, else column 1.
         feature_columns: the columns to use; else all but the id.
-        columns: what some of these columns hold, by name: `{"zip": "category", "opened": "date:dmy"}`; the
-            others are recognised. See `h3gnn.tables.plan`.
+        columns: the kinds of some of these columns, `{"zip": "category", "opened": "date:dmy"}`; those of the
+            others are inferred.
         text_model: a folder with a sentence model for columns of text.
         label_id_column: ids in the labels; the usual names, else column 1.
         label_column: classes; the usual names, else the first column that is neither id nor split. Without
             `labels` it is a column of the features.
         split_columns: words train, val, test; else all columns whose name starts with split.
-        unknown_nodes, weights, repeated: what becomes of such edges; see `EdgeRules`.
-        header: whether text files start with a row of names; else found out.
-        delimiter: the character between cells of text files; else found out.
+        unknown_nodes, weights, repeated: how such edges are handled; see `EdgeRules`.
+        header, delimiter: of text files; inferred if not given.
         undirected: add the opposite of every edge.
-        plan: of a fitted graph, `graph.plan`: the features are then encoded as there.
+        plan: of a fitted graph, `graph.plan`, by which the features are encoded.
 
     Raises:
         GraphError: with file, line and column; several problems of a file are listed together.
@@ -280,7 +278,7 @@ def _listed(paths: Paths) -> list[str | Path]:
 
 def _join(
     tables: Sequence[EdgeTable],
-    rows: Sequence[TableBlock],
+    rows: Sequence[EdgeRows],
     features: FeatureFile | None,
     labels: LabelFile | None,
     rules: EdgeRules,
@@ -294,7 +292,20 @@ def _join(
     repairs = [*edges.repairs, *(() if features is None else features.repairs)]
     known: dict[str, Any] = {}
     if labels is not None:
-        known = _known_labels(labels, nodes, ids, features, rules, repairs)
+        rows_of_labels = nodes.find(labels.ids)
+        unknown = int((rows_of_labels < 0).sum())
+        if unknown and labels.table is not None:
+            if rules.unknown_nodes == "error":
+                labels.table.report_problems(ids, None if features is None else features.path)
+            message = f"{labels.table.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
+            repairs.append(Repair("labels-of-unknown-nodes", message, unknown))
+        known = labels.for_nodes(rows_of_labels, ids.size)
+
+    def locate(part: str, index: int) -> str:
+        if part == "features" and features is not None:
+            return features.place(index)
+        return edges.place(index) if part == "edges" else f"{part}, position {index}"
+
     files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
     files += [] if labels is None or labels.table is None else [labels.table.table.path]
     graph = build_graph(
@@ -307,7 +318,7 @@ def _join(
         source=", ".join(path.name for path in files),
         kind="files",
         repairs=tuple(repairs),
-        locate=_locator(edges, features),
+        locate=locate,
         **known,
     )
     return graph if features is None else replace(graph, plan=features.plan)
@@ -325,7 +336,7 @@ class _Edges:
 
 def _pooled(
     tables: Sequence[EdgeTable],
-    rows: Sequence[TableBlock],
+    rows: Sequence[EdgeRows],
     nodes: NodeIndex,
     rules: EdgeRules,
     *,
@@ -346,24 +357,17 @@ def _pooled(
     names = " and ".join(one.table.path.name for one in tables)
     message = f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added"
     repairs.append(Repair("edge-tables-joined", message, len(tables)))
-    ends = np.cumsum([part.index.shape[1] for part in parts])
-
-    def place(at: int) -> str:
-        which = int(np.searchsorted(ends, at, side="right"))
-        return parts[which].place(at - (int(ends[which - 1]) if which else 0))
-
-    return _Edges(
-        np.concatenate([part.index for part in parts], axis=1), np.concatenate(weights), place, repairs
-    )
+    place = joined_place([part.place for part in parts], [part.index.shape[1] for part in parts])
+    index = np.concatenate([part.index for part in parts], axis=1)
+    return _Edges(index, np.concatenate(weights), place, repairs)
 
 
 def _edges_of(
-    edges: EdgeTable, block: TableBlock, nodes: NodeIndex, rules: EdgeRules, *, undirected: bool
+    edges: EdgeTable, block: EdgeRows, nodes: NodeIndex, rules: EdgeRules, *, undirected: bool
 ) -> _Edges:
     name = edges.table.path.name
     index = np.stack([nodes.find(end) for end in block.ids])
-    weight = block.numbers[:, 0] if edges.weight else None
-    index, weight, origin, done = apply_rules(index, weight, rules, name)
+    index, weight, origin, done = apply_rules(index, block.weight, rules, name)
     if undirected:
         between = index[0] != index[1]  # a self-loop is its own opposite
         index = np.concatenate([index, index[::-1, between]], axis=1)
@@ -376,27 +380,8 @@ def _edges_of(
     )
 
 
-def _known_labels(
-    labels: LabelFile,
-    nodes: NodeIndex,
-    ids: npt.NDArray[Any],
-    features: FeatureFile | None,
-    rules: EdgeRules,
-    repairs: list[Repair],
-) -> dict[str, Any]:
-    found = nodes.find(labels.ids)
-    strange = found < 0
-    if strange.any() and labels.table is not None:
-        if rules.unknown_nodes == "error":
-            labels.table.report_problems(ids, None if features is None else features.path)
-        count = int(strange.sum())
-        message = f"{labels.table.table.path.name}: {count:,} label(s) of unknown nodes left out"
-        repairs.append(Repair("labels-of-unknown-nodes", message, count))
-    return labels.for_nodes(found, ids.size)
-
-
 def _ids_of_parts(
-    tables: Sequence[EdgeTable], rows: Sequence[TableBlock], labels: LabelFile | None
+    tables: Sequence[EdgeTable], rows: Sequence[EdgeRows], labels: LabelFile | None
 ) -> npt.NDArray[Any]:
     """Return all ids of edges and labels, sorted."""
     import pandas as pd
@@ -411,7 +396,7 @@ def _ids_of_parts(
 
 
 def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: Table) -> None:
-    """Ask where names might have been taken for nodes: text, and met nowhere but in the first row."""
+    """Ask whether the first row is a header if its texts could be names: no other row contains them."""
     if table.header or not table.guessed or everything.dtype.kind != "O":
         return
     if all(int((everything == one).sum()) == 1 for one in first):
@@ -421,14 +406,3 @@ def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: T
             "say whether this row is a header (--header, --no-header)",
             code="header-ambiguous",
         )
-
-
-def _locator(edges: _Edges, features: FeatureFile | None) -> Callable[[str, int], str]:
-    def locate(part: str, index: int) -> str:
-        if part == "edges":
-            return edges.place(index)
-        if part == "features" and features is not None:
-            return features.place(index)
-        return f"{part}, position {index}"
-
-    return locate

@@ -1,4 +1,4 @@
-"""Read CSV, TSV and Parquet files of any size: as typed blocks of rows, or whole, as Arrow columns.
+"""Read CSV, TSV and Parquet files into memory, as Arrow columns.
 
 pyarrow is fast but says little about an invalid file. When it fails, the block is walked line by line to
 report file, line and column.
@@ -7,7 +7,7 @@ report file, line and column.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import PLAIN, as_text, one_kind, quoted
+from h3gnn.graphs.ids import PLAIN, one_kind, quoted
 from h3gnn.tables import files
 from h3gnn.tables.files import (
     MOST_SHOWN,
@@ -25,7 +25,6 @@ from h3gnn.tables.files import (
     check_file,
     check_parquet,
     check_table_memory,
-    count_line_ends,
     find_delimiter,
     first_rows,
     reading,
@@ -33,7 +32,7 @@ from h3gnn.tables.files import (
     split_line,
     text_blocks,
 )
-from h3gnn.tables.infer import Cells, is_number
+from h3gnn.tables.infer import MISSING_WORDS, Cells
 from h3gnn.tables.roles import row_is_header
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ FIX_CELLS = "correct the line; a text that contains the delimiter needs quotatio
 FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"
 
-Progress = Callable[[float], None]
-"""Called with the share that has been read, 0 to 1."""
+RowCheck = Callable[[Problems, int, str, list[str]], None]
+"""Given a row's number, place and cells, adds its problems."""
 
 
 def decode_ids(column: Any, place: str) -> tuple[npt.NDArray[Any], int]:
@@ -122,25 +121,6 @@ def _is_text(kind: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A position in a table: rows before it, and for a text file the byte and the lines before it."""
-
-    rows: int = 0
-    byte: int = 0
-    line: int = 0
-
-
-@dataclass(frozen=True)
-class TableBlock:
-    """Some rows of a table."""
-
-    first: int  # number of rows before them
-    ids: list[npt.NDArray[Any]]  # columns of node ids, int64 or text in object arrays, none missing
-    numbers: npt.NDArray[np.float64]  # [rows, values], NaN where missing; a list gives several values
-    reached: Reached = Reached()  # where the next rows begin
-
-
-@dataclass(frozen=True)
 class LoadedTable:
     """Columns of a table in memory: text for a text file, the types of a Parquet file."""
 
@@ -185,6 +165,23 @@ class LoadedTable:
                 return None
             parts.append(values)
         return np.concatenate(parts, axis=1)
+
+    def weights(self, at: int) -> npt.NDArray[np.float64] | None:
+        """Return a column of numbers, NaN where missing; None if a cell is something else."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        column = self.columns[at]
+        if _is_text(column.type) and self.table.delimiter is not None:
+            texts = pc.ascii_trim_whitespace(column)
+            missing = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(sorted(MISSING_WORDS)))
+            try:
+                column = pc.if_else(missing, None, texts).cast(pa.float64())
+            except pa.ArrowInvalid:
+                return None
+        with reading(self.table.path, "a table"):
+            parts = [decode_numbers(one, f"{self.table.path}{self.table.title(at)}") for one in column.chunks]
+        return np.concatenate(parts)[:, 0]
 
     def frame(self, columns: Sequence[int]) -> pd.DataFrame:
         """Return columns as a DataFrame."""
@@ -251,67 +248,15 @@ class Table:
     start: int = 0  # the byte at which the rows of a text file begin
     line: int = 0  # the number of lines before
 
-    def blocks(
-        self,
-        ids: Sequence[int],
-        numbers: Sequence[int] = (),
-        progress: Progress = lambda share: None,
-        begin: Reached | None = None,
-    ) -> Iterator[TableBlock]:
-        """Yield the rows of some columns, a block at a time, from the first row or from `begin`."""
-        done, widths = 0 if begin is None else begin.rows, dict[int, int]()
-        for columns, share, byte, line in self._arrow_blocks(ids, numbers, begin):
-            reached = Reached(done + len(columns[0]), byte, line)
-            yield self._decode(done, columns, ids, numbers, widths, reached)
-            done = reached.rows
-            progress(share)
-        self._check_rows(done)
-        progress(1.0)
-
-    def _check_rows(self, rows: int) -> None:
-        if not rows:
-            what = "a header and no row" if self.delimiter else "no row"
-            raise GraphError(f"{self.path} has {what}", code="table-empty")
-
-    def _decode(
-        self,
-        first: int,
-        columns: list[Any],
-        ids: Sequence[int],
-        numbers: Sequence[int],
-        widths: dict[int, int],
-        reached: Reached,
-    ) -> TableBlock:
-        """Return Arrow columns as arrays; `widths` records the length of the lists of a column."""
-        arrays = []
-        for at, column in zip(ids, columns, strict=False):
-            with reading(self.path, "a table"):
-                words, missing = decode_ids(column, f"{self.path}{self.title(at)}")
-            if missing >= 0:
-                place = self.place(first + missing, at)
-                raise GraphError(f"{place}: the node id is missing", code="id-missing")
-            arrays.append(words)
-        values = [np.empty((len(columns[0]), 0))]
-        for at, column in zip(numbers, columns[len(ids) :], strict=True):
-            if (odd := odd_list(column, widths.get(at))) is not None:
-                message = f"{self.place(first + odd, at)}: the list has another length than the first"
-                raise GraphError(message, code="list-length-differs")
-            with reading(self.path, "a table"):
-                values.append(decode_numbers(column, f"{self.path}{self.title(at)}"))
-            widths[at] = values[-1].shape[1]
-        return TableBlock(first, arrays, np.concatenate(values, axis=1), reached)
-
-    def read(self, ids: Sequence[int], numbers: Sequence[int] = ()) -> TableBlock:
-        """Return all rows of some columns."""
-        return joined(self.blocks(ids, numbers))
-
     def load(self, columns: Sequence[int]) -> LoadedTable:
         """Return all rows of some columns as Arrow columns."""
         import pyarrow as pa
 
         wanted = list(dict.fromkeys(columns))
-        blocks = [block for block, *_ in self._arrow_blocks(wanted, ())]
-        self._check_rows(len(blocks))
+        blocks = list(self._arrow_blocks(wanted))
+        if not blocks:
+            what = "a header and no row" if self.delimiter else "no row"
+            raise GraphError(f"{self.path} has {what}", code="table-empty")
         parts = zip(wanted, zip(*blocks, strict=True), strict=True)
         return LoadedTable(self, {at: pa.chunked_array(list(chunks)) for at, chunks in parts})
 
@@ -354,6 +299,19 @@ class Table:
                 some = [cells[column].strip() for column in columns] if complete else None
                 yield f"{self.path}, line {line}", len(cells), some
 
+    def find_problems(self, ids: Sequence[int], others: Sequence[int], check: RowCheck) -> Problems:
+        """Walk row by row, and return all problems: malformed rows, missing ids, and what `check` adds."""
+        problems = Problems(self.path)
+        for row, (place, count, cells) in enumerate(self.walk((*ids, *others))):
+            if cells is None:
+                self.add_cell_count(problems, place, count)
+                continue
+            for at, cell in zip(ids, cells, strict=False):
+                if not cell:
+                    problems.add(place + self.title(at), "the node id is missing", FIX_ID, "id-missing")
+            check(problems, row, place, cells)
+        return problems
+
     def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
         """Return the line and the cells of every row of a block."""
         assert self.delimiter is not None
@@ -362,31 +320,20 @@ class Table:
                 (line, split_line(text.decode(), self.delimiter)) for line, text in rows_of(before, content)
             ]
 
-    def _arrow_blocks(
-        self, texts: Sequence[int], numbers: Sequence[int], begin: Reached | None = None
-    ) -> Iterator[tuple[list[Any], float, int, int]]:
-        """Yield columns of text and of numbers, the share read, and the byte and line reached."""
+    def _arrow_blocks(self, wanted: Sequence[int]) -> Iterator[list[Any]]:
+        """Yield some columns, a block of rows at a time; those of a text file are text."""
         if self.delimiter is None:
-            yield from self._parquet_blocks((*texts, *numbers), 0 if begin is None else begin.rows)
+            yield from self._parquet_blocks(wanted)
             return
-        done, line = (self.start, self.line) if begin is None else (begin.byte, begin.line)
-        size = self.path.stat().st_size
-        both = set(texts) & set(numbers)  # a column that is both is parsed twice
-        for before, content in text_blocks(self.path, done, line):
-            done += len(content)
-            if not content.strip(b"\r\n"):
-                continue
-            columns = self._parse(before, content, texts, () if both else numbers)
-            columns += self._parse(before, content, (), numbers) if both else []
-            yield columns, done / size, done, before + count_line_ends(content)
+        for before, content in text_blocks(self.path, self.start, self.line):
+            if content.strip(b"\r\n"):
+                yield self._parse(before, content, wanted)
 
-    def _parse(self, before: int, content: bytes, texts: Sequence[int], numbers: Sequence[int]) -> list[Any]:
+    def _parse(self, before: int, content: bytes, wanted: Sequence[int]) -> list[Any]:
         import pyarrow as pa
         from pyarrow import csv as arrow
 
         labels = [str(position) for position in range(len(self.names))]
-        wanted = [labels[column] for column in (*texts, *numbers)]
-        kinds = [pa.string()] * len(texts) + [pa.float64()] * len(numbers)
         block_size = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
         try:
             table = arrow.read_csv(
@@ -394,24 +341,19 @@ class Table:
                 arrow.ReadOptions(column_names=labels, block_size=block_size),
                 arrow.ParseOptions(delimiter=self.delimiter),
                 arrow.ConvertOptions(
-                    include_columns=wanted, column_types=dict(zip(wanted, kinds, strict=True))
+                    include_columns=[labels[at] for at in wanted],
+                    column_types=dict.fromkeys(labels, pa.string()),
                 ),
             )
         except pa.ArrowException as error:
-            self._report_rows(before, content, numbers, str(error))
+            self._report_rows(before, content, str(error))
         return [column.combine_chunks() for column in table.columns]
 
-    def _report_rows(self, before: int, content: bytes, numbers: Sequence[int], reason: str) -> NoReturn:
+    def _report_rows(self, before: int, content: bytes, reason: str) -> NoReturn:
         problems = Problems(self.path)
         for line, cells in self._split_rows(before, content):
-            place = f"{self.path}, line {line}"
             if len(cells) != len(self.names):
-                self.add_cell_count(problems, place, len(cells), remedy="")
-                continue
-            for column in numbers:
-                if cells[column].strip() and not is_number(cells[column]):
-                    what = f"{cells[column]!r} is not a number"
-                    problems.add(place + self.title(column), what, FIX_NUMBER, "cell-unreadable")
+                self.add_cell_count(problems, f"{self.path}, line {line}", len(cells), remedy="")
         problems.check()
         message = f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})"
         raise GraphError(message, code="file-damaged")
@@ -421,9 +363,7 @@ class Table:
         what = f"{count} cell(s), the first row has {len(self.names)}"
         problems.add(place, what, remedy, "row-length-differs")
 
-    def _parquet_blocks(
-        self, wanted: Sequence[int], skipped: int
-    ) -> Iterator[tuple[list[Any], float, int, int]]:
+    def _parquet_blocks(self, wanted: Sequence[int]) -> Iterator[list[Any]]:
         import pyarrow.parquet as pq
 
         unique = len(set(self.names)) == len(self.names)
@@ -431,8 +371,7 @@ class Table:
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
             check_parquet(self.path, file, wanted)
-            groups, done = _groups_from(file.metadata, skipped)
-            batches = file.iter_batches(batch_size=files.BLOCK_ROWS, row_groups=groups, columns=names)
+            batches = file.iter_batches(batch_size=files.BLOCK_ROWS, columns=names)
         with file:
             while True:
                 with reading(self.path, "Parquet"):
@@ -441,28 +380,7 @@ class Table:
                         return
                     batch.validate(full=True)
                 check_table_memory(self.path, batch.nbytes)
-                known = min(batch.num_rows, max(0, skipped - done))  # rows of the first group, read before
-                done += batch.num_rows
-                if known < batch.num_rows:
-                    batch = batch.slice(known)
-                    columns = [batch.column(one) for one in names or wanted]
-                    yield columns, done / file.metadata.num_rows, 0, 0
-
-
-def _groups_from(metadata: Any, rows: int) -> tuple[list[int], int]:
-    """Return the groups of a Parquet file that hold the rows after these, and the rows before the groups."""
-    ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
-    first = int(np.searchsorted(ends, rows, side="right"))
-    return list(range(first, len(ends))), int(ends[first - 1]) if first else 0
-
-
-def joined(blocks: Iterable[TableBlock]) -> TableBlock:
-    """Return all blocks of a table as one; the ids of several columns share one type."""
-    every = list(blocks)
-    ids = [one_kind(parts) for parts in zip(*(block.ids for block in every), strict=True)]
-    if len({one.dtype.kind for one in ids}) > 1:
-        ids = [as_text(one) for one in ids]
-    return TableBlock(0, ids, np.concatenate([block.numbers for block in every]))
+                yield [batch.column(one) for one in names or wanted]
 
 
 def open_table(
@@ -513,3 +431,14 @@ def check_once(ids: npt.NDArray[Any], place: Callable[[int], str], what: object 
         remedy = "keep one row per node; if another column holds the ids, name it (--id-column)"
         problems.add(partial(place, row), shown, remedy, "id-duplicate")
     problems.check()
+
+
+def joined_place(places: Sequence[Callable[[int], str]], sizes: Sequence[int]) -> Callable[[int], str]:
+    """Return a function that names a row of several tables of these sizes, one below the other."""
+    ends = [0, *np.cumsum(sizes).tolist()]
+
+    def place(row: int) -> str:
+        at = int(np.searchsorted(ends[1:], row, side="right"))
+        return places[at](row - ends[at])
+
+    return place
