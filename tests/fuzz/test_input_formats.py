@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from h3gnn import Graph
 from h3gnn.experiments.report_data import read_columns
+from h3gnn.tables.files import check_parquet
 from h3gnn.tables.read import read_graph
-from h3gnn.tables.reader import check_parquet
 from tests.fuzz.hunting import Tally, examples
 from tests.fuzz.mutations import byte_changes
 from tests.graphs.test_reader_damage import SOUND, assert_trustworthy

@@ -24,21 +24,15 @@ from h3gnn.errors import InputError
 from h3gnn.storage.schema import Listed, Plain, Record, Text, check_values, parse_json
 from h3gnn.tables.infer import MOST_CATEGORIES
 
-MOST_ITEMS = 256
-"""Lists with more distinct items than this are hashed into this many columns."""
-
-RARE_SHARE = 1 / 500
-"""A category that holds a smaller share of the rows is rare."""
-
+MOST_ITEMS = 256  # lists with more distinct items than this are hashed into this many columns
+RARE_SHARE = 1 / 500  # a category that holds a smaller share of the rows is rare
 MOSTLY_RARE = 0.5
 """Where rare categories hold more than this share of the rows, the characters of all are encoded instead."""
 
 HEAVY_TAIL = 8.0
 """Numbers farther from their mean than this many standard deviations are encoded by their logarithm."""
 
-TEXT_BUCKETS = 1 << 15
-"""Number of buckets that words or character n-grams are hashed into."""
-
+TEXT_BUCKETS = 1 << 15  # number of buckets that words or character n-grams are hashed into
 TEXT_COLUMNS = 64
 MIN_ROWS_FOR_PRUNING = 50
 """In a table with at least this many rows, a word that occurs in one row only is ignored."""

@@ -15,18 +15,13 @@ import numpy as np
 from h3gnn.errors import GraphError, InputError
 from h3gnn.resources import available_memory, check_memory
 
-BLOCK_BYTES = 16 << 20
-"""A text file is read this many bytes at a time, cut at the end of a line."""
-BLOCK_ROWS = 1 << 16
-"""Rows of a Parquet file or an array that are read at a time."""
-ARROW_BYTES = 100 * 10**6
-"""Memory that pyarrow needs for its threads; with less they die or wait forever."""
-TABLE_COPIES = 8
-"""Bytes of memory per byte of a table, with the copies made on the way."""
+BLOCK_BYTES = 16 << 20  # A text file is read this many bytes at a time, cut at the end of a line
+BLOCK_ROWS = 1 << 16  # rows of a Parquet file or an array that are read at a time
+ARROW_BYTES = 100 * 10**6  # memory that pyarrow needs for its threads; with less they die or wait forever
+TABLE_COPIES = 8  # bytes of memory per byte of a table, with the copies made on the way
 
 
-MOST_SHOWN = 20
-"""This many problems of a file are described; the others are counted."""
+MOST_SHOWN = 20  # this many problems of a file are described; the others are counted
 
 
 class Problems:

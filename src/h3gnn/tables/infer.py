@@ -40,9 +40,7 @@ MISSING_WORDS = frozenset(
 
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
-MOST_CATEGORIES = 100
-"""A column of long values with more distinct ones than this is text."""
-
+MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
 GROUPED_NUMBER = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")

@@ -34,18 +34,13 @@ from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import NOT_ENCODED, Cells, InferredType, infer_type, parse_types, with_form
 from h3gnn.tables.roles import class_reason
 
-Place = Callable[[int, str], str]
-"""Names a row and a column for an error message."""
-
+Place = Callable[[int, str], str]  # names a row and a column for an error message
 TENSOR_PREFIX = "plan."
-UNCHANGED = "plain"
-"""Stored name of the encoder that leaves numbers unchanged."""
-
+UNCHANGED = "plain"  # stored name of the encoder that leaves numbers unchanged
 ENCODED_BYTES = 8 * 2
 """Bytes per feature while a table is encoded: once in its column, once in the joined table."""
 
-MOST_LINES = 24
-"""More unchanged columns than this are shown as one line."""
+MOST_LINES = 24  # more unchanged columns than this are shown as one line
 
 
 @dataclass(frozen=True)

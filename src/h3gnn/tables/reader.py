@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-SAMPLE_ROWS = 1000
-"""Rows from which the header is inferred."""
+SAMPLE_ROWS = 1000  # rows from which the header is inferred
 FIX_CELLS = "correct the line; a text that contains the delimiter needs quotation marks around it"
 FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"

@@ -23,9 +23,7 @@ ID_NAMES = ("id", "node", "node_id", "nodeid", "name", *INDEX_NAMES)
 CLASS_NAMES = ("label", "labels", "class", "y", "target", "is_fraud")
 """Usual names of the class, the best first."""
 SPLIT_PREFIX = "split"
-MOST_CLASSES = 50
-"""A column with more distinct values is not the class, whatever its name."""
-
+MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
 END_WORDS = {
     **{"from": ("to",), "source": ("target", "destination", "dest"), "src": ("dst", "dest", "tgt")},
     **{"sender": ("receiver", "recipient"), "payer": ("payee",), "origin": ("destination", "dest")},
@@ -59,12 +57,8 @@ _NAMES = {
     "features": {*ID_NAMES},
     "labels": {*ID_NAMES, *CLASS_NAMES},
 }
-FEW_ROWS = 10
-"""With fewer rows nothing is concluded from repeated values."""
-
-Column = str | int
-"""A column by name, or by position counted from 1."""
-
+FEW_ROWS = 10  # with fewer rows nothing is concluded from repeated values
+Column = str | int  # A column by name, or by position counted from 1
 Position = TypeVar("Position", int, None)
 
 
