@@ -23,8 +23,6 @@ from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk import mapped as mapped_module
 from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
-from h3gnn.tables import files
-from h3gnn.tables.features import open_features
 from h3gnn.tables.read import read_graph
 from tests.rejects import rejects
 
@@ -377,17 +375,3 @@ def test_ids_under_a_name_that_is_no_text_are_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
     with pytest.raises(GraphError, match=r"ids\.arrow is damaged"):
         list(open_mapped(tmp_path / "graph").id_blocks())
-
-
-def test_reading_parquet_holds_no_more_than_some_groups_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Buffers that are read ahead would stay until the file is closed."""
-    monkeypatch.setattr(files, "BLOCK_ROWS", 1000)
-    values = np.random.default_rng(0).normal(size=(40_000, 16))
-    table = pa.table({"id": np.arange(40_000), **{f"f{i}": values[:, i] for i in range(16)}})
-    pa.parquet.write_table(table, tmp_path / "f.parquet", row_group_size=1000)
-    before, most = pa.total_allocated_bytes(), 0
-    for _ in open_features(tmp_path / "f.parquet", None, None, {}).blocks():
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert 0 < most < 0.3 * values.nbytes
