@@ -10,7 +10,7 @@ import ast
 import datetime
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Number
@@ -83,11 +83,20 @@ def cell_text(cell: Any) -> str:
     return cell if isinstance(cell, str) else str(cell)
 
 
+def _objects(values: Iterable[Any]) -> Array:
+    listed = list(values)
+    array = np.empty(len(listed), dtype=object)
+    array[:] = listed
+    return array
+
+
 class Cells:
     """The cells of one column, a pandas Series, decoded at most once for each kind and form."""
 
     def __init__(self, column: Any) -> None:
         self.column = column
+        self.is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
+        self.is_numeric = not self.is_categorical and pd.api.types.is_numeric_dtype(column.dtype)
         self._decoded: dict[tuple[str, str], tuple[Array, Rows]] = {}
 
     def __len__(self) -> int:
@@ -98,18 +107,14 @@ class Cells:
         """The cells: text stripped, None where missing, other values unchanged."""
         column = self.column
         listed = (column.astype(object) if self.is_categorical else column).tolist()
-        cells = np.empty(len(listed), dtype=object)
-        cells[:] = [
+        return _objects(
             None if is_missing(one) else one.strip() if isinstance(one, str) else one for one in listed
-        ]
-        return cells
+        )
 
     @cached_property
     def texts(self) -> Array:
         """The cells as text, None where missing or empty."""
-        texts = np.empty(len(self), dtype=object)
-        texts[:] = [None if one is None else cell_text(one) or None for one in self.values]
-        return texts
+        return _objects(None if one is None else cell_text(one) or None for one in self.values)
 
     @cached_property
     def known(self) -> list[str]:
@@ -126,21 +131,9 @@ class Cells:
         """The distinct texts that are not words for a missing value."""
         return {one for one in self.distinct if not is_missing_word(one)}
 
-    @property
-    def is_categorical(self) -> bool:
-        """Whether pandas holds the column as categories."""
-        return isinstance(self.column.dtype, pd.CategoricalDtype)
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether the column's type is a type of numbers."""
-        return not self.is_categorical and pd.api.types.is_numeric_dtype(self.column.dtype)
-
     def words(self) -> Array:
         """Return the cells as text, "" where missing."""
-        words = np.empty(len(self), dtype=object)
-        words[:] = ["" if one is None else one for one in self.texts]
-        return words
+        return _objects("" if one is None else one for one in self.texts)
 
     def decode(self, kind: str, form: str = "") -> tuple[Array, Rows]:
         """Return the values of a kind, and the rows whose cell cannot be read as one.

@@ -43,6 +43,13 @@ ENCODED_BYTES = 8 * 2
 MOST_LINES = 24  # more unchanged columns than this are shown as one line
 
 
+STORED = {
+    **{"name": "name", "kind": "kind", "form": "form", "why": "reason", "encoder": "encoder"},
+    **{"how": "description", "names": "names", "said": "declared"},
+}
+"""Keys of a column in a stored plan, and the attributes of `ColumnPlan`."""
+
+
 @dataclass(frozen=True)
 class ColumnPlan:
     """One column: what it holds, why, and how it is encoded.
@@ -66,11 +73,7 @@ class ColumnPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the state of the encoder."""
-        return {
-            **{"name": self.name, "kind": self.kind, "form": self.form, "why": self.reason},
-            **{"encoder": self.encoder, "how": self.description, "names": [*self.names]},
-            "said": self.declared,
-        }
+        return {key: getattr(self, attribute) for key, attribute in STORED.items()} | {"names": [*self.names]}
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the plain values and the arrays of the encoder's state."""
@@ -222,33 +225,21 @@ class TablePlan:
                 if name.startswith(prefix)
             }
             encoder = ENCODERS.get(one["encoder"])
-            column = ColumnPlan(
-                one["name"],
-                one["kind"],
-                one["form"],
-                one["why"],
-                one["encoder"],
-                tuple(one["names"]),
-                one["how"],
-                one["said"],
-                None if encoder is None else encoder(**one["plain"], **arrays),
-            )
-            columns.append(column)
+            fitted = None if encoder is None else encoder(**one["plain"], **arrays)
+            values = {attribute: one[key] for key, attribute in STORED.items()}
+            columns.append(ColumnPlan(**{**values, "names": tuple(one["names"])}, fitted=fitted))
         return cls(tuple(columns))
-
-    def encodes_like(self, other: TablePlan) -> bool:
-        """Whether two plans make the same features of a table."""
-        own, others = (
-            [(one.name, one.kind, one.form, one.encoder, one.names, one.state()[0]) for one in plan.columns]
-            for plan in (self, other)
-        )
-        return own == others
 
 
 def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
     """Reject features that were encoded differently from those of the fit."""
-    encoded = [plan for plan in (fitted, other) if plan is not None and not plan.as_is]
-    if not encoded or fitted is None or other is None or fitted.encodes_like(other):
+    if fitted is None or other is None or (fitted.as_is and other.as_is):
+        return
+    own, others = (
+        [(one.name, one.kind, one.form, one.encoder, one.names, one.state()[0]) for one in plan.columns]
+        for plan in (fitted, other)
+    )
+    if own == others:
         return
     unknown = [name for name in fitted.names if name not in other.names]
     if unknown:
