@@ -141,7 +141,7 @@ def _read(path: Path) -> pd.DataFrame:
     frame = table.load(range(len(table.names))).frame(range(len(table.names)))
     for name in frame:
         cells = Cells(frame[name])
-        if frame[name].dtype == object:
+        if str(frame[name].dtype) in ("object", "str", "string"):
             form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
             frame[name] = cells.texts if form is None else cells.decode("number", form)[0]
     return frame
