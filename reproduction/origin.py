@@ -17,7 +17,7 @@ from typing import Any
 
 import h3gnn
 from h3gnn.storage.atomic import versions
-from h3gnn.storage.origin import commit
+from h3gnn.storage.runs import commit
 
 PACKAGE = Path(h3gnn.__file__).parent
 PARTS: dict[str, tuple[str, ...]] = {

@@ -41,7 +41,6 @@ FORBIDDEN = {
     "storage.atomic": {"*"},
     "storage.tensors": {"*"},
     "storage.checkpoint_file": {"*"},
-    "storage.origin": {"*"},
     "graphs": ABOVE | {"baselines", "encoder", "evaluation", "ondisk", "settings", "storage", "training"},
     "tables": ABOVE | {"baselines", "encoder", "evaluation", "ondisk", "settings", "storage", "training"},
     "ondisk": ABOVE | {"baselines", "encoder", "evaluation", "settings", "storage", "training"},

@@ -13,7 +13,7 @@ from h3gnn.evaluation.criteria import ClusterAccuracy
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives
 from h3gnn.experiments.tune import Budget, Searcher, Tried, Tuned, finished, open_study, start_of, tune
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.origin import commit
+from h3gnn.storage.runs import commit
 
 CPU = torch.device("cpu")
 SPACE = Space(

@@ -76,7 +76,7 @@ def _cluster(
     import numpy as np
 
     from h3gnn.evaluation.clustering import compare_clusters, pick_clusters
-    from h3gnn.storage.origin import made_with
+    from h3gnn.storage.runs import made_with
 
     nodes = len(read.values)
     labels = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()

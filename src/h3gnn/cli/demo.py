@@ -79,7 +79,7 @@ def _rows(scores: Scoreboard) -> list[dict[str, Any]]:
 
 
 def _summary(model: H3GNN, rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    from h3gnn.storage.origin import made_with
+    from h3gnn.storage.runs import made_with
 
     return {
         "rows": rows,

@@ -161,7 +161,7 @@ def _how_it_went(summary: dict[str, Any]) -> str:
 
 def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
     from h3gnn.settings import kept_for
-    from h3gnn.storage.origin import made_with
+    from h3gnn.storage.runs import made_with
 
     trained = len(model.history_) > 0
     return {

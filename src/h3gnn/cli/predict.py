@@ -164,7 +164,7 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
 
 
 def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
-    from h3gnn.storage.origin import made_with
+    from h3gnn.storage.runs import made_with
 
     summary = found.as_dict()
     if as_json:

@@ -49,7 +49,7 @@ from h3gnn.report.findings import (
 )
 from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
-from h3gnn.storage.origin import commit
+from h3gnn.storage.runs import commit
 from h3gnn.tables.infer import Cells, are_codes, number_form
 from h3gnn.tables.reader import open_table
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows

@@ -28,7 +28,7 @@ from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_gri
 from h3gnn.graphs.graph import Graph
 from h3gnn.resources import check_memory
 from h3gnn.settings import kept_for
-from h3gnn.storage.origin import made_with
+from h3gnn.storage.runs import made_with
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import AfterEpoch

@@ -57,7 +57,7 @@ from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.preprocessing import Intake, steps_of
 from h3gnn.resources import one_thread
 from h3gnn.settings import kept_for
-from h3gnn.storage.origin import made_with
+from h3gnn.storage.runs import made_with
 from h3gnn.training.resources import pick_device
 
 

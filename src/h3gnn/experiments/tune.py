@@ -39,7 +39,7 @@ from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_feat
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import steps_of
 from h3gnn.settings import kept_for
-from h3gnn.storage.origin import made_with
+from h3gnn.storage.runs import made_with
 from h3gnn.storage.schema import (
     FieldError,
     Flag,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from h3gnn.storage import origin as module
-from h3gnn.storage.origin import PACKAGE, commit, made_with
+from h3gnn.storage import runs as module
+from h3gnn.storage.runs import PACKAGE, commit, made_with
 
 ROOT = PACKAGE.parent.parent
 
@@ -92,7 +92,7 @@ def test_git_is_asked_once(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nobody_stores_versions_without_the_origin() -> None:
     """Whoever asks for the versions alone compares them; what is stored or printed takes both from here."""
-    compared = {"storage/origin.py", "storage/checkpoint_file.py", "training/checkpoints.py"}
+    compared = {"storage/runs.py", "storage/checkpoint_file.py", "training/checkpoints.py"}
     compared |= {"experiments/compare.py", "experiments/report_data.py"}
     for path in [*PACKAGE.rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         imported = {
