@@ -18,7 +18,7 @@ from h3gnn.baselines.autoencoders import (
     student,
     target,
 )
-from h3gnn.baselines.embedder import embed, embedding_of, own_chance, train
+from h3gnn.baselines.embedder import embed, embedding_of, forked_rng, train
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 
@@ -45,10 +45,10 @@ def test_all_pairs_are_told_apart(path_graph: Graph, monkeypatch: pytest.MonkeyP
 
 def test_vgae_adds_a_divergence_and_embeds_the_mean(path_graph: Graph) -> None:
     model = VGAE(path_graph, GAESettings(width=3, hidden=6), CPU)
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         loss = float(model.loss(0).detach())
     mean, log_spread = (part.detach() for part in model.coder.encoder(model.features, model.matrix))
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         drawn = mean + torch.randn_like(log_spread) * log_spread.exp()
     divergence = (0.5 * (mean**2 + (2 * log_spread).exp() - 1) - log_spread).sum() / 25
     assert loss == pytest.approx(float(model.reconstruction(drawn) + divergence), rel=1e-5)

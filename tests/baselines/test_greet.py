@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import LeftOut
-from h3gnn.baselines.embedder import own_chance
+from h3gnn.baselines.embedder import forked_rng
 from h3gnn.baselines.greet import (
     GREET,
     GREETSettings,
@@ -16,8 +16,8 @@ from h3gnn.baselines.greet import (
     contrast,
     pivot_ranking,
     positives_of,
-    relaxed_coins,
     return_probabilities,
+    sample_edge_weights,
 )
 from h3gnn.baselines.layers import Features, adjacency
 from h3gnn.graphs.checks import check_graph
@@ -82,8 +82,8 @@ def test_an_edge_scores_the_same_from_both_ends_and_coins_follow_it(path_graph: 
     rows, cols = model.entries.rows, model.entries.cols
     orders = [layer(torch.cat([hidden[u], hidden[v]], dim=1)) for u, v in ((rows, cols), (cols, rows))]
     torch.testing.assert_close(model.scores(), (orders[0] + orders[1]).squeeze(1) / 2)
-    with own_chance(0, CPU):
-        coins = relaxed_coins(torch.full((20_000,), 1.5))
+    with forked_rng(CPU, 0):
+        coins = sample_edge_weights(torch.full((20_000,), 1.5))
     assert float((coins > 0.5).float().mean()) == pytest.approx(torch.tensor(1.5).sigmoid().item(), abs=0.01)
 
 
@@ -98,7 +98,7 @@ def test_the_discriminator_learns_which_edges_join_alike_nodes() -> None:
         features, torch.stack([torch.where(within, low, low + 20), torch.where(within, high, high + 40)])
     )
     settings = GREETSettings(width=16, epochs=40, neighbours=5, learning_rate=0.01)
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         model = GREET(graph, settings, CPU)
         model.begin()
         for epoch in range(settings.epochs):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import embed, embedding_of, own_chance
+from h3gnn.baselines.embedder import embed, embedding_of, forked_rng
 from h3gnn.baselines.heterophilous_ssl import HGRL, HGRLSettings, apart
 from h3gnn.baselines.muse import MUSE, MUSESettings
 from h3gnn.graphs.checks import check_graph
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def muse(graph: Graph, **changes: float) -> MUSE:
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         model = MUSE(graph, MUSESettings(width=6, **changes), CPU)  # type: ignore[arg-type]
     model.begin()
     return model

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from h3gnn.baselines.contrastive import SageSettings, SageUnsupervised
-from h3gnn.baselines.embedder import Embedder, embed, own_chance
+from h3gnn.baselines.embedder import Embedder, embed, forked_rng
 from h3gnn.baselines.layers import adjacency
 from h3gnn.baselines.walks import ENDED, LINE, LINESettings, Node2Vec, Node2VecSettings, SkipGram, Walker
 from h3gnn.graphs.checks import check_graph
@@ -32,7 +32,7 @@ def test_walks_follow_edges_by_weight() -> None:
     """0 – 1 with weight 3, 0 – 2 with weight 1; node 3 has no edge."""
     edges, weight = torch.tensor([[0, 0], [1, 2]]), torch.tensor([3.0, 1.0])
     walker = Walker(adjacency(check_graph(torch.eye(4), edges, edge_weight=weight), self_loops=False))
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         met = walker.step(torch.zeros(4000, dtype=torch.int64))
         walks = walker.walks(torch.tensor([1, 2, 3]), 3)
         drawn = walker.edges(4000)
@@ -48,7 +48,7 @@ def test_walks_remember_where_they_came_from() -> None:
     """From 0 at 1: back to 0 counts 1/p, to 2, which knows 0, counts 1, to 3 counts 1/q."""
     graph = check_graph(torch.eye(4), torch.tensor([[0, 0, 1, 1], [1, 2, 2, 3]]))
     walker = Walker(adjacency(graph, self_loops=False), back=4.0, away=0.5)
-    with own_chance(0, CPU):
+    with forked_rng(CPU, 0):
         walks = walker.walks(torch.zeros(30_000, dtype=torch.int64), 3)
     third = walks[walks[:, 1] == 1, 2]
     share = [float((third == node).float().mean()) for node in (0, 2, 3)]
@@ -56,11 +56,11 @@ def test_walks_remember_where_they_came_from() -> None:
 
 
 def test_skipgram_against_loops() -> None:
-    with own_chance(1, CPU):
+    with forked_rng(CPU, 1):
         model = SkipGram(5, 3, window=2, negatives=4)
         torch.nn.init.normal_(model.centres)
         torch.nn.init.normal_(model.company)
-    walks, strangers = torch.tensor([[0, 1, 2, 3], [4, 1, ENDED, ENDED]]), torch.tensor([2, 4, 4])
+    walks, negatives = torch.tensor([[0, 1, 2, 3], [4, 1, ENDED, ENDED]]), torch.tensor([2, 4, 4])
     total, weights = 0.0, 0.0
     for walk in walks.tolist():
         for place, node in enumerate(walk):
@@ -70,10 +70,10 @@ def test_skipgram_against_loops() -> None:
                     continue
                 u, v = model.centres[node].detach(), model.company.detach()
                 loss = -math.log(sigmoid(float(u @ v[met])))
-                loss -= 4 / 3 * sum(math.log(sigmoid(-float(u @ v[one]))) for one in strangers.tolist())
+                loss -= 4 / 3 * sum(math.log(sigmoid(-float(u @ v[one]))) for one in negatives.tolist())
                 weight = {1: 1.0, 2: 0.5}[apart]
                 total, weights = total + weight * loss, weights + weight
-    assert float(model.loss(walks, strangers).detach()) == pytest.approx(total / weights, rel=1e-5)
+    assert float(model.loss(walks, negatives).detach()) == pytest.approx(total / weights, rel=1e-5)
 
 
 def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:

@@ -17,7 +17,7 @@ from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettin
 from h3gnn.graphs.graph import Graph
 
 SMALL = 1e-6
-"""Keeps an attention above zero, and the fading of a hop too."""
+"""ε, the lower bound of attention and fading."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class AEROGNNSettings(ClassifierSettings):
     """Settings of AERO-GNN.
 
     Attributes:
-        iterations: how often values spread.
-        layers: of the map from features to what spreads.
-        fading: how much more the sum so far counts in the attention of early hops than in that of late ones.
-        last_dropout: whether there is dropout before the last map, too.
-        attention_decay: weight decay of the attention, in shares of that of the maps.
+        iterations: number of propagation steps.
+        layers: of the MLP.
+        fading: λ; a larger one gives the accumulated sum more weight in the attention of early hops.
+        last_dropout: whether dropout precedes the classifier.
+        attention_decay: factor of the weight decay for the attention.
     """
 
     iterations: int = 4
@@ -50,10 +50,9 @@ class AEROGNN(Classifier):
         \quad \gamma^{(k)}_i = b_k + w_k^\top\, \mathrm{ELU}[h^{(k)}_i \,|\, \tilde z_i],
         \quad \tilde z = \tilde z^{(k-1)}
 
-    H⁽⁰⁾ comes from an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalised by its own sums, Γ
-    is γ on the diagonal, and the classes are a linear map of ELU(Z) after the last step.
-
-    α is the same in both directions of an edge, so it is worked out once for each pair of nodes.
+    H⁽⁰⁾ is the output of an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalized by its sums,
+    Γ is diagonal with γ, and the logits are a linear map of the last ELU(Z). α is symmetric and computed
+    once per pair of nodes.
     """
 
     settings_class = AEROGNNSettings
@@ -103,25 +102,25 @@ class AEROGNN(Classifier):
             hidden = functional.elu(hidden)
             hidden = self.dropped(hidden, noise)
             hidden = self.dense(hidden, f"map {layer}") + self.weights[f"map {layer} bias"]
-        found = functional.elu(self.gather(hidden))
-        found = found if noise is None or not self.settings.last_dropout else noise.drop(found)
-        return self.dense(found, "classify") + self.weights["bias"]
+        total = functional.elu(self.gather(hidden))
+        total = total if noise is None or not self.settings.last_dropout else noise.drop(total)
+        return self.dense(total, "classify") + self.weights["bias"]
 
     def gather(self, hidden: Tensor) -> Tensor:
         """Return Z after the last step, for H⁽⁰⁾ `[nodes, models, width]`."""
         starts = self.weights["hop start"]
-        found = hidden * (_weigh(hidden, self.weights["first hop"][0]) + starts[0])
+        total = hidden * (_weigh(hidden, self.weights["first hop"][0]) + starts[0])
         for step in range(1, self.settings.iterations + 1):
-            faded = found * math.log(self.settings.fading / step + 1 + SMALL)
-            hidden = self.spread(hidden, self.attention(faded, step))
-            seen = torch.cat([hidden, faded], dim=2)
-            found = found + hidden * (_weigh(seen, self.weights["hop"][step - 1]) + starts[step])
-        return found
+            decayed = total * math.log(self.settings.fading / step + 1 + SMALL)
+            hidden = self.spread(hidden, self.attention(decayed, step))
+            seen = torch.cat([hidden, decayed], dim=2)
+            total = total + hidden * (_weigh(seen, self.weights["hop"][step - 1]) + starts[step])
+        return total
 
-    def attention(self, faded: Tensor, step: int) -> Tensor:
+    def attention(self, decayed: Tensor, step: int) -> Tensor:
         """Return α of both directions of each edge, `[edges, models, 1]`."""
         matrices = self.ground.matrices
-        score = _weigh(matrices["ends"] @ faded, self.weights["edge"][step - 1])
+        score = _weigh(matrices["ends"] @ decayed, self.weights["edge"][step - 1])
         return matrices["pair"] @ (functional.softplus(score) + SMALL)
 
     def spread(self, hidden: Tensor, attention: Tensor) -> Tensor:

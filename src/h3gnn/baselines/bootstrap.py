@@ -24,8 +24,8 @@ class BGRLSettings(EmbedderSettings):
     Attributes:
         width: of the embedding; the hidden layer and the predictor's are twice as wide.
         learning_rate, weight_decay: of AdamW; the rate rises over the first tenth, then falls as a cosine.
-        momentum: of the slow copy at the start; it rises to 1 as a cosine.
-        feature_drop, edge_drop: shares dropped in the first and in the second view.
+        momentum: initial momentum of the target encoder; it rises to 1 as a cosine.
+        feature_drop, edge_drop: drop probabilities of the first and of the second view.
     """
 
     width: int = 256
@@ -37,7 +37,7 @@ class BGRLSettings(EmbedderSettings):
 
 
 class BGRL(Embedder):
-    r"""Bootstrapped graph latents: a predictor and a slow target encoder (Thakoor et al., 2022).
+    r"""Bootstrapped graph latents: a predictor and a target encoder (Thakoor et al., 2022).
 
     .. math:: \mathcal L = 2 - \tfrac1n \textstyle\sum_v
         \cos(p(z^1_v), \bar z^2_v) + \cos(p(z^2_v), \bar z^1_v)
@@ -49,10 +49,8 @@ class BGRL(Embedder):
     def build(self, graph: Graph) -> None:
         width = self.settings.width
         self.views = Views(graph, self.device)
-        self.online, self.target = (
-            _encoder(self.features, width),
-            _encoder(self.features, width).requires_grad_(False),
-        )
+        self.online = _encoder(self.features, width)
+        self.target = _encoder(self.features, width).requires_grad_(False)
         self.predictor = linear_layers(width, 2 * width, width, activation=nn.PReLU)
         for layer in (self.predictor[0], self.predictor[2]):
             assert isinstance(layer, nn.Linear)
@@ -98,8 +96,8 @@ class CCASSGSettings(EmbedderSettings):
 
     Attributes:
         layers: graph convolutions, all of the embedding's width.
-        decorrelation: :math:`\lambda`, how much correlated columns cost.
-        feature_drop, edge_drop: shares dropped in each of the two views.
+        decorrelation: :math:`\lambda`, weight of the decorrelation.
+        feature_drop, edge_drop: drop probabilities of both views.
     """
 
     epochs: int = 100
@@ -116,8 +114,8 @@ class CCASSG(Embedder):
         \lVert \tilde Z_1^\top \tilde Z_1 - I \rVert^2 + \lVert \tilde Z_2^\top \tilde Z_2 - I \rVert^2 \big),
         \quad \tilde z = \frac{z - \bar z}{\sigma_z \sqrt n}
 
-    The first term is, but for a constant, half of the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`
-    and what the authors' settings of :math:`\lambda` belong to. A column that is constant is left at 0.
+    The first term is, up to a constant, half of the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`,
+    as in the authors' code. A constant column becomes 0.
     """
 
     settings_class = CCASSGSettings

@@ -20,11 +20,10 @@ from h3gnn.baselines.layers import (
     neighbour_mean,
     symmetric,
 )
-from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
 
@@ -32,19 +31,16 @@ class MLP(Classifier):
     """A two-layer perceptron on a node's own features (Rumelhart et al., 1986)."""
 
     def build(self) -> None:
-        self.weights.glorot("first", self.in_channels, self.width)
-        self.weights.zeros("first bias", self.width)
-        self.weights.glorot("second", self.width, self.ground.classes)
-        self.weights.zeros("second bias", self.ground.classes)
+        self.weights.linear("first", self.in_channels, self.width)
+        self.weights.linear("second", self.width, self.ground.classes)
 
     def spread(self, x: Tensor) -> Tensor:
-        """Mix neighbours after each linear map; here, not at all."""
+        """Propagate the values after each linear map; an MLP does not."""
         return x
 
     def logits(self, noise: Noise | None) -> Tensor:
         first = self.ground.features.product(self.weights["first"], noise)
-        hidden = functional.relu(self.spread(first) + self.weights["first bias"])
-        hidden = self.dropped(hidden, noise)
+        hidden = self.dropped(functional.relu(self.spread(first) + self.weights["first bias"]), noise)
         return self.spread(self.dense(hidden, "second")) + self.weights["second bias"]
 
 
@@ -72,8 +68,8 @@ class GAT(Classifier):
 
     .. math:: \alpha_{vu} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a^\top_{to} W x_v + a^\top_{from} W x_u)
 
-    The hidden layer has eight heads side by side and an ELU, the last has one. Per-edge values lie as
-    `[edges, models, heads]`; reading them from nodes and summing them into nodes are sparse products.
+    The hidden layer has eight concatenated heads and an ELU, the last has one. Values on edges are
+    `[edges, models, heads]`.
     """
 
     @staticmethod
@@ -101,8 +97,7 @@ class GAT(Classifier):
 
     def logits(self, noise: Noise | None) -> Tensor:
         first = self.ground.features.product(self.weights["first"], noise)
-        hidden = functional.elu(self.attend(first, "first", noise))
-        hidden = self.dropped(hidden, noise)
+        hidden = self.dropped(functional.elu(self.attend(first, "first", noise)), noise)
         return self.attend(self.dense(hidden, "second"), "second", noise)
 
     def attend(self, x: Tensor, layer: str, noise: Noise | None) -> Tensor:
@@ -113,11 +108,11 @@ class GAT(Classifier):
         nodes, models, width = x.shape
         heads = self.heads[layer]
 
-        def seen(end: str) -> Tensor:
-            weighed = (x * self.weights[f"{layer} {end}"]).view(nodes, models, heads, -1)
-            return weighed.sum(dim=-1)
-
-        score = functional.leaky_relu(source @ seen("from") + target @ seen("to"), 0.2)
+        sent, received = (
+            (x * self.weights[f"{layer} {end}"]).view(nodes, models, heads, -1).sum(dim=-1)
+            for end in ("from", "to")
+        )
+        score = functional.leaky_relu(source @ sent + target @ received, 0.2)
         share = softmax(score.flatten(1), target.cols, num_nodes=nodes).view_as(score)
         share = self.dropped(share, noise)
         messages = (source @ x).view(-1, models, heads, width // heads) * share[..., None]
@@ -125,21 +120,21 @@ class GAT(Classifier):
 
 
 NORMS = ("unit", "batch", "none")
-"""What may follow a layer's sum: rows of length 1, batch normalisation, nothing."""
+"""Normalization after a layer: unit rows, batch normalization, none."""
 MOMENTUM = 0.1
-"""The share of this epoch in the means and variances that batch normalisation uses outside of training."""
+"""Momentum of the running statistics of batch normalization."""
 
 
 @dataclass(frozen=True)
 class SAGESettings(ClassifierSettings):
-    """Settings of GraphSAGE; the paper's two layers and rows of length 1.
+    """Settings of GraphSAGE; the defaults are the paper's.
 
     Attributes:
-        layers: how many, before the linear classifier.
+        layers: number of layers before the linear classifier.
         norm: one of `NORMS`.
-        residual: whether each layer adds a further map of its input.
-        self_loops: whether a node is among its neighbours.
-        drop_features: whether the input is dropped as the hidden layers are.
+        residual: whether each layer adds a linear map of its input.
+        self_loops: whether a node is its own neighbour.
+        drop_features: whether dropout applies to the input.
     """
 
     layers: int = 2
@@ -156,19 +151,15 @@ class SAGE(Classifier):
         V_l \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u^{l-1} + b_l\big)\Big), \quad h^0 = X, \quad
         \hat y = \mathrm{softmax}(h^L W + b)
 
-    The paper's mean aggregator, with all neighbours where it samples 25 and 10 of them for graphs that do
-    not fit into memory. Its norm divides rows by their length, after the ReLU; that of batches comes before.
+    It aggregates all neighbours, where the paper samples 25 and 10. Unit rows follow the ReLU; batch
+    normalization precedes it.
     """
 
     settings_class = SAGESettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        if settings.norm not in NORMS:
-            raise InputError(
-                f"GraphSAGE: norm must be one of {', '.join(NORMS)}, not {settings.norm!r}",
-                code="invalid-setting",
-            )
+        check_choice("GraphSAGE", "norm", settings.norm, NORMS)
         return {"mean": neighbour_mean(adjacency(graph, self_loops=settings.self_loops))}
 
     @classmethod
@@ -194,8 +185,7 @@ class SAGE(Classifier):
                 self.weights.constant(f"{layer} scale", torch.ones(1, self.width))
                 self.weights.zeros(f"{layer} shift", self.width)
             rows = self.width
-        self.weights.glorot("classify", rows, self.ground.classes)
-        self.weights.zeros("classify bias", self.ground.classes)
+        self.weights.linear("classify", rows, self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
         hidden: Tensor | None = None
@@ -205,13 +195,12 @@ class SAGE(Classifier):
                 mapped = self.ground.features.product(self.weights[f"{layer}"], drop)
             else:
                 mapped = self.dense(hidden, f"{layer}")
-            hidden = self.joined(mapped, layer, training=noise is not None)
-            hidden = self.dropped(hidden, noise)
+            hidden = self.dropped(self.joined(mapped, layer, training=noise is not None), noise)
         assert hidden is not None
         return self.dense(hidden, "classify") + self.weights["classify bias"]
 
     def joined(self, mapped: Tensor, layer: int, *, training: bool) -> Tensor:
-        """Return a layer's values from its maps' `[nodes, models, maps · width]`."""
+        """Return the output of a layer from its linear maps `[nodes, models, maps · width]`."""
         near, *rest = mapped.chunk(self.maps, dim=2)
         total = sum(rest, self.ground.matrices["mean"] @ near) + self.weights[f"{layer} bias"]
         if self.settings.norm == "batch":
@@ -220,29 +209,26 @@ class SAGE(Classifier):
         return functional.normalize(hidden, dim=2) if self.settings.norm == "unit" else hidden
 
     def batch_norm(self, x: Tensor, layer: int, *, training: bool) -> Tensor:
-        """Return values with mean 0 and variance 1 over all nodes, scaled and shifted."""
+        """Normalize over all nodes, with running statistics outside of training."""
         if training or layer not in self.running:
             variance, mean = torch.var_mean(x, dim=0, correction=0)
         else:
             mean, variance = self.running[layer]
         if training:
-            self._remember(layer, mean.detach(), variance.detach() * len(x) / max(1, len(x) - 1))
+            old = self.running.get(layer, (torch.zeros_like(mean), torch.ones_like(variance)))
+            unbiased = variance.detach() * len(x) / max(1, len(x) - 1)
+            self.running[layer] = old[0].lerp(mean.detach(), MOMENTUM), old[1].lerp(unbiased, MOMENTUM)
         scale = self.weights[f"{layer} scale"] * (variance + 1e-5).rsqrt()
         return (x - mean) * scale + self.weights[f"{layer} shift"]
-
-    def _remember(self, layer: int, mean: Tensor, variance: Tensor) -> None:
-        """Move the running mean and variance, which start at 0 and 1, towards this epoch's."""
-        old = self.running.get(layer, (torch.zeros_like(mean), torch.ones_like(variance)))
-        self.running[layer] = (old[0].lerp(mean, MOMENTUM), old[1].lerp(variance, MOMENTUM))
 
 
 @dataclass(frozen=True)
 class S2GCSettings(EmbedderSettings):
-    """Settings of S²GC; nothing is trained, so that width, epochs, rates and patience change nothing.
+    """Settings of S²GC; without training, width, epochs, rates and patience have no effect.
 
     Attributes:
-        steps: how often the features are smoothed at most.
-        own_share: of a node's own features.
+        steps: K, the number of propagation steps.
+        own_share: α, weight of a node's own features.
     """
 
     epochs: int = 0
@@ -273,7 +259,7 @@ class S2GC(Embedder):
         self.rows: Tensor = alpha * own + (1 - alpha) / max(1, self.settings.steps) * total
 
     def begin(self) -> None:
-        """Get nothing ready: there is nothing to train."""
+        """Do nothing: there is no training."""
 
     def step(self, epoch: int) -> Tensor:
         return torch.zeros(())
@@ -283,19 +269,18 @@ class S2GC(Embedder):
 
 
 DIFFUSION = 0.9
-"""How far the diffused features are carried, see `Smoother`."""
+"""Strength of the diffusion, see `Smoother`."""
 
 
 def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
-    """Return the features as they are, `[nodes, features]`."""
+    """Return the unscaled features, `[nodes, features]`."""
     return graph.dense_features().numpy()
 
 
 def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
     r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]`, `[nodes, (hops + 1) · features]`.
 
-    :math:`\hat X` are the features with rows of length 1, and :math:`\bar A` takes the mean over a node's
-    neighbours, edges taken both ways, without the node itself.
+    :math:`\hat X` has unit rows, and :math:`\bar A` averages over the neighbours, without the node itself.
     """
     mean = neighbour_mean(adjacency(graph, self_loops=False))
     steps = [torch.nn.functional.normalize(graph.dense_features(), dim=1)]
@@ -305,10 +290,7 @@ def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
 
 
 def diffused_features(graph: Graph, smoothing: float = DIFFUSION) -> npt.NDArray[np.float32]:
-    """Return the features with rows of length 1, averaged over random walks, `[nodes, features]`.
-
-    What H3GNN's own smoothing does to an embedding, done to the features: what it earns without any training.
-    """
+    """Return the unit features after H3GNN's own smoothing by random walks, `[nodes, features]`."""
     unit = torch.nn.functional.normalize(graph.dense_features(), dim=1)
     support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
     walk = StepMatrix(support, "walks", unit.device)

@@ -23,7 +23,7 @@ from h3gnn.baselines.layers import (
 )
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.sampling import View, Views
-from h3gnn.baselines.walks import ENDED, Walker, meeting_loss
+from h3gnn.baselines.walks import ENDED, Walker, skipgram_loss
 from h3gnn.graphs.graph import Graph
 
 
@@ -68,7 +68,7 @@ class DGI(Embedder):
 
 
 class _InOrder(nn.Module):
-    """An encoder over the nodes' features in a given order."""
+    """An encoder of permuted node features."""
 
     def __init__(self, encoder: GraphEncoder, matrix: SparseMatrix) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class GMI(Embedder):
         + \tfrac1k \sum_{u \sim V^k} \mathrm{sp}\big(D(a_v, b_u)\big), \quad
         D(a, b) = \sigma(b^\top \Theta a + c)
 
-    :math:`m_v = \mathrm{PReLU}\big(\tfrac1{|N(v)|} \sum_{u \in N(v)} W_1^\top x_u\big)` is the neighbours'
-    mean of the first layer's product, which is the paper's GMI-mean, and sp is the softplus. R is the
+    :math:`m_v = \mathrm{PReLU}\big(\tfrac1{|N(v)|} \sum_{u \in N(v)} W_1^\top x_u\big)` is the
+    paper's GMI-mean, and sp is the softplus. R is the
     cross-entropy of :math:`\sigma(h_u^\top h_v)` with A + I over all pairs, see `edge_loss`.
     """
 
@@ -191,8 +191,8 @@ class GRACESettings(EmbedderSettings):
 
     Attributes:
         width: of the embedding and the projection; the hidden layer is twice as wide.
-        temperature: what cosines are divided by.
-        feature_drop, edge_drop: shares dropped in the first and in the second view.
+        temperature: of the cosines.
+        feature_drop, edge_drop: drop probabilities of the first and of the second view.
         activation: relu or prelu.
     """
 
@@ -429,7 +429,7 @@ class SageUnsupervised(Embedder):
         starts, others = walks[:, :1], walks[:, 1:]
         weight = ((others != ENDED) & (others != starts)).float()[:, None]
         company = functional.embedding(others.clamp_min(0), rows)
-        return meeting_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
+        return skipgram_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
 
     def embedding(self) -> Tensor:
         return self.encode((0, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from numbers import Integral
@@ -186,20 +186,11 @@ def train(
 ) -> Embedder:
     """Train a system on a graph without its labels, and return it in `eval` mode.
 
-    Args:
-        kind: class of the system.
-        graph: the training graph.
-        seed: of all random numbers.
-        device: of the training.
-        settings: of the system.
-        watch: receives the fraction of the work that is done.
-        looks: receives intermediate embeddings, without an effect on the training.
-
-    Raises:
-        LossError: when the loss is not finite.
+    `watch` receives the fraction of the work that is done, `looks` intermediate embeddings; neither affects
+    the training. A loss that is not finite raises a `LossError`.
     """
     looks = looks or Looks()
-    with own_chance(seed, device):
+    with forked_rng(device, seed):
         model = kind(graph, settings, device)
         model.begin()
         model.train()
@@ -209,7 +200,10 @@ def train(
             before = copy.deepcopy(model.state_dict()) if settings.patience else None
             loss = model.step(epoch)
             if settings.patience or epoch % CHECKED == 0 or epoch + 1 == settings.epochs:
-                value = _finite(loss, epoch, kind)
+                value = float(loss)
+                if not np.isfinite(value):
+                    message = f"the loss of epoch {epoch + 1} is {value}; lower learning_rate"
+                    raise LossError(f"{kind.__name__}: {message}")
                 if settings.patience and value < best:
                     best, best_epoch, kept = value, epoch, before
             watch((epoch + 1) / settings.epochs)
@@ -239,11 +233,8 @@ def values_of(model: Embedder) -> npt.NDArray[np.float32]:
     """Return the embedding of a trained system as an array; reject one that is not finite."""
     rows = embedding_of(model)
     if not bool(torch.isfinite(rows).all()):
-        name = type(model).__name__
-        raise LossError(
-            f"{name}: the embedding contains NaN or infinity; lower learning_rate",
-            code="embedding-not-finite",
-        )
+        message = f"{type(model).__name__}: the embedding is not finite; lower learning_rate"
+        raise LossError(message, code="embedding-not-finite")
     return rows.float().cpu().numpy()
 
 
@@ -258,30 +249,18 @@ def embedding_of(model: Embedder) -> Tensor:
 
 
 @contextmanager
-def own_chance(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators inside, and restore the caller's state afterwards."""
-    with _forked(device):
-        torch.manual_seed(seed)
+def forked_rng(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Restore torch's generators of the CPU and the device on exit; seed them inside if asked."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        if seed is not None:
+            torch.manual_seed(seed)
         yield
-
-
-def _forked(device: torch.device) -> AbstractContextManager[None]:
-    """Restore torch's generators of the CPU and the device on exit."""
-    forked: AbstractContextManager[None] = torch.random.fork_rng([device] if device.type == "cuda" else [])
-    return forked
 
 
 def _look(model: Embedder, epoch: int, looks: Looks) -> None:
     if epoch in looks.epochs:
-        with _forked(model.device):
+        with forked_rng(model.device):
             looks.callback(epoch, embedding_of(model))
-
-
-def _finite(loss: Tensor, epoch: int, kind: type[Embedder]) -> float:
-    value = float(loss)
-    if not np.isfinite(value):
-        raise LossError(f"{kind.__name__}: the loss of epoch {epoch + 1} is {value}; lower learning_rate")
-    return value
 
 
 POINT = GridPoint(width=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
@@ -296,12 +275,7 @@ class _System(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def published(cls, graph: str | None = None, **changes: Any) -> Self:
-        """Return the estimator with its authors' settings, for one of the benchmark graphs or in general.
-
-        Args:
-            graph: name of the graph, such as "cora".
-            changes: arguments that differ.
-        """
+        """Return the estimator with its authors' settings, in general or for a graph such as "cora"."""
         known = [name for name in cls.system.published if name != ANY]
         asked = graph.lower() if graph else None
         found = cls.system.published_for(asked)
@@ -319,7 +293,7 @@ class _System(BaseEstimator):  # type: ignore[misc]
         return self.system.with_settings({k: v for k, v in self.get_params().items() if k in names})
 
     def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int, Any]:
-        """Return the graph, the device, the seed and the settings of a fit, all of them checked."""
+        """Validate and return the graph, the device, the seed and the settings of a fit."""
         settings, seed = self._settings(), self.random_state
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
@@ -346,11 +320,11 @@ class _System(BaseEstimator):  # type: ignore[misc]
 
 
 class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
-    """A system that embeds the nodes of a graph without labels.
+    """A self-supervised system.
 
     Attributes:
-        embedding_: float32 `[nodes, D]`, after `fit`.
-        labels_: the system's own clusters `[nodes]`, where it has some.
+        embedding_: float32 `[nodes, D]`.
+        labels_: the system's own clusters `[nodes]`, if it has any.
     """
 
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
@@ -370,28 +344,27 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
         return self.fit(X, y, **how).embedding_
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Return the embedding of the fitted graph; another one is refused."""
+        """Return the embedding of the fitted graph."""
         self._check_fitted_graph(X)
         return self.embedding_
 
 
 class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
-    """A system that is trained on labels: those of a graph's training nodes, stopped on its validation nodes.
+    """A system trained on the labels of the training nodes, with early stopping on the validation nodes.
 
     Attributes:
         classes_: names of the classes.
-        probabilities_: of each class at every node, float32 `[nodes, classes]`.
-        epoch_: the one that the validation nodes chose.
+        probabilities_: float32 `[nodes, classes]`.
+        epoch_: the selected epoch.
     """
 
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
         """Train on a graph with labels, and classify all of its nodes.
 
         Args:
-            X: the graph, as `H3GNN.fit` takes it. Without splits it gets random ones; of several splits the
-                first counts.
-            y: classes of the nodes, numbers or words, negative or None where unknown; else the graph's.
-            edge_index: edges, when X holds features.
+            X: the graph, as for `H3GNN.fit`. Without splits it is split at random; the first split is used.
+            y: classes of the nodes, negative or None where unknown; by default the graph's labels.
+            edge_index: edges, if X holds features.
         """
         graph, device, seed, settings = self._read(X, edge_index)
         graph, classes = _labelled(graph, y, self.system.title)
@@ -401,13 +374,7 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
         if point.dropout >= 1:
             raise InputError(f"{self.system.title}: dropout must be below 1", code="invalid-setting")
         (found,) = predict(
-            self.system.kind,
-            graph,
-            [seed],
-            device=device,
-            memory=MEMORY,
-            grid=[point],
-            settings=settings,
+            self.system.kind, graph, [seed], device=device, memory=MEMORY, grid=[point], settings=settings
         )
         self.classes_ = classes
         self.probabilities_: npt.NDArray[np.float32] = found.scores[0].exp().numpy()
@@ -457,7 +424,7 @@ def estimators() -> dict[str, type[_System]]:
 
 
 def _estimator(system: System) -> type[_System]:
-    """Return a class whose arguments are the system's settings, as scikit-learn wants them."""
+    """Return a scikit-learn estimator class whose arguments are the system's settings."""
     supervised = "labels" in system.sees
     base: type[_System] = SystemClassifier if supervised else SystemEmbedder
     defaults = {**(asdict(POINT) if supervised else {}), **asdict(system.settings)}
@@ -470,6 +437,11 @@ def _estimator(system: System) -> type[_System]:
         for name, value in {**defaults, **given}.items():
             setattr(self, name, value)
 
+    documentation = [
+        f"{system.title}: {system.paper}, {system.year}.",
+        *(inspect.getdoc(part) or "" for part in (system.kind, type(system.settings), base)),
+        "random_state seeds all random numbers; device is auto, cpu or cuda.",
+    ]
     kinds = inspect.Parameter.KEYWORD_ONLY
     start.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -483,18 +455,7 @@ def _estimator(system: System) -> type[_System]:
         {
             "system": system,
             "__init__": start,
-            "__doc__": _documentation(system),
+            "__doc__": "\n\n".join(documentation),
             "__module__": "h3gnn.baselines",
         },
     )
-
-
-def _documentation(system: System) -> str:
-    parts = [
-        f"{system.title}: {system.paper}, {system.year}.",
-        inspect.getdoc(system.kind) or "",
-        inspect.getdoc(type(system.settings)) or "",
-        inspect.getdoc(SystemClassifier if "labels" in system.sees else SystemEmbedder) or "",
-        "random_state seeds all random numbers; device is auto, cpu or cuda.",
-    ]
-    return "\n\n".join(parts)

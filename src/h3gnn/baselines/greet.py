@@ -40,7 +40,7 @@ class GREETSettings(EmbedderSettings):
         margins: γ₁ and γ₂ of the ranking loss.
         hops: how often each filter is applied.
         head_layers: of the projections, 1 or 2.
-        feature_drop, edge_drop: shares dropped in the low-pass and in the high-pass view.
+        feature_drop, edge_drop: drop probabilities of the low-pass and of the high-pass view.
         temperature: of the similarities.
         batch: nodes per batch of the contrastive loss; 0 for all.
     """
@@ -62,7 +62,7 @@ class GREETSettings(EmbedderSettings):
 class GREET(Embedder):
     r"""An edge heterophily discriminator and a dual-channel encoder, trained alternately (Liu et al., 2023).
 
-    The discriminator weighs an edge by a relaxed coin, with :math:`s_v = [x_v, \text{16 return chances}]`:
+    The discriminator samples the weight of an edge, with :math:`s_v = [x_v, \text{16 return probabilities}]`:
 
     .. math:: w_{uv} = \sigma(\theta_{uv} + \operatorname{logit} \epsilon), \quad
         \theta_{uv} = a^\top (\mathrm{ReLU}(W s_u) + \mathrm{ReLU}(W s_v)) + b
@@ -166,9 +166,12 @@ class GREET(Embedder):
         """Draw both views and return their projections."""
         coins = torch.rand(2, self.features.shape[1], device=self.device)
         kept = coins >= torch.tensor(self.settings.feature_drop, device=self.device)[:, None]
+        filters = self.filters(sample_edge_weights(scores))
         dropped = [
             matrix.with_values(functional.dropout(matrix.values, rate))
-            for matrix, rate in zip(self.filters(relaxed_coins(scores)), self.settings.edge_drop, strict=True)
+            for matrix, rate in zip(
+                self.filters(sample_edge_weights(scores)), self.settings.edge_drop, strict=True
+            )
         ]
         views = self.encode(self.hidden(kept), (dropped[0], dropped[1]))
         return [head(view) for head, view in zip(self.heads, views, strict=True)]
@@ -192,7 +195,7 @@ class GREET(Embedder):
         """Return the ranking loss of the discriminator against random pairs."""
         with torch.no_grad():
             hidden = self.hidden()
-        weights = relaxed_coins(scores)
+        weights = sample_edge_weights(scores)
         unit = functional.normalize(torch.cat(self.encode(hidden, self.filters(weights)), dim=1))
         nodes, count = len(unit), self.edges.numel()
         one = torch.randint(nodes, (count,), device=self.device)
@@ -223,7 +226,7 @@ class Discriminator(nn.Module):
         return hidden @ both_ends + self.scored.bias / 2
 
 
-def relaxed_coins(scores: Tensor) -> Tensor:
+def sample_edge_weights(scores: Tensor) -> Tensor:
     """Sample a relaxed Bernoulli variable (Gumbel–sigmoid) for each logit."""
     return torch.sigmoid(scores + torch.logit(torch.rand_like(scores) * (1 - 2 * EDGE) + EDGE))
 

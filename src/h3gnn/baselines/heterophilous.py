@@ -19,7 +19,7 @@ from h3gnn.baselines.layers import (
     symmetric,
     two_hop_adjacency,
 )
-from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
 from h3gnn.errors import InputError
@@ -60,7 +60,7 @@ class H2GCN(Classifier):
         return self.dense(joined, "classify") + self.weights["bias"]
 
     def classified(self, start: Tensor) -> Tensor:
-        """Classify first and look around then, which is the same where nothing is dropped, in few columns."""
+        """Classify before propagation, which is equivalent without dropout and needs fewer columns."""
         near, far = self.ground.matrices["near"], self.ground.matrices["far"]
         maps = torch.split(self.weights["classify"], self.width)
         parts = torch.stack(maps, dim=2).flatten(2)  # [in, models, 7 · out]
@@ -76,7 +76,7 @@ class FAGCNSettings(ClassifierSettings):
 
     Attributes:
         layers: number of propagation steps.
-        keep: ε, how much of its start a node adds after each layer.
+        keep: ε, weight of the initial values in each layer.
     """
 
     layers: int = 4
@@ -91,7 +91,7 @@ class FAGCN(Classifier):
         \alpha^l_{vu} = \tanh(g_l^\top [h_v^{l-1} | h_u^{l-1}] + c_l)
 
     Logits are :math:`h^L W_2 + b_2`. There are no self-loops. Features, :math:`h^0` and the
-    :math:`\alpha_{vu}` are dropped in training.
+    :math:`\alpha_{vu}` have dropout in training.
     """
 
     settings_class = FAGCNSettings
@@ -113,43 +113,35 @@ class FAGCN(Classifier):
         return super().values_each(ground, width) + int(ground.settings.layers) * layer
 
     def build(self) -> None:
-        self._map("first", self.in_channels, self.width)
+        self.weights.linear("first", self.in_channels, self.width, gain=2)
         for layer in range(self.settings.layers):
             fan = (2 * self.width + 1) // 2
             self.weights.glorot(f"gate {layer} to", 1, self.width, fan)
             self.weights.glorot(f"gate {layer} from", 1, self.width, fan)
             self.weights.zeros(f"gate {layer} bias", 1)
-        self._map("second", self.width, self.ground.classes)
-
-    def _map(self, name: str, rows: int, columns: int) -> None:
-        """Add a map that starts √2 as large as Glorot's, as the authors' do, and its bias."""
-        self.weights.glorot(name, rows, columns, fan=max(1, (rows + columns) // 2))
-        self.weights.zeros(f"{name} bias", columns)
+        self.weights.linear("second", self.width, self.ground.classes, gain=2)
 
     def logits(self, noise: Noise | None) -> Tensor:
         first = self.ground.features.product(self.weights["first"], noise)
-        start = functional.relu(first + self.weights["first bias"])
-        start = self.dropped(start, noise)
-        hidden = start
+        start = hidden = self.dropped(functional.relu(first + self.weights["first bias"]), noise)
         for layer in range(self.settings.layers):
             hidden = self.settings.keep * start + self.gathered(hidden, layer, noise)
         return self.dense(hidden, "second") + self.weights["second bias"]
 
     def gathered(self, hidden: Tensor, layer: int, noise: Noise | None) -> Tensor:
-        """Return what comes to each node from its neighbours."""
+        """Return the gated sum over the neighbours."""
         ends = self.ground.matrices
         seen = {
             end: (hidden * self.weights[f"gate {layer} {end}"]).sum(dim=2, keepdim=True)
             for end in ("to", "from")
         }
         score = ends["target"] @ seen["to"] + ends["source"] @ seen["from"]
-        gate = torch.tanh(score + self.weights[f"gate {layer} bias"])
-        gate = self.dropped(gate, noise)
+        gate = self.dropped(torch.tanh(score + self.weights[f"gate {layer} bias"]), noise)
         return ends["sum"] @ (gate * (ends["source"] @ hidden))
 
 
 STARTS = ("ppr", "nppr", "sgc", "random")
-"""What the weights of the steps may start from, see `start_weights`."""
+"""Initial weights of the steps, see `start_weights`."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +149,11 @@ class GPRGNNSettings(ClassifierSettings):
     """Settings of GPR-GNN; those of its authors' code.
 
     Attributes:
-        steps: how far predictions travel.
-        start: of the steps' weights, one of `STARTS`.
-        restart: α of the start.
-        propagation_dropout: of the predictions before they travel; None for that of the other layers.
-        steps_decay: what the weight decay is multiplied by for the steps' weights.
+        steps: K, the number of propagation steps.
+        start: initial weights of the steps, one of `STARTS`.
+        restart: α of the initial weights.
+        propagation_dropout: before the propagation; None for that of the other layers.
+        steps_decay: factor of the weight decay for the weights of the steps.
     """
 
     steps: int = 10
@@ -205,27 +197,24 @@ class GPRGNN(MLP):
             self.weights.constant("steps", start[:, None], decay=settings.steps_decay)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        travelling = super().logits(noise)
+        propagated = super().logits(noise)
         if noise is not None:
-            travelling = noise.at(self.settings.propagation_dropout).drop(travelling)
+            propagated = noise.at(self.settings.propagation_dropout).drop(propagated)
         weights = self.weights["steps"].unbind(0)
-        arrived = weights[0] * travelling
+        total = weights[0] * propagated
         for weight in weights[1:]:
-            travelling = self.ground.matrices["gcn"] @ travelling
-            arrived = arrived + weight * travelling
-        return arrived
+            propagated = self.ground.matrices["gcn"] @ propagated
+            total = total + weight * propagated
+        return total
 
 
 def start_weights(start: str, steps: int, restart: float) -> Tensor:
-    r"""Return the weights of 0 to K steps that training starts from, `[steps + 1]`.
+    r"""Return the initial weights of 0 to K steps, `[steps + 1]`.
 
     "ppr": :math:`\alpha (1 - \alpha)^k`, and the rest of 1 on the last, a personalised PageRank; "nppr":
     :math:`\alpha^k`, divided by the sum of their sizes; "sgc": all on the last step.
     """
-    if start not in STARTS:
-        raise InputError(
-            f"GPR-GNN: start must be one of {', '.join(STARTS)}, not {start!r}", code="invalid-setting"
-        )
+    check_choice("GPR-GNN", "start", start, STARTS)
     powers = torch.arange(steps + 1)
     if start == "sgc":
         return (powers == steps).float()
@@ -238,18 +227,18 @@ def start_weights(start: str, steps: int, restart: float) -> Tensor:
 
 
 INNER = ("sage", "gcn")
-"""The layers that may be gated."""
+"""The layers that can be gated."""
 
 
 @dataclass(frozen=True)
 class G2Settings(ClassifierSettings):
-    """Settings of G²; as its authors' code has them, but for fewer layers and a quicker exponent.
+    """Settings of G²; those of the authors' code, but for fewer layers and a faster exponent.
 
     Attributes:
-        layers: how many; all share their weights.
+        layers: number of layers, which share their weights.
         inner: the layer that is gated, one of `INNER`.
         exponent: p of the differences, at least 1.
-        own_gate: whether the gate has a layer of its own, and not the gated one.
+        own_gate: whether the gate has a layer of its own.
         last_dropout: before the classifier; None for that of the input.
     """
 
@@ -277,10 +266,7 @@ class G2(Classifier):
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        if settings.inner not in INNER:
-            raise InputError(
-                f"G²: inner must be one of {', '.join(INNER)}, not {settings.inner!r}", code="invalid-setting"
-            )
+        check_choice("G²", "inner", settings.inner, INNER)
         if settings.exponent < 1:
             raise InputError(
                 f"G²: exponent must be at least 1, not {settings.exponent:g}", code="invalid-setting"
@@ -303,15 +289,13 @@ class G2(Classifier):
         return super().values_each(ground, width) + layers * (3 * edges + 10 * nodes) * width
 
     def build(self) -> None:
-        self.weights.glorot("first", self.in_channels, self.width)
-        self.weights.zeros("first bias", self.width)
+        self.weights.linear("first", self.in_channels, self.width)
         for layer in ("inner", "gate") if self.settings.own_gate else ("inner",):
             self.weights.glorot(f"{layer} near", self.width, self.width)
             if self.settings.inner == "sage":
                 self.weights.glorot(f"{layer} own", self.width, self.width)
             self.weights.zeros(f"{layer} bias", self.width)
-        self.weights.glorot("second", self.width, self.ground.classes)
-        self.weights.zeros("second bias", self.ground.classes)
+        self.weights.linear("second", self.width, self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
         first = self.ground.features.product(self.weights["first"], noise)
@@ -324,14 +308,14 @@ class G2(Classifier):
         return self.dense(hidden, "second") + self.weights["second bias"]
 
     def layer(self, hidden: Tensor, name: str) -> Tensor:
-        """Return what a layer makes of the nodes and their neighbours."""
+        """Return the output of a layer."""
         total = self.ground.matrices["inner"] @ self.dense(hidden, f"{name} near")
         if self.settings.inner == "sage":
             total = total + self.dense(hidden, f"{name} own")
         return functional.relu(total + self.weights[f"{name} bias"])
 
     def rate(self, x: Tensor) -> Tensor:
-        """Return τ, how fast each channel of each node moves, from its differences to neighbours."""
+        """Return τ from the differences to the neighbours."""
         ends = self.ground.matrices
         apart = (ends["source"] @ x - ends["target"] @ x).abs() ** self.settings.exponent
         return torch.tanh(ends["sum"] @ apart)

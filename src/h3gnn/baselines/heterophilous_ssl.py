@@ -23,7 +23,7 @@ from h3gnn.baselines.layers import (
     symmetric,
     to_device,
 )
-from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.sampling import Neighbours, frozen_copy, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -198,6 +198,7 @@ class HGRL(Embedder):
 
     def build(self, graph: Graph) -> None:
         settings, width = self.settings, self.settings.width
+        check_choice("HGRL", "graph", settings.graph, ("given", "learned"))
         self.first, self.second = nn.Linear(graph.num_features, width), nn.Linear(width, width)
         spread = (3 / settings.hops) ** 0.5
         start = (2 * torch.rand(settings.hops) - 1) * spread
@@ -205,12 +206,8 @@ class HGRL(Embedder):
         if settings.graph == "learned":
             self.dense = self.features.dense()
             self.column_weights = nn.Parameter(torch.ones(2, graph.num_features))
-        elif settings.graph == "given":
-            self.matrix = gcn_adjacency(graph, self.device)
         else:
-            raise InputError(
-                f"HGRL: graph must be 'given' or 'learned', not {settings.graph!r}", code="invalid-setting"
-            )
+            self.matrix = gcn_adjacency(graph, self.device)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         others = [parameter for parameter in self.parameters() if parameter is not self.distances]

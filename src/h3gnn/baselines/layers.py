@@ -211,12 +211,13 @@ class Features:
         """
         if noise is None:
             return self._times(self.matrix, weight)
-        coins = [self._coins(generator) for generator in noise.generators]
+        values = self._values()
+        coins = [torch.rand(values.shape, generator=one, device=values.device) for one in noise.generators]
         blocks = noise.blocks()
         parts = torch.split(weight, [models.stop - models.start for models, _, _ in blocks], dim=1)
         return torch.cat(
             [
-                self._times(self._dropped(coins[seed], rate), part)
+                self._times(self._with_values(values * ((coins[seed] >= rate) / (1 - rate))), part)
                 for part, (_, seed, rate) in zip(parts, blocks, strict=True)
             ],
             dim=1,
@@ -224,18 +225,12 @@ class Features:
 
     def dropped(self, rate: float) -> SparseMatrix | Tensor:
         """Return X after dropout from torch's global generator."""
-        values = nn.functional.dropout(self._values(), rate)
-        return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
+        return self._with_values(nn.functional.dropout(self._values(), rate))
 
     def _values(self) -> Tensor:
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.values
 
-    def _coins(self, generator: torch.Generator) -> Tensor:
-        values = self._values()
-        return torch.rand(values.shape, generator=generator, device=values.device)
-
-    def _dropped(self, coins: Tensor, rate: float) -> SparseMatrix | Tensor:
-        values = self._values() * ((coins >= rate) / (1 - rate))
+    def _with_values(self, values: Tensor) -> SparseMatrix | Tensor:
         return values if isinstance(self.matrix, Tensor) else self.matrix.with_values(values)
 
     @staticmethod

@@ -10,13 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import (
-    Attention,
-    SparseMatrix,
-    adjacency,
-    linear_layers,
-    to_device,
-)
+from h3gnn.baselines.layers import Attention, SparseMatrix, adjacency, linear_layers, to_device
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.sampling import frozen_copy, set_learning_rate, update_average
 from h3gnn.errors import InputError

@@ -21,7 +21,7 @@ from h3gnn.baselines.layers import (
     symmetric,
     to_device,
 )
-from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.sampling import Neighbours
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
@@ -236,10 +236,7 @@ class MaskGAE(LinkEmbedder):
 
     def build(self, graph: Graph) -> None:
         super().build(graph)
-        if self.settings.mask not in ("path", "edge"):
-            raise InputError(
-                f"mask must be 'path' or 'edge', not {self.settings.mask!r}", code="invalid-setting"
-            )
+        check_choice("MaskGAE", "mask", self.settings.mask, ("path", "edge"))
         width, hidden, drop = self.settings.width, self.settings.decoder_width, self.settings.decoder_drop
         self.degree_decoder = nn.Sequential(
             nn.Linear(width, hidden), nn.Dropout(drop), nn.ReLU(), nn.Linear(hidden, 1), nn.ReLU()

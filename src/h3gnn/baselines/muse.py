@@ -10,14 +10,7 @@ from torch.nn import functional
 
 from h3gnn.baselines.allpairs import bytes_for_pairs, two_view_loss
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import (
-    Convolution,
-    SparseMatrix,
-    adjacency,
-    only,
-    row_sums,
-    to_device,
-)
+from h3gnn.baselines.layers import Convolution, SparseMatrix, adjacency, only, row_sums, to_device
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.sampling import EdgePairs
 from h3gnn.graphs.graph import Graph
@@ -25,17 +18,16 @@ from h3gnn.graphs.graph import Graph
 
 @dataclass(frozen=True)
 class MUSESettings(EmbedderSettings):
-    """Settings of MUSE; its authors', but that all losses weigh the same, and neighbours half as a rule.
+    """Settings of MUSE; the authors', but with equal weights of the losses and a target of one half.
 
     Attributes:
         width: of the embedding and of the projection; the hidden layer is twice as wide.
         dropout: of the features' values.
-        feature_drop, edge_drop: shares of feature columns and of edges that a view's second copy lacks.
+        feature_drop, edge_drop: drop probabilities of feature columns and of edges.
         temperature: of the similarities.
         neighbour_weight, fused_weight: of the losses of neighbours and of the mixture.
-        target, target_weight: what the mean share of neighbours should be, and how much that matters for each
-            node; from 1 on it matters more than how alike neighbours are.
-        size_weight: of the length of all shares together.
+        target, target_weight: t and λ₃, of the mean weight of the neighbours.
+        size_weight: λ₄, of the norm of all weights.
         gate_width, gate_dropout: of the controller.
     """
 
@@ -62,12 +54,12 @@ class MUSE(Embedder):
     .. math:: f(X, A) = \mathrm{PReLU}(A \, \mathrm{ReLU}(A X W_1 + b_1) W_2 + b_2), \quad
         S = f(X, I), \; N = f(X, A), \; Z = S + \beta N
 
-    Each view has a second copy, one without some feature columns, :math:`S'`, and one without some edges,
-    :math:`N'`. With GRACE's loss G of projections, the encoder learns from
+    The augmented views :math:`S'` and :math:`N'` drop feature columns and edges. With GRACE's loss G of
+    projections, the loss of the encoder is
 
     .. math:: G(S, S') + \lambda_1 G(N, N') + \lambda_2 G(S + \beta N, S' + \beta N')
 
-    and then the controller, from the degree d, the share of each node's neighbours:
+    and the controller learns the weight β of each node's neighbours, where d is the degree:
 
     .. math:: \beta = \sigma(w^\top [W_3 S, W_4 N, d] + b), \quad
         \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 n \, |\tfrac1n \sum_v \beta_v - t|

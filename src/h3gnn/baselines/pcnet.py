@@ -21,16 +21,16 @@ class PCNetSettings(ClassifierSettings):
     """Settings of PCNet.
 
     Attributes:
-        filters: K, how many powers of I - L are mixed.
+        filters: K, the number of powers of I - L.
         terms: N, of each filter's series.
-        heat: t, how long the heat flows back.
-        diagonal: b, the Laplacian's diagonal.
-        power: c, of the degrees by which the adjacency is divided.
-        start: of each filter's share.
+        heat: t, the diffusion time.
+        diagonal: b, the diagonal of the Laplacian.
+        power: c, the exponent of the degree normalization.
+        start: initial weight of each filter.
         input_dropout, filter_dropout: of the features and of the filter's input; the grid's dropout is
             between the two maps.
-        second_rate, second_decay: of the second map, in shares of the first map's rate and decay.
-        filter_rate, filter_decay: of the filters' shares, likewise.
+        second_rate, second_decay: factors of the learning rate and weight decay of the second map.
+        filter_rate, filter_decay: likewise for the weights of the filters.
     """
 
     filters: int = 5

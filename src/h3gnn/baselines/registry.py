@@ -175,8 +175,8 @@ def check_setting(title: str, name: str, value: Any, default: Any) -> None:
     elif isinstance(default, (bool, str)):
         if not isinstance(value, type(default)):
             raise reject(f"like {default!r}")
-        if name == "scale_features" and value not in SCALINGS:
-            raise reject(f"one of {', '.join(SCALINGS)}")
+        if name == "scale_features":
+            check_choice(title, name, str(value), SCALINGS)
     elif isinstance(default, int):
         least = 1 if name == "width" else 0
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
@@ -187,6 +187,14 @@ def check_setting(title: str, name: str, value: Any, default: Any) -> None:
             raise reject("a number")
         if fraction and not 0 <= float(value) <= 1:
             raise reject("from 0 to 1")
+
+
+def check_choice(title: str, name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Reject a value that is not one of the choices."""
+    if value not in choices:
+        raise InputError(
+            f"{title}: {name} must be one of {', '.join(choices)}, not {value!r}", code="invalid-setting"
+        )
 
 
 def _tuples(value: Any) -> Any:

@@ -125,6 +125,11 @@ class Weights:
         start = torch.stack([drawn[member.seed] for member in self.members], dim=1)
         self._add(name, start, Factors(rate, decay))
 
+    def linear(self, name: str, rows: int, columns: int, gain: int = 1) -> None:
+        """Add a Glorot tensor, its variance multiplied by a gain, and its bias."""
+        self.glorot(name, rows, columns, fan=max(1, (rows + columns) // gain))
+        self.zeros(f"{name} bias", columns)
+
     def zeros(self, name: str, columns: int, *, rate: float = 1.0, decay: float = 1.0) -> None:
         """Add a bias of zeros."""
         self.constant(name, torch.zeros(1, columns), rate=rate, decay=decay)

@@ -54,10 +54,7 @@ class Ground:
 class Classifier:
     """A stack of models over one graph; a subclass defines `build` and `logits`.
 
-    Args:
-        ground: what the models share, from `on`.
-        members: the models.
-        device: where they train.
+    `ground` is the result of `on`; `members` are the models.
     """
 
     settings_class: type[Any] = ClassifierSettings
@@ -70,7 +67,7 @@ class Classifier:
 
     @classmethod
     def on(cls, graph: Graph, device: torch.device, settings: Any = ClassifierSettings()) -> Ground:  # noqa: B008
-        """Return what all models share on a graph, its features scaled."""
+        """Return the data of a graph that all models share."""
         made = cls.matrices(graph, settings)
         matrices = {name: to_device(matrix, device) for name, matrix in made.items()}
         features = scaled_features(graph, device, settings.scale_features)
@@ -78,23 +75,23 @@ class Classifier:
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
-        """Return the adjacencies that the models need, by name; none by default."""
+        """Return the matrices of the models by name."""
         return {}
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return about how much memory a training of one model takes, before anything is built."""
+        """Estimate the memory of training one model."""
         weights, rows = 6 * sizes.features * USUAL_WIDTH, sizes.nodes * (12 * USUAL_WIDTH + sizes.features)
         return 4 * (weights + rows + 10 * sizes.edges)
 
     @classmethod
     def values_each(cls, ground: Ground, width: int) -> int:
-        """Return about how many values the backward pass of one model keeps."""
+        """Estimate the number of values kept for the backward pass of one model."""
         return ground.features.shape[0] * (10 * width + 12 * ground.classes)
 
     @classmethod
     def bytes_each(cls, ground: Ground, width: int) -> int:
-        """Return about how much memory one model takes: weights, Adam, and what backward needs."""
+        """Estimate the memory of one model in a stack."""
         return 4 * (6 * ground.features.shape[1] * width + cls.values_each(ground, width))
 
     def build(self) -> None:
@@ -102,12 +99,12 @@ class Classifier:
         raise NotImplementedError
 
     def logits(self, noise: Noise | None) -> Tensor:
-        """Return the scores before the softmax, `[nodes, models, classes]`; with noise, in training."""
+        """Return logits `[nodes, models, classes]`; `noise` applies dropout in training."""
         raise NotImplementedError
 
     @staticmethod
     def dropped(x: Tensor, noise: Noise | None) -> Tensor:
-        """Return values after dropout; without noise, as they are."""
+        """Apply dropout if there is noise."""
         return x if noise is None else noise.drop(x)
 
     def dense(self, x: Tensor, name: str) -> Tensor:
@@ -131,7 +128,7 @@ GRIDS: dict[str, tuple[GridPoint, ...]] = {
         GridPoint(*one) for one in product((32, 128), (0.2, 0.5, 0.8), (0.01, 0.003), (5e-5, 5e-4, 5e-3))
     ),
 }
-"""Hyper-parameters to choose from on validation nodes, by name."""
+"""Hyper-parameter grids by name."""
 ROUNDING = 1e-6
 """Tolerance for equal accuracies."""
 
@@ -142,7 +139,7 @@ class Predictions:
 
     Attributes:
         scores: class log-probabilities of every node, float32 `[splits, nodes, classes]`, on the CPU.
-        chosen: per split, what validation nodes chose: the epoch and the point of the grid.
+        chosen: per split, the selected epoch and point of the grid.
     """
 
     scores: Tensor
@@ -162,19 +159,10 @@ def predict(
 ) -> list[Predictions]:
     """Train a classifier on each split of a graph and return its predictions for all nodes, for each seed.
 
-    With the first seed every point of the grid is trained on every split; each split keeps the point with
-    the best accuracy on its validation nodes (ties: the smaller loss). The other seeds train each split with
-    its point. The epoch is chosen in the same way, for every model.
-
-    Args:
-        kind: of classifier.
-        graph: with labels and splits.
-        seeds: of the starts and of dropout.
-        device: where to train.
-        memory: bytes that a stack of models may take; more models are trained one stack after another.
-        grid: the points to choose from.
-        settings: of the classifier.
-        watch: receives the fraction of the work that is done.
+    The first seed trains every point of the grid on every split; each split keeps the point with the best
+    validation accuracy (ties: the smaller loss). The other seeds train each split with its point. The epoch
+    of every model is selected likewise. `memory` limits the bytes of a stack; further models form further
+    stacks. `watch` receives the fraction of the work that is done.
     """
     trainer = _Trainer(kind, graph, device, memory, settings)
     splits = range(graph.num_splits)
@@ -182,7 +170,8 @@ def predict(
     later = len(seeds[1:]) * len(splits)
     total = len(search) + later
     found = trainer.train(search, part_of(watch, 0, len(search), total))
-    best = [_best(search, found, split) for split in splits]
+    by_score = sorted(range(len(search)), key=lambda i: (-found[i].accuracy, found[i].loss))
+    best = [next(i for i in by_score if search[i].split == split) for split in splits]
     points = [search[position].point for position in best]
     again = [Member(seed, split, points[split]) for seed in seeds[1:] for split in splits]
     again.sort(key=lambda member: (member.point.width, member.seed, member.point, member.split))
@@ -222,7 +211,7 @@ class JointProgress:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """One trained model: its scores `[nodes, classes]` and how it did on validation nodes."""
+    """One trained model: its scores `[nodes, classes]` and validation results."""
 
     scores: Tensor
     accuracy: float
@@ -230,22 +219,11 @@ class _Model:
     epoch: int
 
 
-def _best(members: Sequence[Member], models: Sequence[_Model], split: int) -> int:
-    """Return the position of the best model of a split: best validation accuracy, then smallest loss."""
-    own = [i for i, member in enumerate(members) if member.split == split]
-    return min(own, key=lambda i: (-models[i].accuracy, models[i].loss))
-
-
 class _Trainer:
-    """Trains any number of models of one kind on one graph, as many at once as fit into memory."""
+    """Trains models of one class on one graph, as many at once as fit into memory."""
 
     def __init__(
-        self,
-        kind: type[Classifier],
-        graph: Graph,
-        device: torch.device,
-        memory: int,
-        settings: Any,
+        self, kind: type[Classifier], graph: Graph, device: torch.device, memory: int, settings: Any
     ) -> None:
         if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
             raise InputError("a supervised classifier needs labels and splits", code="no-labels")
@@ -254,7 +232,7 @@ class _Trainer:
         self.epochs, self.patience = settings.epochs, settings.patience
         self.labels = graph.labels.to(device)
         known = (graph.labels >= 0)[:, None]
-        self.train_share, self.val_share = (  # what each node counts in the mean over a split's nodes
+        self.train_share, self.val_share = (  # weights of the nodes in the mean over a split
             ((mask & known) / (mask & known).sum(dim=0).clamp_min(1)).to(device)
             for mask in (graph.train_mask, graph.val_mask)
         )
@@ -301,7 +279,7 @@ class _Trainer:
 
 
 class _BestEpochs:
-    """The best epoch of each model so far, by validation accuracy and then validation loss."""
+    """The best epoch of each model, by validation accuracy and then validation loss."""
 
     def __init__(self, labels: Tensor, val_share: Tensor, patience: int) -> None:
         models, device = val_share.shape[1], labels.device
@@ -312,7 +290,7 @@ class _BestEpochs:
         self.scores: Tensor | None = None
 
     def look(self, scores: Tensor, epoch: int) -> None:
-        """Take this epoch's log-probabilities `[nodes, models, classes]` where they are better."""
+        """Keep the log-probabilities `[nodes, models, classes]` of improved models."""
         right = (scores.argmax(dim=-1) == self.labels[:, None]).to(scores.dtype)
         accuracy = (right * self.val_share).sum(dim=0)
         loss = -(_own(scores, self.labels) * self.val_share).sum(dim=0)
@@ -337,6 +315,6 @@ class _BestEpochs:
 
 
 def _own(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each node's own class, `[nodes, models]`; unknown ones take class 0."""
+    """Return the log-probability of each node's class `[nodes, models]`; class 0 if unknown."""
     index = labels.clamp_min(0)[:, None, None].expand(-1, scores.shape[1], 1)
     return scores.gather(2, index).squeeze(2)

@@ -27,17 +27,15 @@ ENDED = -1
 
 
 class Walker:
-    r"""Draws random walks: the next node by the weights of the edges, and by where the walk came from.
+    r"""Samples random walks by edge weight, with the bias of node2vec (Grover and Leskovec, 2016).
 
-    With a return parameter p and an in-out parameter q (Grover and Leskovec, 2016), an edge from v to x of a
-    walk that came from t counts 1/p times its weight where x is t, once where x is next to t, and 1/q times
-    elsewhere. A step is drawn by the weights alone and then taken or drawn again: as many tables as there are
-    pairs of edges are not needed.
+    For a walk that came from t, the weight of a step to x is multiplied by 1/p if x is t, by 1 if x is a
+    neighbour of t, and by 1/q otherwise. Rejection sampling avoids a table per pair of edges.
 
     Args:
-        matrix: the weight of the step from row to column, not negative; rows need not add up to 1.
-        back: p, large where walks should not turn back.
-        away: q, small where walks should go far.
+        matrix: non-negative weights of the steps from row to column; rows need not sum to 1.
+        back: p, the return parameter.
+        away: q, the in-out parameter.
     """
 
     def __init__(self, matrix: SparseMatrix, back: float = 1.0, away: float = 1.0) -> None:
@@ -56,7 +54,7 @@ class Walker:
         return torch.stack(path, dim=1)
 
     def step(self, nodes: Tensor) -> Tensor:
-        """Return a neighbour of each node, by weight; `ENDED` for a node without any."""
+        """Sample a neighbour of each node by weight; `ENDED` for a node without any."""
         here = nodes.clamp_min(0)
         low, high = self.low[here], self.high[here]
         if not self.keys.numel():
@@ -67,13 +65,13 @@ class Walker:
         return torch.where((nodes == ENDED) | (high <= low), ENDED, reached)
 
     def edges(self, count: int) -> Tensor:
-        """Return edges `[count, 2]`, drawn by weight."""
+        """Sample edges `[count, 2]` by weight."""
         chosen = torch.searchsorted(self.ends, self._coins(count) * self.ends[-1], right=True)
         chosen = chosen.clamp_max(self.keys.numel() - 1)
         return torch.stack([self.matrix.rows[chosen], self.matrix.cols[chosen]], dim=1)
 
     def _biased(self, before: Tensor, nodes: Tensor) -> Tensor:
-        """Return the next node of each walk by weight and by where it came from."""
+        """Sample the next node of each walk by weight and previous node."""
         most = max(1 / self.back, 1.0, 1 / self.away)
         reached = self.step(nodes)
         open_walks = torch.nonzero(reached != ENDED).flatten()
@@ -95,11 +93,7 @@ class Walker:
 
 
 def edges_to_walk(graph: Graph, device: torch.device, title: str) -> SparseMatrix:
-    """Return the edges of a graph for a system that sees nothing else.
-
-    Raises:
-        InputError: where there are none.
-    """
+    """Return the adjacency of a graph; reject a graph without edges."""
     matrix = to_device(adjacency(graph, self_loops=False), device)
     if not matrix.values.numel():
         raise InputError(
@@ -116,17 +110,9 @@ class SkipGram(nn.Module):
         - k\, \mathbb E_{n \sim f^{3/4}} \log \sigma(-u_i^\top v_n)\Big), \quad
         w_{ij} = 1 - \frac{|i - j| - 1}{\text{window}}
 
-    over positions i ≠ j of one walk, at most a window apart. The weight is the share of word2vec's random
-    windows that reach so far; f is how often a node is met. All pairs of a batch share the nodes that are
-    drawn for the expectation, so that everything is a product of dense matrices.
-
-    Args:
-        nodes: how many there are.
-        width: of the vectors.
-        window: maximum distance of two positions of a walk.
-        negatives: k, how much the nodes that were not met count.
-        shared: how many nodes are drawn for a batch.
-        tied: a node has one vector for both roles.
+    over positions i ≠ j of one walk, at most a window apart. The weight is the fraction of word2vec's random
+    windows of that size; f is the frequency of a node. All pairs of a batch share the `shared` negatives, so
+    that the loss is a product of dense matrices. `tied` uses one vector for both roles.
     """
 
     frequency: Tensor
@@ -147,7 +133,7 @@ class SkipGram(nn.Module):
         self.register_buffer("frequency", torch.ones(nodes))
 
     def count(self, walks: Iterable[Tensor]) -> None:
-        """Count how often each node is met: what negatives are drawn by."""
+        """Count the nodes of walks, for the distribution of the negatives."""
         met = [torch.bincount(some[some != ENDED], minlength=self.frequency.numel()) for some in walks]
         self.frequency = torch.stack(met).sum(dim=0).to(self.frequency)
 
@@ -155,14 +141,14 @@ class SkipGram(nn.Module):
         """Sample the negative nodes, `[shared]`."""
         return torch.multinomial(self.frequency**0.75, self.shared, replacement=True)
 
-    def loss(self, walks: Tensor, strangers: Tensor | None = None) -> Tensor:
-        """Return the loss of walks `[batch, length]`, with `ENDED` behind the end of a walk."""
-        strangers = self.draw() if strangers is None else strangers
+    def loss(self, walks: Tensor, negative_nodes: Tensor | None = None) -> Tensor:
+        """Return the loss of walks `[batch, length]`, padded with `ENDED`."""
+        negative_nodes = self.draw() if negative_nodes is None else negative_nodes
         weight = self.pair_weights(walks)
         centres = functional.embedding(walks.clamp_min(0), self.centres)
         company = functional.embedding(walks.clamp_min(0), self.company)
-        others = functional.embedding(strangers, self.company)
-        return meeting_loss(centres, company, others, weight, self.negatives)
+        others = functional.embedding(negative_nodes, self.company)
+        return skipgram_loss(centres, company, others, weight, self.negatives)
 
     def pair_weights(self, walks: Tensor) -> Tensor:
         """Return the weight of each pair of positions, `[batch, length, length]`."""
@@ -173,20 +159,20 @@ class SkipGram(nn.Module):
         return band * there[:, :, None] * there[:, None]
 
 
-def meeting_loss(
-    centres: Tensor, company: Tensor, strangers: Tensor, weight: Tensor, negatives: int
+def skipgram_loss(
+    centres: Tensor, company: Tensor, negative_nodes: Tensor, weight: Tensor, negatives: int
 ) -> Tensor:
-    """Return the mean skip-gram loss of positive pairs against negatives.
+    """Return the mean skip-gram loss.
 
     Args:
         centres: `[batch, positions, width]`.
-        company: `[batch, others, width]`, whom the centres of the same row met.
-        strangers: `[shared, width]`.
+        company: `[batch, others, width]`, the contexts.
+        negative_nodes: `[shared, width]`.
         weight: `[batch, positions, others]`, of each pair; 0 for no pair.
-        negatives: how much the strangers count, as a multiple of one that was met.
+        negatives: weight of the negatives relative to a positive.
     """
     met = functional.logsigmoid(centres @ company.mT)
-    apart = functional.logsigmoid(-centres @ strangers.mT).mean(dim=2)
+    apart = functional.logsigmoid(-centres @ negative_nodes.mT).mean(dim=2)
     gain = (weight * met).sum() + negatives * (weight.sum(dim=2) * apart).sum()
     return -gain / weight.sum().clamp_min(1e-6)
 
@@ -197,8 +183,8 @@ class WalkSettings(EmbedderSettings):
 
     Attributes:
         walk_length: nodes on a walk.
-        window: how far apart on a walk two nodes may be that count as met.
-        negatives: how much the nodes that were not met count, as a multiple of one that was.
+        window: maximum distance of two nodes of a pair.
+        negatives: weight of the negatives relative to a positive.
         batch: walks per step of the optimizer.
     """
 
@@ -212,7 +198,7 @@ class WalkSettings(EmbedderSettings):
 
 
 class WalkEmbedder(BatchEmbedder):
-    """A system that learns vectors from walks; a subclass gets ready and draws the walks."""
+    """A system that learns vectors from walks; a subclass defines `prepare` and `walks`."""
 
     uses_features = False
     falling = True
@@ -268,11 +254,11 @@ class WalkEmbedder(BatchEmbedder):
 
 @dataclass(frozen=True)
 class LINESettings(EmbedderSettings):
-    """Settings of LINE; an epoch draws as many edges as there are, counted both ways.
+    """Settings of LINE; an epoch samples as many edges as there are directed edges.
 
     Attributes:
         width: of each of the two parts.
-        negatives: how much the nodes that are no neighbours count, as a multiple of one that is.
+        negatives: weight of the negatives relative to a positive.
         batch: edges per step of the optimizer.
     """
 
@@ -328,8 +314,8 @@ class Node2VecSettings(WalkSettings):
     """Settings of node2vec; those of the paper, but for Adam in place of plain gradient descent.
 
     Attributes:
-        back: p, large where walks should not turn back.
-        away: q, small where walks should go far.
+        back: p, large to avoid returning.
+        away: q, small to explore far nodes.
     """
 
     back: float = 1.0
