@@ -169,9 +169,7 @@ class GREET(Embedder):
         filters = self.filters(sample_edge_weights(scores))
         dropped = [
             matrix.with_values(functional.dropout(matrix.values, rate))
-            for matrix, rate in zip(
-                self.filters(sample_edge_weights(scores)), self.settings.edge_drop, strict=True
-            )
+            for matrix, rate in zip(filters, self.settings.edge_drop, strict=True)
         ]
         views = self.encode(self.hidden(kept), (dropped[0], dropped[1]))
         return [head(view) for head, view in zip(self.heads, views, strict=True)]
