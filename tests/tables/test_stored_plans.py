@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn import H3GNN, Checkpoints, ModelFolderError
-from h3gnn.storage.graphs import KEPT
+from h3gnn.storage.graphs import STATES
 from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
 from h3gnn.tables.plan import encode_table
@@ -38,7 +38,7 @@ def test_the_plan_and_the_names_come_back(saved: Path) -> None:
     graph, model = mixed_table_graph(), H3GNN.load(saved)
     assert graph.plan is not None
     assert [column.encoder for column in graph.plan.columns] == ENCODERS
-    assert {*ENCODERS, "sentences"} == {*KEPT, ""}
+    assert {*ENCODERS, "sentences"} == {*STATES, ""}
     back = model.graph_.plan
     assert back.as_dict() == graph.plan.as_dict()
     assert model.graph_.feature_names == graph.feature_names
