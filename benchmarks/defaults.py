@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tokens beside": {"tokens": True},
     "the paper's": {
         **preset("paper"),
-        **{"edge_weights": "learned", "schedule": "cosine", "lr_warmup": 10, "precision": "auto"},
+        **{"edge_weights": "learned", "schedule": "cosine", "warmup_epochs": 10, "precision": "auto"},
     },
     "random masks": {"mask": "random"},
     "mask token from N(0, 1)": {"mask_token": "normal"},
@@ -102,7 +102,7 @@ def score(graph: Graph, settings: dict[str, Any], device: str, seeds: int = 1) -
     judge = RidgeValidation(graph.labels, *splits_of(graph), where)
     first = settings.get("random_state", 0)
     fitted = [
-        H3GNN(**{**settings, "device": device, "random_state": first + seed}).fit(graph)
+        H3GNN.from_settings({**settings, "device": device, "random_state": first + seed}).fit(graph)
         for seed in range(seeds)
     ]
     embeddings = torch.stack([torch.from_numpy(model.embedding_) for model in fitted])

@@ -74,7 +74,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
 
     device = torch.device("cpu")
     torch.set_num_threads(1)
-    how = {"channels": CHANNELS, "batch_size": BATCH, "fan_out": FAN_OUT, "edge_weights": "fixed"}
+    how = {"channels": CHANNELS, "batch_size": BATCH, "num_neighbors": FAN_OUT, "edge_weights": "fixed"}
     model: Any = H3GNN.from_preset("single", device="cpu", smoothing=0.0, **how)
     with PeakOfOwnMemory() as peak, process_group(device) as ranks:
         model._take_in(open_mapped(folder))

@@ -34,7 +34,7 @@ def accuracies(graph: Graph, precision: str, seeds: int, device: torch.device) -
     """Return the validation accuracy of each seed's committee in per cent, mean over splits, `[seeds]`."""
     assert graph.labels is not None
     objectives = len(H3GNN().objective)
-    model = H3GNN(n_models=objectives * seeds, precision=precision, device=str(device)).fit(graph)
+    model = H3GNN(n_models=objectives * seeds, encoder__precision=precision, device=str(device)).fit(graph)
     # models of one objective are neighbours: one of each makes a committee
     by_model = torch.from_numpy(model.embedding_).reshape(graph.num_nodes, objectives, seeds, -1)
     committees = by_model.permute(2, 0, 1, 3).flatten(2).to(device)

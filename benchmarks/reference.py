@@ -70,7 +70,7 @@ class ReferenceEncoder(nn.Module):
         in_channels: int,
         channels: int,
         edge_index: Tensor,
-        edge_start: Tensor,
+        edge_init: Tensor,
         *,
         hops: int = 2,
         heads: int = 4,
@@ -82,7 +82,7 @@ class ReferenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.edge_index, self.output = edge_index, output
-        self.edge_logit = nn.Parameter(torch.logit(edge_start))
+        self.edge_logit = nn.Parameter(torch.logit(edge_init))
         self.mask_token = nn.Parameter(torch.randn(in_channels))
         self.linear = nn.Linear(in_channels, channels)
         self.mlp = nn.Sequential(

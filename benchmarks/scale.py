@@ -85,9 +85,9 @@ def model_of(device: str, batch_size: int) -> Any:
         edge_weights="fixed",
         channels=CHANNELS,
         batch_size=batch_size,
-        fan_out=FAN_OUT,
+        num_neighbors=FAN_OUT,
         device=device,
-        lr_warmup=0,
+        warmup_epochs=0,
         epochs=0,
     )
 
@@ -244,7 +244,7 @@ def run_commands(folder: Path, nodes: int, edges: int, epochs: int) -> dict[str,
     """Prepare, fit and embed a graph in Parquet by the commands; return seconds and memory of each."""
     write_tables(folder, nodes, edges)
     how = ["--preset", "single", "--channels", CHANNELS, "--batch-size", BATCH, "--epochs", epochs]
-    how += ["--fan-out", ",".join(map(str, FAN_OUT)), "--device", "cpu", "--set", "lr_warmup=0"]
+    how += ["--fan-out", ",".join(map(str, FAN_OUT)), "--device", "cpu", "--set", "warmup_epochs=0"]
     how += ["--set", "edge_weights=fixed"]
     tables = ["--edges", folder / "edges.parquet", "--features", folder / "features.parquet"]
     commands = {
@@ -354,7 +354,12 @@ def machine() -> dict[str, Any]:
         "machine": platform.machine(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "settings": {"features": FEATURES, "channels": CHANNELS, "batch_size": BATCH, "fan_out": FAN_OUT},
+        "settings": {
+            "features": FEATURES,
+            "channels": CHANNELS,
+            "batch_size": BATCH,
+            "num_neighbors": FAN_OUT,
+        },
     }
 
 

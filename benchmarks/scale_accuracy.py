@@ -30,8 +30,8 @@ def settings_of(nodes: int, batch_size: int, epochs: int) -> dict[str, dict[str,
     """Return the settings of both ways, which make equally many steps."""
     steps = math.ceil(nodes / batch_size)
     early = math.ceil(WARMUP_STEPS / steps)
-    full = {"epochs": epochs * steps, "lr_warmup": WARMUP_STEPS, "mask_warmup": WARMUP_STEPS}
-    batches = {"epochs": epochs, "lr_warmup": early, "mask_warmup": early, "batch_size": batch_size}
+    full = {"epochs": epochs * steps, "warmup_epochs": WARMUP_STEPS, "mask_warmup": WARMUP_STEPS}
+    batches = {"epochs": epochs, "warmup_epochs": early, "mask_warmup": early, "batch_size": batch_size}
     return {"full graph": SETTINGS | full, "mini-batches": SETTINGS | batches}
 
 

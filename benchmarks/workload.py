@@ -83,7 +83,7 @@ def engine_step(
     paper = H3GNN.from_preset(
         "single", n_models=models, learning_rate=LEARNING_RATE, momentum=MOMENTUM, targets="plain"
     )
-    step = stack_step(student, source, list(range(models)), Training.of(paper.get_params()))
+    step = stack_step(student, source, list(range(models)), Training.of(paper.get_settings()))
     step.student.train()
     return step
 
@@ -106,7 +106,7 @@ def engine_epoch(
 
 def committee_epoch(graph: Graph) -> Callable[[], object]:
     """Return a function that runs one epoch of the default committee on the CPU, as `H3GNN()` trains it."""
-    params = H3GNN(device="cpu").get_params()
+    params = H3GNN(device="cpu").get_settings()
     models, training = params["n_models"], Training.of(params)
     support = build_support(graph.edge_index, graph.num_nodes)
     student = EncoderShape.of(params).build(graph.num_features, support.entries, models, torch.device("cpu"))

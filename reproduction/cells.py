@@ -10,7 +10,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED, VALIDATION
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
-from h3gnn.settings import BEFORE, kept_for
+from h3gnn.settings import BEFORE, kept_for, original
 from h3gnn.storage.atomic import fingerprint
 from reproduction.specifications import Entry, Table, allowance, group, longest_of, parts_of, widths_of
 
@@ -59,6 +59,11 @@ class Cell:
             inner = told["params"] if part == "params" else told["params"].get(part, {})
             for name in [name for name in inner if name in BEFORE and inner[name] == BEFORE[name]]:
                 del inner[name]
+        params, method = told["params"], told["params"].get("method")
+        if method is None or METHODS[method].takes_settings:  # stored under the first names of settings
+            for part in ("settings", "changes", "ranges"):
+                params |= {part: original(params[part])} if part in params else {}
+            told["params"] = original(params)
         return fingerprint({**told, "sha256": sha256, "format": FORMAT})
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,8 +108,8 @@ class Scope:
 
     def settings_of(self, preset: str | None, **changes: Any) -> dict[str, Any]:
         """Return the settings of a preset, or the defaults, with some changes: all that shape a result."""
-        model = H3GNN(**changes) if preset is None else H3GNN.from_preset(preset, **changes)
-        params: dict[str, Any] = model.get_params()
+        model = H3GNN.from_settings(changes) if preset is None else H3GNN.from_preset(preset, **changes)
+        params: dict[str, Any] = model.get_settings()
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
         return kept_for("preset", params)

@@ -105,7 +105,7 @@ def timed_fit(params: dict[str, Any], graph: Graph, device: torch.device) -> Tim
         own = system.with_settings({name: value for name, value in params.items() if name != "method"})
         train(system.kind, graph, 0, device, own, watch=lambda _: ends[0].append(_moment(device)))
     else:
-        model = H3GNN(**params, random_state=0, device=str(device))
+        model = H3GNN.from_settings({**params, "random_state": 0, "device": str(device)})
         model.fit(graph, after_epoch_of=lambda first: lambda *_: ends[first].append(_moment(device)))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -256,7 +256,9 @@ def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
 
 def run_map(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     """Train once and draw the maps of features and embedding."""
-    model = H3GNN(**cell.params, random_state=cell.seeds[0], device=str(device)).fit(graph)
+    model = H3GNN.from_settings({**cell.params, "random_state": cell.seeds[0], "device": str(device)}).fit(
+        graph
+    )
     return draw_map(graph, model.embedding_, cell.seeds[0])
 
 
@@ -265,7 +267,9 @@ def run_masks(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:
     shares = {}
     for size in ("bounded", "free", "exact"):
         params = {**cell.params, "mask_size": size}
-        model = H3GNN(**params, random_state=cell.seeds[0], device=str(device)).fit(graph)
+        model = H3GNN.from_settings({**params, "random_state": cell.seeds[0], "device": str(device)}).fit(
+            graph
+        )
         masked = np.asarray(model.history_["masked"], dtype=np.float64)[cell.params["mask_warmup"] :]
         shares[size] = float(masked.mean() / graph.num_nodes)
     return {"shares": shares}

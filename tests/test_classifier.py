@@ -31,7 +31,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[int]) -> None:
     assert small_mixed.labels is not None
-    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
     scores = cross_val_score(nodes, np.arange(100), small_mixed.labels.numpy(), cv=3)
     assert scores.shape == (3,)
     assert fits == [2]  # an embedding needs no labels: one serves all folds
@@ -39,7 +39,7 @@ def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[i
 
 def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int]) -> None:
     assert small_mixed.labels is not None
-    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
     grid = {"embedder__epochs": [0, 2], "class_weight": ["none", "balanced"]}
     search = GridSearchCV(nodes, grid, cv=2).fit(np.arange(100), small_mixed.labels.numpy())
     assert sorted(fits) == [0, 2]
@@ -47,7 +47,7 @@ def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int]) ->
 
 
 def test_clones_share_the_graph_and_nothing_that_was_learned(small_mixed: Graph) -> None:
-    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed, threshold=0.2)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, threshold=0.2)
     other = clone(nodes)
     assert other.graph is small_mixed
     assert other.threshold == 0.2
@@ -62,7 +62,7 @@ def test_named_nodes_and_worded_classes(fits: list[int]) -> None:
         for one in range(12):
             graph.add_node(f"{side}{one}", x=[float(side == "a"), one / 12])
             graph.add_edge(f"{side}{one}", f"{side}{(one + 1) % 12}")
-    nodes = NodeClassifier(H3GNN(**QUICK, smoothing=0.5), graph)
+    nodes = NodeClassifier(H3GNN.from_settings({**QUICK, "smoothing": 0.5}), graph)
     known = [f"{side}{one}" for side in "ab" for one in range(6)]
     nodes.fit(known, ["left"] * 6 + ["right"] * 6)
     asked = ["a7", "b7", "b11"]
@@ -79,7 +79,7 @@ def test_named_nodes_and_worded_classes(fits: list[int]) -> None:
 def test_what_is_no_list_of_nodes_is_refused(small_mixed: Graph) -> None:
     with pytest.raises(InputError, match="needs the graph"):
         NodeClassifier().fit([0], [1])
-    nodes = NodeClassifier(H3GNN(**QUICK), small_mixed)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
     with pytest.raises(InputError, match="not features: one column"):
         nodes.fit(np.ones((5, 3)), np.zeros(5))
     with pytest.raises(InputError, match="row 1: the class is missing"):

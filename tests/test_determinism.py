@@ -37,11 +37,11 @@ def threads(count: int) -> Iterator[None]:
     "more", [{}, {"batch_size": 20}, {"precision": "float32"}, {"edge_weights": "learned"}]
 )
 def test_the_same_seed_twice_is_the_same_bytes(small_mixed: Graph, more: dict[str, Any]) -> None:
-    one, other = (H3GNN(**SMALL, **more).fit(small_mixed) for _ in range(2))
+    one, other = (H3GNN.from_settings({**SMALL, **more}).fit(small_mixed) for _ in range(2))
     assert one.embedding_.tobytes() == other.embedding_.tobytes()
     for name in one.history_.names:
         assert one.history_[name].tobytes() == other.history_[name].tobytes()
-    another = H3GNN(**SMALL, **more, random_state=1).fit_transform(small_mixed)
+    another = H3GNN.from_settings({**SMALL, **more, "random_state": 1}).fit_transform(small_mixed)
     assert another.tobytes() != one.embedding_.tobytes()
 
 
@@ -50,13 +50,15 @@ def test_one_and_two_threads_agree_to_rounding(small_mixed: Graph, more: dict[st
     short, found = SMALL | {"epochs": 2}, []
     for count in (1, 2):
         with threads(count):
-            found.append(H3GNN(**short, **more, precision="float32").fit_transform(small_mixed))
+            found.append(
+                H3GNN.from_settings({**short, **more, "precision": "float32"}).fit_transform(small_mixed)
+            )
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
 def test_a_comparison_twice_is_the_same(small_mixed: Graph) -> None:
     def made() -> list[Any]:
-        model = H3GNN(**SMALL)
+        model = H3GNN.from_settings(SMALL)
         methods = find_methods("raw,untrained,h3gnn")
         found = compare(methods, small_mixed, seeds=[0], model=model).as_dict()["rows"]
         return [{name: value for name, value in row.items() if name != "seconds"} for row in found]
@@ -78,7 +80,7 @@ def test_a_search_twice_is_the_same(small_mixed: Graph) -> None:
 
 @pytest.fixture(scope="module")
 def fitted(small_mixed: Graph) -> H3GNN:
-    return H3GNN(**SMALL).fit(small_mixed)
+    return H3GNN.from_settings(SMALL).fit(small_mixed)
 
 
 @pytest.mark.parametrize(

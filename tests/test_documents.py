@@ -79,7 +79,7 @@ def test_the_page_of_the_method_lists_where_the_defaults_differ_from_the_paper()
     section = page.split("## Where the defaults differ")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \|", section, flags=re.MULTILINE)
     told = {name for names, _, _ in rows for name in re.findall(r"\w+", names)}
-    default, paper = H3GNN().get_params(), H3GNN.from_preset("paper").get_params()
+    default, paper = H3GNN().get_settings(), H3GNN.from_preset("paper").get_settings()
     assert told == {name for name in default if default[name] != paper[name]}
     for names, *values in rows:
         for params, value in zip((paper, default), values, strict=True):
@@ -92,8 +92,8 @@ def test_both_ways_of_the_accuracy_of_batches_make_equally_many_steps() -> None:
     ways = scale_accuracy.settings_of(nodes=2708, batch_size=512, epochs=25)  # six batches
     assert ways["full graph"]["epochs"] == 150
     assert ways["mini-batches"]["epochs"] == 25
-    assert ways["full graph"]["lr_warmup"] == 10
-    assert ways["mini-batches"]["lr_warmup"] == 2
+    assert ways["full graph"]["warmup_epochs"] == 10
+    assert ways["mini-batches"]["warmup_epochs"] == 2
 
 
 def test_models_of_one_objective_are_neighbours() -> None:

@@ -79,10 +79,10 @@ def test_several_models_stand_side_by_side_and_the_first_is_the_one_alone(small_
         {"objective": "features", "mask": "random"},
         {"objective": "features", "mask": "random", "fusion": "mlp"},
         {"teacher_mode": "train", "token_dropout": 0.8, "attention_dropout": 0.8},
-        {"self_loops": True, "undirected": False, "normalize": True, "edge_start": 0.73},
+        {"self_loops": True, "undirected": False, "normalize": True, "edge_init": 0.73},
         {"norm": "pre", "output": "first", "hops": 3, "batch_norm": True},
         {"schedule": "constant", "weight_decay": 0.008, "hidden_channels": 16, "momentum": 0.999},
-        {"mask_ratio": 0.9, "exploit_ratio": 0.9, "channels": 128},
+        {"mask_ratio": 0.9, "hard_fraction": 0.9, "channels": 128},
     ],
     ids=str,
 )
@@ -212,7 +212,7 @@ def test_collapse_is_named(small_mixed: Graph) -> None:
         ({"mask": "hard"}, "mask must be one of 'random', 'difficulty', 'probability'"),
         ({"hops": 0}, "hops must be an integer of at least 1"),
         ({"epochs": 2.5}, "epochs must be a whole number"),
-        ({"edge_start": "constant"}, "edge_start must be 'normalized' or a number"),
+        ({"edge_init": "constant"}, "edge_init must be 'normalized' or a number"),
         ({"device": "abacus"}, "not known to torch"),
         ({"hidden_channels": 0}, "hidden_channels"),
     ],
@@ -251,12 +251,6 @@ def test_zero_epochs_is_the_untrained_encoder(path_graph: Graph) -> None:
 def test_repr_shows_what_was_changed_and_where_it_belongs() -> None:
     assert repr(H3GNN()) == "H3GNN()"
     assert repr(H3GNN(epochs=5, channels=8)) == "H3GNN(channels=8, epochs=5)"
-    told = repr(H3GNN(epochs=5, channels=8, heads=2, mask="random", device="cpu"))
-    headings = [line for line in told.splitlines() if "#" in line]
-    assert headings == [
-        "    # encoder",
-        "    # views and masks",
-        "    # optimisation",
-        "    # machine and run",
-    ]
-    assert eval(told).get_params()["channels"] == 8
+    shown = repr(H3GNN(epochs=5, channels=8, encoder__heads=2, masking__mask="random", device="cpu"))
+    assert "    encoder=EncoderConfig(heads=2)," in shown.splitlines()
+    assert eval(shown).get_settings()["mask"] == "random"

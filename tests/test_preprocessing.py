@@ -35,19 +35,19 @@ NAMED = pd.DataFrame({"source": FRAME.index[EDGES[0]], "target": FRAME.index[EDG
 
 @pytest.fixture(scope="module")
 def of_graph() -> H3GNN:
-    return H3GNN(**SMALL).fit(X, edge_index=EDGES)
+    return H3GNN.from_settings(SMALL).fit(X, edge_index=EDGES)
 
 
 @pytest.fixture(scope="module")
 def of_frame() -> H3GNN:
-    return H3GNN(**SMALL).fit(FRAME, edge_index=NAMED)
+    return H3GNN.from_settings(SMALL).fit(FRAME, edge_index=NAMED)
 
 
 # the fitted graph's own rows, and no others, need no edges
 
 
 def test_a_pipeline_that_was_fitted_with_edges_predicts_its_own_rows_with_them() -> None:
-    pipeline = Pipeline([("g", H3GNN(**SMALL)), ("c", LogisticRegression())])
+    pipeline = Pipeline([("g", H3GNN.from_settings(SMALL)), ("c", LogisticRegression())])
     pipeline.fit(X, Y, g__edge_index=EDGES)
     embedding = pipeline.named_steps["g"].embedding_
     np.testing.assert_array_equal(pipeline.predict(X), pipeline.named_steps["c"].predict(embedding))
@@ -67,7 +67,7 @@ def test_own_rows_are_known_in_any_form(of_graph: H3GNN, of_frame: H3GNN) -> Non
     with pytest.raises(InputError, match="edge_index=E"):
         of_frame.transform(FRAME.set_axis([f"m{i}" for i in range(NODES)]))  # other nodes that look alike
     wide: Any = sp.random_array((NODES, 200), density=0.02, rng=1, format="csr")
-    model = H3GNN(**SMALL).fit(wide, edge_index=EDGES)
+    model = H3GNN.from_settings(SMALL).fit(wide, edge_index=EDGES)
     np.testing.assert_array_equal(model.transform(wide), model.embedding_)
     with pytest.raises(InputError, match="edge_index=E"):
         model.transform(wide + wide)
@@ -75,7 +75,9 @@ def test_own_rows_are_known_in_any_form(of_graph: H3GNN, of_frame: H3GNN) -> Non
 
 def test_metadata_routing_carries_the_edges() -> None:
     with sklearn.config_context(enable_metadata_routing=True):
-        first = H3GNN(**SMALL).set_fit_request(edge_index=True).set_transform_request(edge_index=True)
+        first = (
+            H3GNN.from_settings(SMALL).set_fit_request(edge_index=True).set_transform_request(edge_index=True)
+        )
         pipeline = make_pipeline(first, LogisticRegression()).fit(X, Y, edge_index=EDGES)
         fewer = EDGES[:, :60]
         assert pipeline.predict(X[:30], edge_index=fewer[:, (fewer < 30).all(axis=0)]).shape == (30,)
@@ -95,11 +97,11 @@ def test_columns_in_another_order_are_put_in_order(of_frame: H3GNN) -> None:
         of_frame.transform(grown, edge_index=edges),
         of_frame.transform(grown[list("abcde")], edge_index=edges),
     )
-    table = H3GNN(**SMALL).fit(FRAME)
+    table = H3GNN.from_settings(SMALL).fit(FRAME)
     assert table.feature_names_in_.tolist() == list("abcde")
     np.testing.assert_array_equal(table.transform(mixed), table.embedding_)
     np.testing.assert_array_equal(table.transform(mixed + 1), table.transform(FRAME + 1))
-    numbered = H3GNN(**SMALL).fit(pd.DataFrame(X))
+    numbered = H3GNN.from_settings(SMALL).fit(pd.DataFrame(X))
     assert not hasattr(numbered, "feature_names_in_")
     np.testing.assert_array_equal(numbered.transform(pd.DataFrame(X)[[4, 2, 0, 1, 3]]), numbered.embedding_)
 
@@ -114,7 +116,7 @@ def test_columns_in_another_order_are_put_in_order(of_frame: H3GNN) -> None:
 )
 @pytest.mark.parametrize("edges", [None, NAMED])
 def test_columns_that_do_not_match_are_refused(frame: Any, message: str, edges: Any) -> None:
-    model = H3GNN(**SMALL).fit(FRAME, edge_index=edges)
+    model = H3GNN.from_settings(SMALL).fit(FRAME, edge_index=edges)
     with pytest.raises(GraphError, match=message):
         model.transform(frame, edge_index=edges)
     if edges is not None:
@@ -130,7 +132,7 @@ def test_names_on_one_side_alone_are_said_aloud_as_scikit_learn_does(
     with pytest.warns(UserWarning, match="X has feature names, but H3GNN was fitted without"):
         of_graph.transform(FRAME, edge_index=NAMED)
     with pytest.raises(GraphError, match="'a' names more than one"):
-        H3GNN(**SMALL).fit(FRAME.rename(columns={"b": "a"}), edge_index=NAMED)
+        H3GNN.from_settings(SMALL).fit(FRAME.rename(columns={"b": "a"}), edge_index=NAMED)
 
 
 def test_names_are_stored_with_the_model_and_forgotten_by_a_second_fit(
@@ -162,11 +164,13 @@ def test_an_order_is_found_for_any_names_or_refused(names: list[str], random: An
 def test_names_are_known_in_tables_of_other_libraries_too() -> None:
     mixed = pa.Table.from_pandas(FRAME[list("cabed")], preserve_index=False)
     for edges in (None, EDGES):
-        model = H3GNN(**SMALL).fit(pa.Table.from_pandas(FRAME, preserve_index=False), edge_index=edges)
+        model = H3GNN.from_settings(SMALL).fit(
+            pa.Table.from_pandas(FRAME, preserve_index=False), edge_index=edges
+        )
         assert model.feature_names_in_.tolist() == list("abcde")
         np.testing.assert_array_equal(model.transform(mixed, edge_index=edges), model.embedding_)
     with rejects("target-is-edges"):
-        H3GNN(**SMALL).fit(X, pa.Table.from_pandas(NAMED))
+        H3GNN.from_settings(SMALL).fit(X, pa.Table.from_pandas(NAMED))
 
 
 # edges are edges, wherever they are put
@@ -189,16 +193,16 @@ def test_names_are_known_in_tables_of_other_libraries_too() -> None:
 def test_edges_as_y_are_refused(edges: Any) -> None:
     for table in (X, FRAME):
         with rejects("target-is-edges"):
-            H3GNN(**SMALL).fit(table, edges)
+            H3GNN.from_settings(SMALL).fit(table, edges)
     with rejects("target-is-edges"):
-        H3GNN(**SMALL).fit_transform(X, edges)
+        H3GNN.from_settings(SMALL).fit_transform(X, edges)
 
 
 @pytest.mark.parametrize(
     "y", [Y, Y.tolist(), np.stack([Y, 1 - Y], axis=1), pd.Series(Y), Y[:, None], ["a"] * 40]
 )
 def test_labels_as_y_are_ignored_as_ever(of_graph: H3GNN, y: Any) -> None:
-    model = H3GNN(**SMALL).fit(X, y, edge_index=EDGES)
+    model = H3GNN.from_settings(SMALL).fit(X, y, edge_index=EDGES)
     np.testing.assert_array_equal(model.embedding_, of_graph.embedding_)
 
 
@@ -223,18 +227,18 @@ DENSE = ADJACENCY.toarray()
 )
 def test_a_graph_in_the_place_of_a_table_is_rejected(table: Any, code: str) -> None:
     with rejects(code):
-        H3GNN(**SMALL).fit(table)
+        H3GNN.from_settings(SMALL).fit(table)
 
 
 @pytest.mark.parametrize("table", [ADJACENCY[:32], DENSE[np.arange(NODES) % 5 > 0]], ids=["sparse", "dense"])
 def test_rows_of_an_adjacency_are_embedded_as_a_table_with_a_warning(table: Any) -> None:
     with pytest.warns(UserWarning, match="row subset of an adjacency matrix"):
-        model = H3GNN(**SMALL).fit(table)
+        model = H3GNN.from_settings(SMALL).fit(table)
     assert model.embedding_.shape[0] == 32
 
 
 def test_cross_validation_over_an_adjacency_warns_and_over_edges_is_rejected() -> None:
-    pipeline = make_pipeline(H3GNN(**SMALL), LogisticRegression())
+    pipeline = make_pipeline(H3GNN.from_settings(SMALL), LogisticRegression())
     with pytest.warns(UserWarning, match="row subset of an adjacency matrix"):
         cross_val_score(pipeline, ADJACENCY, Y, cv=4, error_score="raise")
     with rejects("adjacency-not-square"):
@@ -257,7 +261,7 @@ def test_tables_of_features_stay_tables(kind: str, shape: tuple[int, int]) -> No
             return  # a square sparse matrix is a graph, as documented
     if kind == "counts" and shape == (2, 30):
         return  # the shape of edges
-    assert H3GNN(**SMALL).fit(table).embedding_.shape[0] == shape[0]
+    assert H3GNN.from_settings(SMALL).fit(table).embedding_.shape[0] == shape[0]
 
 
 # names of nodes survive
@@ -265,23 +269,23 @@ def test_tables_of_features_stay_tables(kind: str, shape: tuple[int, int]) -> No
 
 def test_pandas_output_of_a_networkx_graph_is_indexed_by_its_nodes() -> None:
     network = nx.relabel_nodes(nx.path_graph(6), dict(enumerate("uvwxyz")))
-    model = H3GNN(**SMALL).set_output(transform="pandas")
+    model = H3GNN.from_settings(SMALL).set_output(transform="pandas")
     assert model.fit_transform(network).index.tolist() == list("uvwxyz")
     table = model.transform(network.subgraph("xyz"))
     assert table.index.tolist() == list(network.subgraph("xyz"))
     assert table.columns.tolist() == model.get_feature_names_out().tolist()
     with sklearn.config_context(transform_output="pandas"):
-        assert H3GNN(**SMALL).fit_transform(network).index.tolist() == list("uvwxyz")
+        assert H3GNN.from_settings(SMALL).fit_transform(network).index.tolist() == list("uvwxyz")
 
 
 def test_the_index_of_a_frame_survives_with_and_without_edges() -> None:
     for edges in (NAMED, None):
-        model = H3GNN(**SMALL).set_output(transform="pandas")
+        model = H3GNN.from_settings(SMALL).set_output(transform="pandas")
         assert model.fit_transform(FRAME, edge_index=edges).index.equals(FRAME.index)
         assert model.transform(FRAME, edge_index=edges).index.equals(FRAME.index)
         assert model.graph_.node_ids.tolist() == FRAME.index.tolist()
     twice = FRAME.set_axis(["same"] * NODES)
-    assert not H3GNN(**SMALL).fit(twice).graph_.has_ids  # as bootstrap samples have them
+    assert not H3GNN.from_settings(SMALL).fit(twice).graph_.has_ids  # as bootstrap samples have them
 
 
 # dates are not numbers
@@ -303,22 +307,22 @@ DATES = pd.date_range("2024-01-01", periods=NODES)
 @pytest.mark.parametrize("edges", [None, EDGES])
 def test_dates_are_not_taken_for_numbers(table: Any, edges: Any) -> None:
     with pytest.raises(GraphError, match="dates or times"):
-        H3GNN(**SMALL).fit(table, edge_index=edges)
+        H3GNN.from_settings(SMALL).fit(table, edge_index=edges)
 
 
 @pytest.mark.parametrize("edges", [None, EDGES])
 def test_dates_of_a_frame_are_encoded_as_dates(edges: Any) -> None:
     for table in (FRAME.assign(when=DATES), pd.DataFrame({0: DATES, 1: DATES})):
-        graph = H3GNN(**SMALL).fit(table, edge_index=edges).graph_
+        graph = H3GNN.from_settings(SMALL).fit(table, edge_index=edges).graph_
         assert [column.kind for column in graph.plan.columns].count("date") in (1, 2)
         assert float(graph.features.abs().max()) < 10  # elapsed time to scale, and no nanoseconds
-    spans = H3GNN(**SMALL).fit(FRAME.assign(since=DATES - DATES[0]), edge_index=edges).graph_
+    spans = H3GNN.from_settings(SMALL).fit(FRAME.assign(since=DATES - DATES[0]), edge_index=edges).graph_
     assert float(spans.features.abs().max()) < 10
 
 
 def test_dates_in_the_place_of_numbers_are_refused_by_a_fitted_model_too(of_frame: H3GNN) -> None:
     dated = pd.DataFrame(dict.fromkeys("abcde", DATES), index=FRAME.index)
-    for model in (of_frame, H3GNN(**SMALL).fit(FRAME)):
+    for model in (of_frame, H3GNN.from_settings(SMALL).fit(FRAME)):
         with pytest.raises(GraphError, match="column 'a' of the features holds dates or times"):
             model.transform(dated)
 

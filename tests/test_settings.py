@@ -14,7 +14,7 @@ from h3gnn.settings import (
     PURPOSES,
     SETTINGS,
     _shipped,
-    by_group,
+    canonical,
     check_arguments,
     choice,
     kept_for,
@@ -37,7 +37,7 @@ def test_every_benchmark_has_a_preset_that_says_how_it_was_made() -> None:
         assert tuned_on(name) == made["sha256"]  # its test accuracy on this graph is no more than `pooled`
         assert {"study", "seed", "date", "sha256", "trials", "score", "nested"} <= set(made)
         assert kept["params"]["n_models"] <= 16
-        check_arguments(H3GNN.from_preset(name).get_params())
+        check_arguments(H3GNN.from_preset(name).get_settings())
 
 
 @pytest.mark.parametrize("name", sorted(tuned_presets()))
@@ -76,15 +76,14 @@ def test_a_preset_counts_its_study_s_trials_and_is_one_of_its_finalists(name: st
 
 
 def test_every_argument_of_the_estimator_is_one_setting() -> None:
-    assert set(SETTINGS) == set(H3GNN().get_params())
-    assert sorted(name for names in by_group().values() for name in names) == sorted(SETTINGS)
-    check_arguments(H3GNN().get_params())
-    check_arguments(H3GNN.from_preset("paper").get_params())
+    assert set(SETTINGS) == set(H3GNN().get_settings())
+    check_arguments(H3GNN().get_settings())
+    check_arguments(H3GNN.from_preset("paper").get_settings())
 
 
 @pytest.mark.parametrize("name", sorted(set(SETTINGS) - {"random_state", "device"}))
 def test_every_setting_refuses_what_it_cannot_be_and_says_its_name(name: str) -> None:
-    params = H3GNN().get_params()
+    params = H3GNN().get_settings()
     for wrong in ("nonsense", -7, [1.5], None):
         if wrong is None and SETTINGS[name].may_be_none:
             continue
@@ -93,21 +92,21 @@ def test_every_setting_refuses_what_it_cannot_be_and_says_its_name(name: str) ->
 
 
 def test_settings_that_must_fit_together() -> None:
-    params = H3GNN().get_params()
+    params = H3GNN().get_settings()
     with pytest.raises(InputError, match=r"channels \(10\) must be a multiple of heads \(4\)"):
         check_arguments({**params, "channels": 10})
     check_arguments({**params, "channels": 10, "fusion": "mlp"})
-    with pytest.raises(InputError, match=r"least_layers \(2\) must not be more than hops \(1\)"):
-        check_arguments({**params, "hops": 1, "least_layers": 2})
-    with pytest.raises(InputError, match="fan_out gives 3 hop"):
-        check_arguments({**params, "fan_out": [5, 5, -1]})
-    check_arguments({**params, "fan_out": (5, np.int64(-1)), "self_loops": np.True_})
+    with pytest.raises(InputError, match=r"min_layers \(2\) must not be more than hops \(1\)"):
+        check_arguments({**params, "hops": 1, "min_layers": 2})
+    with pytest.raises(InputError, match="num_neighbors gives 3 hop"):
+        check_arguments({**params, "num_neighbors": [5, 5, -1]})
+    check_arguments({**params, "num_neighbors": (5, np.int64(-1)), "self_loops": np.True_})
 
 
 def test_each_purpose_leaves_out_what_the_one_before_does() -> None:
-    params = H3GNN().get_params()
+    params = H3GNN().get_settings()
     left_out = [set(params) - set(kept_for(purpose, params)) for purpose in PURPOSES]
-    sizes = {"memory", "batch_size", "fan_out", "batches"}
+    sizes = {"memory", "batch_size", "num_neighbors", "batches"}
     assert left_out[:2] == [{"verbose"}, {"verbose", "device"}]
     assert left_out[2:] == [left_out[1] | {"random_state"}, left_out[1] | {"random_state"} | sizes]
 
@@ -118,9 +117,9 @@ def test_each_purpose_leaves_out_what_the_one_before_does() -> None:
         ("scale_features", "none", "none"),
         ("hidden_channels", "none", None),
         ("self_loops", "True", True),
-        ("edge_start", "normalized", "normalized"),
-        ("edge_start", " 0.5", 0.5),
-        ("fan_out", "[10, 5]", [10, 5]),
+        ("edge_init", "normalized", "normalized"),
+        ("edge_init", " 0.5", 0.5),
+        ("num_neighbors", "[10, 5]", [10, 5]),
         ("device", "cuda:1", "cuda:1"),
     ],
 )
@@ -129,7 +128,7 @@ def test_a_text_is_the_value_that_it_means(name: str, text: str, value: object) 
 
 
 def test_a_choice_may_be_a_list_where_that_is_said() -> None:
-    several, one = (choice("objective", ("a", "b"), "", several=both) for both in (True, False))
+    several, one = (choice(("a", "b"), "", several=both) for both in (True, False))
     several.check("objective", ["a", "b"])
     several.check("objective", "a")
     for setting, wrong in ((several, ["a", "c"]), (several, []), (one, ["a", "b"])):
@@ -140,25 +139,25 @@ def test_a_choice_may_be_a_list_where_that_is_said() -> None:
 def test_the_paper_comes_without_what_a_search_added() -> None:
     assert preset_names()[0] == "paper"
     model = H3GNN.from_preset("paper", channels=64)
-    assert (model.channels, model.norm, model.schedule) == (64, "residual-post", "constant")
+    assert (model.channels, model.encoder.norm, model.target.schedule) == (64, "residual-post", "constant")
 
 
 @pytest.mark.parametrize("name", ["paper", "released", "later"])
 def test_the_paper_and_its_variants_leave_nothing_to_defaults_or_to_the_machine(name: str) -> None:
-    params = _shipped()[name]["params"]
-    assert set(params) == set(kept_for("preset", H3GNN().get_params()))
+    params = canonical(_shipped()[name]["params"])
+    assert set(params) == set(kept_for("preset", H3GNN().get_settings()))
     assert {key for key, value in params.items() if value == "auto"} <= {"feature_storage"}
-    check_arguments(H3GNN.from_preset(name).get_params())
+    check_arguments(H3GNN.from_preset(name).get_settings())
 
 
 def test_the_papers_variants_are_what_the_notes_say() -> None:
-    paper, released, later = (_shipped()[name]["params"] for name in preset_names()[:3])
+    paper, released, later = (canonical(_shipped()[name]["params"]) for name in preset_names()[:3])
     assert {"edge_weights": "free", "mask_size": "bounded", "targets": "plain"}.items() <= paper.items()
     assert {name for name in paper if released[name] != paper[name]} == {
-        *("norm", "activation", "output", "least_layers", "edge_weights", "edge_start", "self_loops"),
-        *("batch_norm", "mask_token", "teacher_mode", "schedule", "lr_warmup", "mask_size"),
+        *("norm", "activation", "output", "min_layers", "edge_weights", "edge_init", "self_loops"),
+        *("batch_norm", "mask_token", "teacher_mode", "schedule", "warmup_epochs", "mask_size"),
     }
-    assert released["edge_start"] == pytest.approx(1 / (1 + np.exp(-1)))  # σ(1)
+    assert released["edge_init"] == pytest.approx(1 / (1 + np.exp(-1)))  # σ(1)
     assert {name for name in paper if later[name] != paper[name]} == {"norm", "fusion", "edge_weights"}
 
 

@@ -44,7 +44,7 @@ def test_the_page_of_commands_has_every_option() -> None:
 
 def test_the_page_of_settings_has_every_argument() -> None:
     page = hook("settings").settings_page()
-    for name in H3GNN().get_params():
+    for name in H3GNN().get_settings():
         assert page.count(f"| `{name}` | ") == 1
 
 

@@ -29,9 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
     "released": of_preset("released"),
     "later": of_preset("later"),
-    "bounds": {"normalize": True, "edge_start": 0.5, "mask_size": "exact", "loss": "cosine"},
+    "bounds": {"normalize": True, "edge_init": 0.5, "mask_size": "exact", "loss": "cosine"},
     "losses": {"loss": "scaled-cosine", "targets": "standardized", "fusion": "hierarchical", "output": "max"},
-    "swaps": {"swap_ratio": 0.5, "edge_weights": "computed", "least_layers": 2, "hops": 3},
+    "swaps": {"replace_rate": 0.5, "edge_weights": "computed", "min_layers": 2, "hops": 3},
 }
 
 
@@ -41,9 +41,9 @@ def variant(**setting: Any) -> H3GNN:
 
 def test_every_difference_that_is_measured_can_be_trained() -> None:
     for settings in measured.VARIANTS.values():
-        check_arguments(H3GNN(**settings).get_params())
+        check_arguments(H3GNN.from_settings(settings).get_settings())
     changed = {name for change in measured.CHANGES.values() for name in change}
-    assert changed >= {"loss", "swap_ratio", "output", "fusion", "least_layers", "activation", "mask_size"}
+    assert changed >= {"loss", "replace_rate", "output", "fusion", "min_layers", "activation", "mask_size"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -113,12 +113,12 @@ def test_learned_edge_weights_need_the_full_graph(path_graph: Graph, kind: str) 
 
 
 def test_free_weights_cannot_start_at_nothing(path_graph: Graph) -> None:
-    with pytest.raises(InputError, match="edge_start must be above 0"):
-        variant(edge_start=0.0).fit(path_graph)
+    with pytest.raises(InputError, match="edge_init must be above 0"):
+        variant(edge_init=0.0).fit(path_graph)
 
 
 def test_the_size_of_the_mask_is_as_asked(small_mixed: Graph) -> None:
-    how: dict[str, Any] = {"epochs": 12, "mask_ratio": 0.4, "exploit_ratio": 1.0}
+    how: dict[str, Any] = {"epochs": 12, "mask_ratio": 0.4, "hard_fraction": 1.0}
     masked = {size: variant(mask_size=size, **how).fit(small_mixed) for size in ("bounded", "exact", "free")}
     after = {size: model.history_["masked"].ravel()[1:] for size, model in masked.items()}
     assert set(after["exact"]) == {40}

@@ -8,12 +8,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from h3gnn.estimator import H3GNN
-from h3gnn.settings import SETTINGS, by_group
+from h3gnn.settings import GROUP_OF, GROUPS, SETTINGS
 
 PAGE = "settings.md"
 START = """# Settings
 
-The arguments of `H3GNN`, by what they are about. On the command line, `--set NAME=VALUE` sets any of them.
+The arguments of `H3GNN` and of its three groups. On the command line, `--set NAME=VALUE` sets any of them; a
+setting of a group may be written with it, as in `--set encoder.heads=2`.
 [The method](method.md) explains the equations, [the estimator](api/estimator.md) each argument at length.
 """
 
@@ -26,8 +27,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def settings_page() -> str:
     """Return the page of all settings as Markdown."""
+    titles = {None: "Arguments"} | {
+        group: f"`{group}={config.__name__}(…)`" for group, config in GROUPS.items()
+    }
     return START + "".join(
-        f"\n## {group.capitalize()}\n\n{_table(names)}" for group, names in by_group().items()
+        f"\n## {title}\n\n{_table([name for name in SETTINGS if GROUP_OF.get(name) == group])}"
+        for group, title in titles.items()
     )
 
 
@@ -36,7 +41,7 @@ def _table(names: list[str]) -> str:
 
 
 def _rows(names: list[str]) -> Iterator[str]:
-    defaults = H3GNN().get_params()
+    defaults = H3GNN().get_settings()
     for name in names:
         setting = SETTINGS[name]
         values = f"{setting.values}, None" if setting.may_be_none else setting.values

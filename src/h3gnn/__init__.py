@@ -1,10 +1,14 @@
-"""h3gnn: node embeddings without labels, for graphs that mix homophily and heterophily."""
+"""h3gnn: node embeddings without labels, for graphs that mix homophily and heterophily.
+
+The names below are imported when they are first used: torch takes seconds, and `--help` should not.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.answers.extend import Extension
     from h3gnn.classifier import NodeClassifier
     from h3gnn.encoder.joint import JointEncoder
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from h3gnn.graphs.synthetic import mixed_graph
     from h3gnn.ondisk.mapped import MappedGraph, open_mapped
     from h3gnn.ondisk.prepare import prepare_graph
-    from h3gnn.settings import preset, preset_names
+    from h3gnn.settings import EncoderConfig, MaskingConfig, TargetConfig, preset, preset_names
     from h3gnn.storage.checkpoint_file import Checkpoints
     from h3gnn.tables.plan import TablePlan, encode_table
     from h3gnn.tables.read import read_graph
@@ -39,7 +43,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["H3GNN", "History", "JointEncoder", "Snapshots", "__version__", "preset", "preset_names"]
+
+__all__ = ["H3GNN", "EncoderConfig", "MaskingConfig", "TargetConfig", "preset", "preset_names"]
+__all__ += ["History", "JointEncoder", "Snapshots", "__version__"]
 __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
 __all__ += ["TablePlan", "encode_table"]
@@ -48,50 +54,26 @@ __all__ += ["Extension", "NodeClassifier"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
 
-_HOMES = {
-    "answers.extend": ("Extension",),
-    "classifier": ("NodeClassifier",),
-    "encoder.joint": ("JointEncoder",),
-    "errors": (
-        "CheckpointError",
-        "GraphError",
-        "InputError",
-        "LossError",
-        "ModelFolderError",
-        "RankLostError",
-        "TrainingStopped",
-    ),
-    "estimator": ("H3GNN",),
-    "evaluation.clustering": ("compare_clusters", "kmeans_clusters"),
-    "evaluation.probe": ("ProbeResult", "linear_probe"),
-    "graphs.datasets": ("load_graph",),
-    "graphs.convert": ("as_graph",),
-    "graphs.formats": ("read_graph_file",),
-    "graphs.graph": ("Graph", "with_splits"),
-    "ondisk.mapped": ("MappedGraph", "open_mapped"),
-    "ondisk.prepare": ("prepare_graph",),
-    "tables.plan": ("TablePlan", "encode_table"),
-    "tables.read": ("read_graph",),
-    "graphs.profile": ("GraphProfile", "profile_graph"),
-    "graphs.synthetic": ("mixed_graph",),
-    "settings": ("preset", "preset_names"),
-    "storage.checkpoint_file": ("Checkpoints",),
-    "training.checkpoints": ("CheckpointWarning",),
-    "training.history": ("CollapseWarning", "History"),
-    "training.loop": ("Snapshots",),
-}
-_AT_HOME = {"load_graph": "load", "profile_graph": "profile"}
-"""Names that are shorter where they live, since the module there says the rest."""
+
+@cache
+def _homes() -> dict[str, tuple[str, str]]:
+    """Return the module of each public name and its name there, from the imports above."""
+    import ast
+    from pathlib import Path
+
+    (block,) = (n for n in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(n, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {one.asname or one.name: (str(node.module), one.name) for node in imports for one in node.names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: torch takes seconds, and `--help` should not."""
+    """Import a public name when it is first used."""
     from importlib import import_module
 
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"h3gnn.{home}"), _AT_HOME.get(name, name))
-    raise AttributeError(f"module 'h3gnn' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'h3gnn' has no attribute {name!r}")
+    module, there = _homes()[name]
+    return getattr(import_module(module), there)
 
 
 def __dir__() -> list[str]:

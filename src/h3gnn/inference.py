@@ -1,41 +1,66 @@
-"""New nodes beside a fitted graph: they hear its nodes and one another, and no fitted node hears them.
+"""Inference with a fitted encoder: embeddings of its graph, of other graphs, and of new nodes.
 
-So the embeddings of the fitted nodes stay what they are, and only the new rows are worked out, from the part
-of the graph that a new node can hear.
+New nodes receive messages from fitted nodes and from one another, and fitted nodes receive none from them. So
+the embeddings of fitted nodes do not change, and only the part of the graph around the new nodes is encoded.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import Allocate
+from h3gnn.answers.extend import rows_below
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
+from h3gnn.encoder.encode import (
+    Allocate,
+    GraphRows,
+    LayerwiseEncoder,
+    carry_weights,
+    embed_models,
+    fused_together,
+    joined,
+)
 from h3gnn.encoder.readout import Columns, Smoother
 from h3gnn.encoder.sparse import Pattern, csr_tensor, row_pointers
-from h3gnn.encoder.support import Support, adjacency_entries
+from h3gnn.encoder.support import adjacency_entries
+from h3gnn.errors import InputError
+from h3gnn.graphs.convert import find_nearest
+from h3gnn.graphs.graph import Graph, GraphLike
+from h3gnn.graphs.ids import match_nodes
+from h3gnn.graphs.scaling import FeatureScaler, MomentSums
+from h3gnn.graphs.structural import check_same_features, transfer_structural_features
+from h3gnn.preprocessing import PreparedGraph, Preprocessing, build_smoother, fitted_order
+from h3gnn.resources import check_memory
+from h3gnn.tables.plan import check_as_is
 from h3gnn.training.models import files_in
+from h3gnn.training.objectives import assign_objectives
+from h3gnn.training.resources import physical_memory
 
+Array = npt.NDArray[np.float32]
+CHUNK = 16_384
+"""Nodes embedded at a time where memory is limited."""
 PRECISION, MOST_STEPS = 1e-6, 2000
-"""Walks are followed until a step changes no more than this share, and for no more than so many steps."""
+"""Walks are followed until the relative change of a step is below the first, for at most the second steps."""
 
 
 @dataclass(frozen=True)
 class NewEdges:
-    """The edges of nodes that join a graph; the new nodes are numbered after the known ones.
+    """Edges of nodes that join a graph; new nodes are numbered after the known ones.
 
     Attributes:
         edge_index: `[2, edges]`, source above target; at least one end of each edge is new.
         weight: positive `[edges]`, or None for ones.
-        known, new: how many nodes there are of each kind.
-        loop: what a node's loop to itself weighs: as much as the mean edge of the fitted graph.
+        known, new: numbers of nodes.
+        loop: weight of a node's loop to itself, the mean edge weight of the fitted graph.
     """
 
     edge_index: Tensor
@@ -46,13 +71,13 @@ class NewEdges:
 
     @classmethod
     def to_nearest(cls, neighbours: Tensor, known: int) -> NewEdges:
-        """Return the edges of new nodes `[new, k]` that each hear k known ones."""
+        """Return edges from k known nodes to each new node, given as `[new, k]`."""
         new, count = neighbours.shape
         target = torch.arange(known, known + new).repeat_interleave(count)
         return cls(torch.stack([neighbours.flatten(), target]), None, known, new)
 
     def entries(self, *, undirected: bool, self_loops: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return rows, columns and weights of what new nodes hear, and the new nodes' degrees in both roles.
+        """Return rows, columns and weights of the new nodes' entries, and their degrees in both roles.
 
         Sorted by row, then column. A new node's degree as a sender counts the known nodes at its edges.
         """
@@ -74,17 +99,17 @@ class NewEdges:
 
 
 def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_loops: bool) -> Support:
-    r"""Return the support with new nodes that hear known ones and each other; no known node hears them.
+    r"""Return the support with new nodes, which receive from known nodes and from each other.
 
-    An entry between a new node v and a known u is the one that Ã would have if v alone had come:
-    :math:`w / \sqrt{d_v (d_u + w)}`. So what a new node hears does not depend on who else came with it,
-    but for those that it is joined to.
+    An entry between a new node v and a known u is the one that Ã would have if v alone were added:
+    :math:`w / \sqrt{d_v (d_u + w)}`. So a new node's messages do not depend on other new nodes, except its
+    neighbours.
 
     Args:
         support: of the known nodes.
         edges: of the new ones.
         undirected: whether messages flow both ways along each edge.
-        self_loops: whether each new node hears itself, too.
+        self_loops: whether each new node receives from itself, too.
     """
     rows, cols, weights, receives, sends = edges.entries(undirected=undirected, self_loops=self_loops)
     degree = torch.where(support.sends > 0, support.sends, 1.0)
@@ -108,29 +133,29 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
 
 
 def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Tensor]:
-    """Return the part of a support that some nodes hear in so many hops, and which nodes it has, ascending.
+    """Return the subgraph of all nodes within `hops` of some nodes, and the numbers of its nodes, ascending.
 
-    All rows but those of the outermost nodes are whole, and degrees are those of the whole graph: an encoder
-    of so many hops gives the chosen nodes what it gives them there.
+    Rows of all but the outermost nodes are complete, and degrees are those of the whole graph. So an encoder
+    with that many hops gives the chosen nodes the same embeddings as in the whole graph.
     """
     kept = torch.zeros(support.nodes, dtype=torch.bool)
     kept[nodes] = True
-    whole, frontier = kept.clone(), torch.unique(nodes)
+    inner, frontier = kept.clone(), torch.unique(nodes)
     for hop in range(hops):
-        heard = torch.unique(support.pattern.cols[_entries_of(support, frontier)].long())
-        frontier = heard[~kept[heard]]
-        kept[heard] = True
+        senders = torch.unique(support.pattern.cols[_entries_of(support, frontier)].long())
+        frontier = senders[~kept[senders]]
+        kept[senders] = True
         if hop < hops - 1:
-            whole[frontier] = True
+            inner[frontier] = True
     chosen = torch.nonzero(kept).flatten()
-    inside = torch.nonzero(whole).flatten()
+    inside = torch.nonzero(inner).flatten()
     entries = _entries_of(support, inside)
-    place = torch.full((support.nodes,), -1, dtype=torch.long)
-    place[chosen] = torch.arange(len(chosen))
+    number = torch.full((support.nodes,), -1, dtype=torch.long)
+    number[chosen] = torch.arange(len(chosen))
     counts = support.pattern.crow[inside + 1] - support.pattern.crow[inside]
-    rows = torch.repeat_interleave(place[inside], counts)
+    rows = torch.repeat_interleave(number[inside], counts)
     pattern = Pattern(
-        row_pointers(rows, len(chosen)), place[support.pattern.cols[entries].long()], len(chosen)
+        row_pointers(rows, len(chosen)), number[support.pattern.cols[entries].long()], len(chosen)
     )
     weight = None if support.weight is None else support.weight[entries]
     receives, sends = support.receives[chosen], support.sends[chosen]
@@ -180,22 +205,17 @@ def smooth_attached(embedding: Tensor, known: Tensor, edges: NewEdges, strength:
     return now
 
 
-Array = npt.NDArray[np.float32]
-CHUNK = 16_384
-"""So many nodes are embedded at a time, where memory is bounded."""
-
-
 @dataclass(frozen=True)
-class PiecewiseEmbedding:
-    """What it takes to embed a graph piece by piece.
+class ChunkedEmbedding:
+    """An embedding of a graph that may not fit in memory, computed in chunks.
 
     Attributes:
-        encode: yields the models' embeddings side by side, `[some nodes, D]`, in the nodes' order; arrays
-            over all nodes lie where it is told.
+        encode: yields the models' concatenated embeddings `[some nodes, D]` in the order of the nodes, with
+            arrays over all nodes placed by the allocator.
         nodes, width: N and D.
-        budget: bytes of memory; past half of it, arrays over all nodes lie in temporary files.
-        scale: brings columns of the embedding, from a first to a last, to one scale; None leaves them.
-        smoother: carries them along the edges.
+        budget: bytes of memory; beyond half of it, arrays over all nodes are in temporary files.
+        scale: standardizes a slice of columns; None leaves them unchanged.
+        smoother: smooths them along the edges.
     """
 
     encode: Callable[[Allocate | None], Iterator[Tensor]]
@@ -206,9 +226,9 @@ class PiecewiseEmbedding:
     smoother: Smoother
 
     def chunks(self) -> Iterator[Array]:
-        """Yield the embedding read out, some nodes at a time."""
+        """Yield the embedding, some nodes at a time."""
         if self.scale is None and not self.smoother.strength:
-            with self._beside() as allocate:
+            with self._allocator() as allocate:
                 yield from (piece.cpu().contiguous().numpy() for piece in self.encode(allocate))
             return
         with self.rows() as rows:
@@ -216,8 +236,8 @@ class PiecewiseEmbedding:
 
     @contextmanager
     def rows(self) -> Iterator[Array]:
-        """Give the embedding read out as one array, in memory or in a temporary file."""
-        with self._beside() as allocate:
+        """Give the embedding as one array, in memory or in a temporary file."""
+        with self._allocator() as allocate:
             make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
             rows, first = make("embedding", (self.nodes, self.width), torch.float32), 0
             for piece in self.encode(allocate):
@@ -231,11 +251,222 @@ class PiecewiseEmbedding:
             yield rows.numpy()
 
     @contextmanager
-    def _beside(self) -> Iterator[Allocate | None]:
+    def _allocator(self) -> Iterator[Allocate | None]:
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
             yield files_in(Path(folder)) if 4 * self.nodes * self.width > self.budget // 2 else None
 
 
-def own_scale(rows: Tensor, columns: slice) -> Tensor:
-    """Bring columns to mean 0 and variance 1 over the nodes of this very embedding."""
+@dataclass(eq=False)
+class FittedEncoder:
+    """A trained encoder with the graph it was fitted on.
+
+    Attributes:
+        encoder: the trained models, an `EncoderStack`.
+        prepared: the fitted graph, its scaling and its support.
+        settings: all settings of the fit, flat.
+        smoothing: strength of the smoothing.
+        device: where to compute.
+        memory: budget in bytes, or None.
+        columns: mean and spread of the embedding's columns, once they are known; None where models of one
+            objective leave the columns unchanged.
+    """
+
+    encoder: EncoderStack
+    prepared: PreparedGraph
+    settings: Mapping[str, Any]
+    smoothing: float
+    device: torch.device
+    memory: int | None = None
+    columns: Columns | None = None
+
+    @property
+    def graph(self) -> GraphLike:
+        """The fitted graph."""
+        return self.prepared.graph
+
+    @property
+    def standardizes(self) -> bool:
+        """Whether columns are standardized, as embeddings of models with different objectives are."""
+        return len(set(assign_objectives(self.settings["objective"], self.settings["n_models"]))) > 1
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the embedding."""
+        tokens = (2 + self.settings["hops"]) * self.settings["channels"]
+        extra = tokens if self.settings["concat_tokens"] else 0
+        return int(self.settings["n_models"] * (self.encoder.out_channels + extra))
+
+    def embed_fitted(self) -> Array:
+        """Return the embedding of the fitted graph in memory `[nodes, D]`, and learn its columns' scale."""
+        if self.memory is None and self.settings["batch_size"] is None:
+            encoded = self._embed(self._in_memory(self.prepared))
+        else:
+            chunks = self._layers(self.prepared.rows()).chunks(with_tokens=self.settings["concat_tokens"])
+            encoded = torch.cat(list(chunks), dim=1).cpu()
+        rows = joined(encoded)
+        self.columns = Columns.of(rows) if self.standardizes else None
+        return _as_array(self.smoother(self.graph, rows.device)(self._scaled(rows)))
+
+    def embed(self, graph: Graph) -> Array:
+        """Return the embedding of another graph in memory `[nodes, D]`.
+
+        An edge of the fitted graph keeps its learned weight, others take their initial value.
+        """
+        if graph.provenance.structural:
+            assert isinstance(self.graph, Graph)
+            graph, same = transfer_structural_features(self.graph, graph)
+        else:
+            same = match_nodes(self.graph, graph)
+        support = self._preprocessing.support(graph)
+        return self.embed_with(
+            graph, support, carry_weights(self.encoder, self.prepared.support, support, same)
+        )
+
+    def embed_with(self, graph: Graph, support: Support, edge_weights: Tensor) -> Array:
+        """Return the embedding of another graph in memory with given edge weights `[models, entries]`."""
+        prepared = PreparedGraph(graph, self.prepared.scaler, support)
+        rows = joined(self._embed(self._in_memory(prepared), edge_weights.to(self.device)))
+        return _as_array(self.smoother(graph, self.device)(self._scaled(rows)))
+
+    def nearest_edges(self, rows: Tensor) -> NewEdges:
+        """Return edges from the nearest fitted rows of a table to new rows, given scaled and dense."""
+        assert isinstance(self.graph, Graph)
+        fitted = self.prepared.scaler(self.graph.features).to_dense()
+        nearest = torch.from_numpy(find_nearest(fitted, rows, self.settings["n_neighbors"]))
+        return NewEdges.to_nearest(nearest, self.graph.num_nodes)
+
+    def embed_new(self, rows: Tensor, edges: NewEdges, known: Array) -> Array:
+        """Return embeddings of new nodes; those of the fitted nodes, `known`, do not change.
+
+        Args:
+            rows: scaled features of the new nodes.
+            edges: of the new nodes.
+            known: embeddings of the fitted nodes.
+        """
+        undirected, self_loops = self.settings["undirected"], self.settings["self_loops"]
+        support = attach_nodes(self.prepared.support, edges, undirected=undirected, self_loops=self_loops)
+        new = torch.arange(edges.known, edges.known + edges.new)
+        graph, weights, kept = self._part(support, new, rows)
+        encoded = joined(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
+        return _as_array(
+            smooth_attached(self._scaled(encoded), torch.from_numpy(known), edges, self.smoothing)
+        )
+
+    def attention(self, nodes: npt.NDArray[np.int64] | None = None) -> Array:
+        """Return attention between tokens `[models, nodes, tokens, tokens]`, averaged over heads."""
+        encoder = self.encoder.to(self.device).eval()
+        if nodes is None:
+            parts = LayerwiseEncoder(encoder, self._in_memory(self.prepared)).tokens()
+        else:
+            wanted = torch.as_tensor(nodes)
+            graph, edge_weights, kept = self._part(self.prepared.support, wanted)
+            tokens = list(LayerwiseEncoder(encoder, graph, edge_weights).tokens())
+            parts = iter([torch.cat(tokens, dim=1)[:, torch.searchsorted(kept, wanted)]])
+
+        def mean_over_heads(tokens: Tensor) -> Tensor:
+            weights = encoder.attention(tokens)
+            if weights is None:
+                raise InputError('fusion="mlp" has no attention', code="no-attention")
+            return weights.mean(dim=4).cpu()
+
+        with torch.no_grad():
+            pieces = [mean_over_heads(piece) for tokens in parts for piece in fused_together(tokens)]
+            return _as_array(torch.cat(pieces, dim=1))
+
+    def in_chunks(self, graph: GraphLike | None = None) -> ChunkedEmbedding:
+        """Return the embedding of the fitted graph, or of another one on disk, computed in chunks."""
+        if graph is None or graph.provenance.sha256 == self.graph.provenance.sha256:
+            graph, rows, weights, scale = self.graph, self.prepared.rows(), None, _own_scale
+        else:
+            (rows, weights), scale = self._prepare_other(graph), self._fitted_scale
+
+        def encode(allocate: Allocate | None) -> Iterator[Tensor]:
+            layers = self._layers(rows, weights, allocate)
+            yield from map(joined, layers.chunks(with_tokens=self.settings["concat_tokens"]))
+
+        budget = physical_memory() if self.memory is None else self.memory
+        scaled = scale if self.standardizes else None
+        return ChunkedEmbedding(encode, graph.num_nodes, self.width, budget, scaled, self.smoother(graph))
+
+    def smoother(self, graph: GraphLike, device: torch.device | None = None) -> Smoother:
+        """Return the smoothing of embeddings of a graph."""
+        return build_smoother(graph, self.settings["smoother"], self.smoothing, device)
+
+    @property
+    def _preprocessing(self) -> Preprocessing:
+        return Preprocessing.of(self.settings)
+
+    def _in_memory(self, prepared: PreparedGraph) -> GraphRows:
+        features = prepared.features(self.settings["feature_storage"], self.device)
+        return GraphRows.at_hand(features, prepared.support.to(self.device))
+
+    def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
+        """Return the models' embeddings without read-out `[models, nodes, D]`."""
+        encoder = self.encoder.to(self.device)
+        return embed_models(encoder, graph, edge_weights, with_tokens=self.settings["concat_tokens"])
+
+    def _layers(
+        self, rows: GraphRows, weights: Tensor | None = None, allocate: Allocate | None = None
+    ) -> LayerwiseEncoder:
+        return LayerwiseEncoder(self.encoder.to(self.device).eval(), rows, weights, CHUNK, allocate)
+
+    def _prepare_other(self, graph: GraphLike) -> tuple[GraphRows, Tensor | None]:
+        """Return another graph on disk as the encoder reads it, and its edge weights if they are learned."""
+        check_same_features(self.graph, graph)
+        check_as_is(self.graph.plan)
+        support = self._preprocessing.support(graph)
+        rows = PreparedGraph(graph, self.prepared.scaler, support).rows(fitted_order(self.graph, graph))
+        if not self.encoder.edges.learns:
+            return rows, None
+        size = 8 * (self.settings["n_models"] + 4) * support.entries
+        check_memory(size, f"learned weights of {support.entries:,} edges")
+        same = match_nodes(self.graph, graph)
+        return rows, carry_weights(self.encoder, self.prepared.support, support, same)
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        columns = self._fitted_columns()
+        return rows if columns is None else columns(rows)
+
+    def _fitted_columns(self) -> Columns | None:
+        """Return the scale of the fitted embedding's columns, computed on first use for a graph on disk."""
+        if self.columns is None and self.standardizes:
+            sums = MomentSums(self.width)
+            for piece in self.in_chunks().encode(None):
+                sums.add(piece.cpu())
+            self.columns = Columns.of_moments(sums.mean, sums.squares / sums.rows)
+        return self.columns
+
+    def _fitted_scale(self, rows: Tensor, columns: slice) -> Tensor:
+        fitted = self._fitted_columns()
+        assert fitted is not None
+        return Columns(fitted.mean[columns], fitted.spread[columns])(rows)
+
+    def _part(
+        self, support: Support, nodes: Tensor, new: Tensor | None = None
+    ) -> tuple[GraphRows, Tensor, Tensor]:
+        """Return the subgraph around some nodes, its edge weights, and the numbers of its nodes.
+
+        Args:
+            support: of the fitted graph, followed by new nodes.
+            nodes: whose embeddings are needed.
+            new: scaled features of the new nodes.
+        """
+        known = self.graph.num_nodes
+        part, kept = cut_around(support, nodes, self.settings["hops"])
+        same = torch.where(kept < known, kept, -1)
+        weights = carry_weights(self.encoder, self.prepared.support, part, same)
+        read = self.graph.feature_reader(FeatureScaler("none"))
+        features = self.prepared.scaler(read(kept[kept < known]))
+        if new is not None:
+            features = rows_below(features, new)
+        matrix = FeatureMatrix(features.to(self.device), storage=self.settings["feature_storage"])
+        return GraphRows.at_hand(matrix, part.to(self.device)), weights.to(self.device), kept
+
+
+def _own_scale(rows: Tensor, columns: slice) -> Tensor:
+    """Standardize columns by their own mean and variance."""
     return Columns.of(rows)(rows)
+
+
+def _as_array(embedding: Tensor) -> Array:
+    return np.asarray(embedding.contiguous().cpu().numpy(), dtype=np.float32)

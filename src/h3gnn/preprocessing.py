@@ -1,8 +1,9 @@
-"""What the estimator is handed: graphs, tables whose columns are known by name, rows that need no edges."""
+"""Inputs of the estimator: from what the user gives to a graph, and from a graph to what an encoder reads."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,19 +14,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from h3gnn.encoder import Support, build_support
+from h3gnn.encoder import FeatureMatrix, Support
 from h3gnn.encoder.encode import GraphRows, gather_rows
-from h3gnn.encoder.readout import StepMatrix, step_support
+from h3gnn.encoder.readout import Smoother, StepMatrix
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
-from h3gnn.graphs.graph import Graph, with_columns
+from h3gnn.graphs.graph import Graph, GraphLike, with_columns
 from h3gnn.graphs.guards import check_dates, check_table, is_graph
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
-from h3gnn.graphs.scaling import FeatureScaler, scaler_of
-from h3gnn.ondisk.mapped import MappedGraph, feature_rows, support_rows
+from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.tables.frames import (
     as_frame,
     column_names,
@@ -36,21 +36,17 @@ from h3gnn.tables.frames import (
     node_names,
 )
 from h3gnn.tables.plan import TablePlan
-from h3gnn.training.batches import rows_in_memory
+from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
+from h3gnn.training.distributed import Ranks
 from h3gnn.training.models import FromSettings
+from h3gnn.training.objectives import OBJECTIVES, assign_objectives
+from h3gnn.training.sharding import shard_rows
 
-NO_EDGE: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
-NO_EDGES = (
-    "X alone has no edges, and its rows are not those of the graph that H3GNN was fitted on: give the edges "
-    "with transform(X, edge_index=E), or, in a Pipeline, after "
-    "sklearn.set_config(enable_metadata_routing=True), use "
-    "H3GNN().set_fit_request(edge_index=True).set_transform_request(edge_index=True), and then "
-    "pipeline.predict(X, edge_index=E)"
-)
+NO_EDGES: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 
 
 def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
-    """Return the graph that a fit is handed; a table alone gets the edges of its nearest rows."""
+    """Return the graph to fit; a table alone becomes a nearest-neighbour graph."""
     if edge_index is not None or is_graph(X):
         return as_graph(X, edge_index)
     plan: TablePlan | None = None
@@ -60,24 +56,24 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         check_table(X)
         X, plan, repairs = encode_frame(X)  # noqa: N806
     table, named = _read_table(estimator, X)
-    alone = replace(check_graph(table, NO_EDGE), plan=plan)
-    scaled = scaler_of(alone, estimator.scale_features)(alone.features)
+    alone = replace(check_graph(table, NO_EDGES), plan=plan)
+    scaled = alone.fit_scaler(estimator.scale_features)(alone.features)
     graph = nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
     warn_about_repairs(repairs)
     return replace(graph.with_repairs(*repairs), plan=plan)
 
 
 def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:
-    """Return the rows of a table without edges, their columns in the order of the fitted graph's."""
+    """Return the rows of a table without edges, with columns in the fitted order."""
     table = as_frame(table)
     if is_frame(table) and fitted.plan is not None and not fitted.plan.as_is:
         table = encode_frame(table, plan=fitted.plan)[0]
     numbers, named = _read_table(estimator, table, fitted)
-    return check_graph(numbers, NO_EDGE, node_ids=named["node_ids"])
+    return check_graph(numbers, NO_EDGES, node_ids=named["node_ids"])
 
 
-def take_columns(estimator: Any, graph: Graph | MappedGraph) -> None:
-    """Let an estimator know its columns as scikit-learn does: their number, and their names, if any."""
+def set_feature_names(estimator: Any, graph: GraphLike) -> None:
+    """Set `n_features_in_` and, if the graph has names, `feature_names_in_`, as scikit-learn does."""
     estimator.n_features_in_ = graph.num_features
     vars(estimator).pop("feature_names_in_", None)
     if graph.feature_names:
@@ -87,10 +83,10 @@ def take_columns(estimator: Any, graph: Graph | MappedGraph) -> None:
 def _read_table(
     estimator: BaseEstimator, table: Any, fitted: Graph | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the numbers of a table as scikit-learn checks them, and the names of its rows and columns.
+    """Return the numbers of a table, validated by scikit-learn, and the names of its rows and columns.
 
     Args:
-        estimator: to which the columns are known, or made known where there is no `fitted` graph.
+        estimator: learns the columns if there is no `fitted` graph.
         table: one row per node.
         fitted: the graph whose columns these must be, in any order.
     """
@@ -98,7 +94,7 @@ def _read_table(
     check_dates(table)
     names = column_names(table)
     if names:
-        table = table.set_axis(list(names), axis="columns")  # scikit-learn knows names that are texts
+        table = table.set_axis(list(names), axis="columns")  # scikit-learn needs names of type str
     if fitted is None:
         check_table(table)
     elif names and (fitted.feature_names or {*names} == {*counted(fitted.num_features)}):
@@ -111,10 +107,10 @@ def _read_table(
 
 
 def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] | None:
-    """Return where each fitted column stands among the given ones; None where all stand in their places.
+    """Return the position of each fitted column among the given ones; None if the order is the same.
 
     Raises:
-        GraphError: where names on both sides are not the same.
+        GraphError: if the names differ.
     """
     if given == fitted:
         return None
@@ -123,11 +119,12 @@ def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] |
     known = set(fitted)
     unknown = [name for name in given if name not in known]
     if missing or unknown:
-        said = [f"{_listed(missing)} missing"] if missing else []
-        said += [f"{_listed(unknown)} not known"] if unknown else []
+        problems = [f"{_listed(missing)} missing"] if missing else []
+        problems += [f"{_listed(unknown)} unknown"] if unknown else []
         raise GraphError(
-            f"the feature columns are not those of the fit: {', and '.join(said)}; give the fitted columns "
-            f"({', '.join(fitted[:8])}{', …' if len(fitted) > 8 else ''}), in any order, and no others"
+            f"the feature columns differ from the fit: {' and '.join(problems)}; give the fitted columns "
+            f"({', '.join(fitted[:8])}{', …' if len(fitted) > 8 else ''}), in any order, and no others",
+            code="feature-columns-differ",
         )
     return [place[name] for name in fitted]
 
@@ -137,16 +134,16 @@ def _listed(names: list[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def by_name(fitted: Graph | MappedGraph, graph: Graph) -> Graph:
-    """Return a new graph with its feature columns in the order of the fitted one's."""
-    order = order_of(fitted, graph)
+def align_columns(fitted: GraphLike, graph: Graph) -> Graph:
+    """Return a new graph with its feature columns in the fitted order."""
+    order = fitted_order(fitted, graph)
     return graph if order is None else with_columns(graph, order, fitted.feature_names)
 
 
-def order_of(fitted: Graph | MappedGraph, graph: Graph | MappedGraph) -> list[int] | None:
-    """Return where each fitted column stands in a new graph; None where all stand in their places.
+def fitted_order(fitted: GraphLike, graph: GraphLike) -> list[int] | None:
+    """Return the position of each fitted column in a new graph; None if the order is the same.
 
-    Columns without names are known by their places, which is said aloud where the other side has names.
+    Columns without names are matched by position, with a warning if the other graph has names.
     """
     if graph.feature_names or fitted.feature_names:
         positions = counted(fitted.num_features), counted(graph.num_features)
@@ -158,19 +155,27 @@ def order_of(fitted: Graph | MappedGraph, graph: Graph | MappedGraph) -> list[in
     if graph.num_features != fitted.num_features:
         raise GraphError(
             f"X has {graph.num_features} features, but H3GNN is expecting {fitted.num_features} features "
-            "as input"
+            "as input",
+            code="feature-count-differs",
         )
     return None
 
 
-def check_own_rows(fitted: Graph, rows: Graph) -> None:
-    """Refuse rows without edges that are not those of the fitted graph, and say how to give the edges."""
-    if not _are_rows_of(fitted, rows):
-        raise InputError(NO_EDGES)
+def check_same_rows(fitted: Graph, rows: Graph) -> None:
+    """Reject rows without edges that are not those of the fitted graph."""
+    if not _same_rows(fitted, rows):
+        raise InputError(
+            "X has no edges, and its rows are not those of the fitted graph: give the edges with "
+            "transform(X, edge_index=E). In a Pipeline, after "
+            "sklearn.set_config(enable_metadata_routing=True), use "
+            "H3GNN().set_fit_request(edge_index=True).set_transform_request(edge_index=True) and "
+            "pipeline.predict(X, edge_index=E)",
+            code="rows-without-edges",
+        )
 
 
-def _are_rows_of(fitted: Graph, rows: Graph) -> bool:
-    """Tell whether rows without edges are those of the fitted graph: all of them, in their order."""
+def _same_rows(fitted: Graph, rows: Graph) -> bool:
+    """Return whether rows without edges are all rows of the fitted graph, in the same order."""
     if rows.has_ids and not (fitted.has_ids and np.array_equal(rows.node_ids, fitted.node_ids)):
         return False
     ours, theirs = fitted.features, rows.features
@@ -185,18 +190,14 @@ def _parts(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return features.crow_indices(), features.col_indices(), features.values()
 
 
-def named_rows(
-    estimator: BaseEstimator, embedding: npt.NDArray[np.float32], graph: Graph | MappedGraph, given: Any
+def as_output(
+    estimator: BaseEstimator, embedding: npt.NDArray[np.float32], graph: GraphLike, given: Any
 ) -> Any:
-    """Return an embedding as it is; where pandas output is set, as a DataFrame under the names of nodes.
+    """Return an embedding, as a DataFrame indexed by node ids if pandas output is configured.
 
-    Of a DataFrame that was `given`, scikit-learn itself keeps the index.
+    scikit-learn itself keeps the index of a DataFrame that was `given`.
     """
-    from sklearn.utils._set_output import _get_output_config
-
-    if is_frame(given) or not isinstance(graph, Graph) or not graph.has_ids:
-        return embedding
-    if _get_output_config("transform", estimator)["dense"] != "pandas":
+    if is_frame(given) or not graph.in_memory or not graph.has_ids or not _pandas_output(estimator):
         return embedding
     import pandas as pd
 
@@ -204,68 +205,88 @@ def named_rows(
     return pd.DataFrame(embedding, index=pd.Index(graph.node_ids), columns=estimator.get_feature_names_out())
 
 
+def _pandas_output(estimator: BaseEstimator) -> bool:
+    """Return whether `set_output` or the global configuration asks for pandas."""
+    from sklearn import get_config
+
+    own = getattr(estimator, "_sklearn_output_config", {}).get("transform")  # absent before `set_output`
+    return bool((own or get_config()["transform_output"]) == "pandas")
+
+
 @dataclass(frozen=True)
-class Intake(FromSettings):
-    """How a graph is taken in."""
+class Preprocessing(FromSettings):
+    """Settings that determine how an encoder reads a graph."""
 
     undirected: bool
     self_loops: bool
-    edge_start: float | str
+    edge_init: float | str
     edge_weights: str
     normalize: bool
     scale_features: str
 
-    def scaler(self, graph: Graph | MappedGraph) -> FeatureScaler:
-        """Learn the scale of a graph's features."""
-        if isinstance(graph, MappedGraph):
-            return graph.scaler(self.scale_features)
-        return scaler_of(graph, self.scale_features)
+    def support(self, graph: GraphLike) -> Support:
+        """Return the entries of Ã along which messages flow."""
+        rows = graph.adjacency(undirected=self.undirected, self_loops=self.self_loops)
+        bounded = self.edge_weights != "free"
+        return support_of_rows(*rows, start=self.edge_init, normalize=self.normalize, bounded=bounded)
 
-    def support(self, graph: Graph | MappedGraph) -> Support:
-        """Return where messages may flow in a graph."""
-        start, bounded = self.edge_start, self.edge_weights != "free"
-        if isinstance(graph, MappedGraph):
-            found = support_rows(graph, undirected=self.undirected, self_loops=self.self_loops)
-            rows = found.crow, found.cols, found.weight
-            return support_of_rows(*rows, start=start, normalize=self.normalize, bounded=bounded)
-        return build_support(
-            graph.edge_index,
-            graph.num_nodes,
-            edge_weight=graph.edge_weight,
-            undirected=self.undirected,
-            self_loops=self.self_loops,
-            start=start,
-            normalize=self.normalize,
-            bounded=bounded,
+    def fit(self, graph: GraphLike) -> PreparedGraph:
+        """Learn the scaling of a graph's features and build its support."""
+        return PreparedGraph(graph, graph.fit_scaler(self.scale_features), self.support(graph))
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedGraph:
+    """A graph as an encoder reads it: features scaled, edges as a support."""
+
+    graph: GraphLike
+    scaler: FeatureScaler
+    support: Support
+
+    def rows(self, order: list[int] | None = None) -> GraphRows:
+        """Return the graph with features read on demand, in another order of columns if given."""
+        read = self.graph.feature_reader(self.scaler, order, gather_rows)
+        return GraphRows(read, self.support, self.graph.num_features)
+
+    def features(self, storage: str, device: torch.device) -> FeatureMatrix:
+        """Return all scaled features of a graph in memory on a device."""
+        assert isinstance(self.graph, Graph)
+        return FeatureMatrix(self.scaler(self.graph.features).to(device), storage=storage)
+
+    def source(
+        self, settings: Mapping[str, Any], device: torch.device, ranks: Ranks | None = None
+    ) -> WholeGraph | SampledBatches:
+        """Return the graph for training: as one batch, or in mini-batches shared by several processes."""
+        hops = settings["hops"]
+        if settings["batch_size"] is None:
+            features = self.features(settings["feature_storage"], device)
+            compared = compared_nodes(settings["nodes_per_step"], self.graph.num_nodes)
+            return WholeGraph(features, self.support.to(device), hops, compared)
+        members = assign_objectives(settings["objective"], settings["n_models"])
+        return sampled_batches(
+            shard_rows(self.rows(), ranks or Ranks(), in_memory=self.graph.in_memory),
+            hops,
+            device,
+            batch_size=settings["batch_size"],
+            num_neighbors=settings["num_neighbors"],
+            batches=settings["batches"],
+            paired=any(OBJECTIVES[name].needs_pairs for name in members),
         )
 
-    def rows(self, graph: Graph | MappedGraph) -> GraphRows:
-        """Return a graph as a fit takes it in."""
-        return rows_of(graph, self.scaler(graph), self.support(graph))
 
-
-def rows_of(
-    graph: Graph | MappedGraph, scaler: FeatureScaler, support: Support, order: list[int] | None = None
-) -> GraphRows:
-    """Return a graph as rows that are read on demand, with a scale and a support that are there already.
-
-    The columns of a graph in files may be read in another order.
-    """
-    if isinstance(graph, MappedGraph):
-        return GraphRows(feature_rows(graph, scaler, order, gather_rows), support, graph.num_features)
-    return rows_in_memory(scaler(graph.features), support)
-
-
-def steps_of(graph: Graph | MappedGraph, kind: str, device: torch.device | None = None) -> StepMatrix:
-    """Return one step along the edges of a graph, which a read-out smooths by.
+def step_matrix(graph: GraphLike, kind: str, device: torch.device | None = None) -> StepMatrix:
+    """Return the matrix of one step along the edges, by which embeddings are smoothed.
 
     Args:
-        graph: in memory or in files.
+        graph: in memory or on disk.
         kind: of `StepMatrix`.
-        device: where embeddings lie; a graph in files has none, and its rows are read as they are needed.
+        device: of the embeddings; rows of a graph on disk are read as they are needed.
     """
-    if isinstance(graph, MappedGraph):
-        rows = support_rows(graph, undirected=True, self_loops=True)
-        support = support_of_rows(rows.crow, rows.cols, rows.weight, start="normalized", normalize=False)
-        return StepMatrix(support, kind)
-    return StepMatrix(step_support(graph.edge_index, graph.num_nodes, graph.edge_weight), kind, device)
+    rows = graph.adjacency(undirected=True, self_loops=True)
+    support = support_of_rows(*rows, start="normalized", normalize=False)
+    return StepMatrix(support, kind, device if graph.in_memory else None)
+
+
+def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.device | None) -> Smoother:
+    """Return the smoothing of embeddings of a graph; a strength of 0 changes nothing."""
+    return Smoother(step_matrix(graph, kind, device) if strength else None, strength)

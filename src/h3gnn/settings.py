@@ -1,7 +1,10 @@
-"""The settings of `H3GNN`: what each one is, which values it takes, which are the method's, and the presets.
+"""Settings of `H3GNN`: names, valid values and help texts, the groups they belong to, and the presets.
 
-`SETTINGS` is the one list. Checks, `--set`, the reference and the records of runs and results draw on it, so
-that a new setting is one entry here and one argument of the estimator.
+`SETTINGS` is the single list. Validation, `--set`, the reference pages, stored runs and results all use it. A
+new setting is one entry here and one argument of the estimator or field of a group.
+
+Users see most settings in three groups (`encoder=`, `masking=`, `target=`). Inside the library settings are
+one flat dict under the names of this list; `flatten` and `nest` convert.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import json
 import numbers
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,10 +23,7 @@ from h3gnn.errors import InputError, check_choice, check_number, check_whole
 from h3gnn.storage.schema import (
     ORIGIN,
     Checked,
-    Listed,
     Maybe,
-    Named,
-    Number,
     Plain,
     Record,
     Text,
@@ -33,94 +33,104 @@ from h3gnn.storage.schema import (
 )
 
 PURPOSES = ("log", "run", "result", "preset")
-"""Why settings are written down; what one purpose leaves out, the next ones leave out too.
+"""Purposes for which settings are stored; a setting left out of one is left out of the following ones too.
 
-A log tells all but what is shown on the screen. Two commands may belong to one run whatever device they name.
-A result names its device and seeds elsewhere. A preset is for any machine and any size of graph.
+A log has all settings but `verbose`. A run may resume on another device. A result stores device and seeds
+elsewhere. A preset applies to any machine and any graph size.
 """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One argument of `H3GNN`.
+    """One setting of `H3GNN`.
 
     Attributes:
-        group: under which heading it stands.
-        help: one line for the person who sets it.
-        check: raises an `InputError` for a value that it cannot have, given its name and the value.
-        values: which values it takes, in words.
-        words: values that are words, which `--set` takes as they are.
-        may_be_none: whether None is a value too.
-        left_out_of: the first of `PURPOSES` to which it does not belong; None is a setting of the method.
+        help: one line for the user.
+        check: raises an `InputError` for an invalid value, given name and value.
+        values: valid values, as text.
+        words: values that are words, which `--set` takes literally.
+        may_be_none: whether None is valid.
+        left_out_of: the first of `PURPOSES` that does not store it; None for a setting of the method.
+        alias: its former name, still accepted.
     """
 
-    group: str
     help: str
     check: Callable[[str, Any], object] = lambda name, value: None
     values: str = ""
     words: tuple[str, ...] = ()
     may_be_none: bool = False
     left_out_of: str | None = None
+    alias: str = ""
 
 
-def whole(group: str, least: int, text: str, most: int | None = None, **more: Any) -> Setting:
-    """Return a setting that is a whole number of at least `least`, and at most `most`.
+def integer(least: int, text: str, most: int | None = None, **more: Any) -> Setting:
+    """Return an integer setting of at least `least` and at most `most`.
 
-    An upper bound is far beyond all use: it is for a slip of the finger, before memory is asked for.
+    Upper bounds are far beyond all use: they catch typing errors before memory is allocated.
     """
     values = f"{least}, …" if most is None else f"{least} to {most:,}"
-    return Setting(group, text, lambda name, value: check_whole(name, value, least, most), values, **more)
+    return Setting(text, lambda name, value: check_whole(name, value, least, most), values, **more)
 
 
 def number(
-    group: str, least: float, below: float, text: str, *, closed: bool = False, word: str = ""
+    least: float,
+    below: float,
+    text: str,
+    *,
+    closed: bool = False,
+    word: str = "",
+    alias: str = "",
 ) -> Setting:
-    """Return a setting that is a number in a range, or the one word that is given."""
+    """Return a setting that is a number in a range, or one given word."""
 
     def check(name: str, value: Any) -> None:
         if isinstance(value, str) and word:
             if value != word:
-                raise InputError(f"{name} must be {word!r} or a number, not {value!r}")
+                raise InputError(f"{name} must be {word!r} or a number, not {value!r}", code="value-invalid")
             return
         check_number(name, value, least, below, closed=closed)
 
     values = f"[{least:g}, {below:g}{']' if closed else ')'}"
-    return Setting(group, text, check, f'"{word}", {values}' if word else values, (word,) if word else ())
+    words = (word,) if word else ()
+    return Setting(text, check, f'"{word}", {values}' if word else values, words, alias=alias)
 
 
-def choice(group: str, words: tuple[str, ...], text: str, *, several: bool = False, **more: Any) -> Setting:
-    """Return a setting that is one of some words, or, with `several`, a list of them."""
+def choice(words: tuple[str, ...], text: str, *, several: bool = False, **more: Any) -> Setting:
+    """Return a setting that is one of some words or, with `several`, a list of them."""
 
     def check(name: str, value: Any) -> None:
         for one in value if several and isinstance(value, list | tuple) and value else [value]:
             check_choice(name, one, words)
 
-    return Setting(group, text, check, ", ".join(f'"{word}"' for word in words), words, **more)
+    return Setting(text, check, ", ".join(f'"{word}"' for word in words), words, **more)
 
 
-def flag(group: str, text: str, **more: Any) -> Setting:
+def flag(text: str, **more: Any) -> Setting:
     """Return a setting that is True or False."""
 
     def check(name: str, value: Any) -> None:
         if isinstance(value, str) or str(value) not in ("True", "False", "0", "1"):  # numpy's too
-            raise InputError(f"{name} must be True or False, not {value!r}")
+            raise InputError(f"{name} must be True or False, not {value!r}", code="value-invalid")
 
-    return Setting(group, text, check, "True, False", **more)
+    return Setting(text, check, "True, False", **more)
 
 
-def _check_fan_out(name: str, value: Any) -> None:
+def _check_num_neighbors(name: str, value: Any) -> None:
     for one in value if isinstance(value, list | tuple) else [value]:
-        is_whole = isinstance(one, numbers.Integral) and not isinstance(one, bool)
-        if not is_whole or not (one >= 1 or one == -1):
-            raise InputError(f"{name} must be a number of neighbours per hop, or -1 for all, not {value!r}")
+        is_integer = isinstance(one, numbers.Integral) and not isinstance(one, bool)
+        if not is_integer or not (one >= 1 or one == -1):
+            raise InputError(
+                f"{name} must be a number of neighbours per hop, or -1 for all, not {value!r}",
+                code="value-invalid",
+            )
 
 
 LARGEST_SEED = 2**32 - 1
-"""What numpy, scikit-learn and torch all take."""
+"""The largest seed that numpy, scikit-learn and torch all accept."""
 
 
 def _check_seed(name: str, value: Any) -> None:
-    if type(value).__name__ != "RandomState":  # numpy's, of which a seed is drawn
+    if type(value).__name__ != "RandomState":  # numpy's, from which a seed is drawn
         check_whole(name, value, 0, LARGEST_SEED)
 
 
@@ -129,146 +139,317 @@ UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_memory(given: int | str) -> int:
-    """Return bytes for a number of bytes or words such as "8GB", "512 MiB"."""
+    """Return the bytes of a size such as 10000, "8GB" or "512 MiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(given))
     size = 0.0 if match is None else float(match[1]) * UNITS.get(match[2].upper(), 0)
     if isinstance(given, bool) or not 0 < size < 2**63:
-        raise InputError(f"memory must be a size such as '8GB' or '512MiB', not {given!r}")
+        raise InputError(
+            f"memory must be a size such as '8GB' or '512MiB', not {given!r}", code="value-invalid"
+        )
     return int(size)
 
 
-ENCODER, GRAPH, MASKS, OBJECTIVE = "encoder", "graph", "views and masks", "objective"
-OPTIMISATION, READ_OUT, MACHINE = "optimisation", "read-out", "machine and run"
-
 SETTINGS: dict[str, Setting] = {
-    "channels": whole(ENCODER, 1, "Width of a token.", 2**16),
-    "hops": whole(ENCODER, 1, "How far the neighbourhood tokens reach.", 100),
-    "least_layers": whole(ENCODER, 1, "Layers that even the 1-hop token has; at most `hops`.", 2),
-    "hidden_channels": whole(
-        ENCODER, 1, "Hidden width of the token MLP and the weighted GCNs.", 2**18, may_be_none=True
+    "channels": integer(1, "Width of a token.", 2**16),
+    "hops": integer(1, "Number of hops; one token for each.", 100),
+    "min_layers": integer(
+        1, "Minimum number of layers of a hop token; at most `hops`.", 2, alias="least_layers"
     ),
-    "heads": whole(ENCODER, 1, "Attention heads; must divide `channels`."),
-    "norm": choice(ENCODER, ("residual-post", "post", "pre"), "Place of the norm in the Transformer block."),
-    "activation": choice(ENCODER, ("gelu", "relu"), "In the MLP of the Transformer block."),
+    "hidden_channels": integer(
+        1, "Hidden width of the token MLP and the weighted GCNs.", 2**18, may_be_none=True
+    ),
+    "heads": integer(1, "Attention heads; must divide `channels`."),
+    "norm": choice(("residual-post", "post", "pre"), "Position of the norm in the Transformer block."),
+    "activation": choice(("gelu", "relu"), "Activation in the MLP of the Transformer block."),
     "fusion": choice(
-        ENCODER,
         ("attention", "hierarchical", "mlp"),
-        "How tokens are fused: all at once, the hops first, or, as an ablation, without attention.",
+        "Fusion of tokens: attention, hops first, or, as an ablation, an MLP.",
     ),
     "output": choice(
-        ENCODER, ("flatten", "first", "max"), "All tokens, only the first, or the largest over them."
+        ("flatten", "first", "max"),
+        "Embedding: all tokens, the first token, or the maximum over tokens.",
     ),
-    "batch_norm": flag(ENCODER, "Batch norm between the layers of a weighted GCN."),
-    "token_dropout": number(ENCODER, 0, 1, "Dropout rate of tokens in training."),
-    "attention_dropout": number(ENCODER, 0, 1, "Dropout rate of attention in training."),
-    "undirected": flag(GRAPH, "Let messages flow both ways along each edge."),
-    "self_loops": flag(GRAPH, "Whether a node's neighbourhood includes itself."),
-    "normalize": flag(GRAPH, "Multiply each learned edge weight with its entry of Ã."),
-    "edge_start": number(GRAPH, 0, 1, "Where edge weights start.", closed=True, word="normalized"),
+    "batch_norm": flag("Batch norm between the layers of a weighted GCN."),
+    "token_dropout": number(0, 1, "Dropout rate of tokens in training."),
+    "attention_dropout": number(0, 1, "Dropout rate of attention in training."),
+    "undirected": flag("Let messages flow both ways along each edge."),
+    "self_loops": flag("Include each node in its own neighbourhood."),
+    "normalize": flag("Multiply each learned edge weight by its entry of Ã."),
+    "edge_init": number(
+        0,
+        1,
+        "Initial edge weights: their entry of Ã, or one number.",
+        closed=True,
+        word="normalized",
+        alias="edge_start",
+    ),
     "edge_weights": choice(
-        GRAPH,
         ("fixed", "free", "learned", "computed"),
-        "One number per edge: as in Ã, learned without bounds, learned in (0, 1), or from both ends.",
+        "Edge weights: fixed at Ã, learned, learned in (0, 1), or computed from both ends.",
     ),
-    "edge_rate": number(GRAPH, 0, 1000, "Of learned edge weights: their share of the learning rate."),
-    "scale_features": choice(GRAPH, ("auto", "none", "rows", "columns"), "How features are scaled."),
-    "n_neighbors": whole(GRAPH, 1, "Nearest rows to which each row of a table without edges is joined."),
+    "edge_rate": number(0, 1000, "Learning rate of learned edge weights, relative to `learning_rate`."),
+    "scale_features": choice(("auto", "none", "rows", "columns"), "Scaling of features."),
+    "n_neighbors": integer(1, "Nearest neighbours of each row of a table without edges."),
     "feature_drop": number(
-        MASKS, 0, 1, "Chance of a feature column to be hidden; `auto` is the objective's own.", word="auto"
+        0, 1, "Probability of dropping a feature column; `auto` is the objective's own.", word="auto"
     ),
-    "edge_drop": number(
-        MASKS, 0, 1, "Chance of an edge to be hidden; `auto` is the objective's own.", word="auto"
+    "edge_drop": number(0, 1, "Probability of dropping an edge; `auto` is the objective's own.", word="auto"),
+    "mask": choice(("random", "difficulty", "probability"), "Sampling of masked nodes."),
+    "mask_ratio": number(0, 1, "Fraction of nodes to mask; `auto` is the objective's own.", word="auto"),
+    "hard_fraction": number(
+        0, 1, "Fraction of masked nodes chosen by difficulty.", closed=True, alias="exploit_ratio"
     ),
-    "mask": choice(MASKS, ("random", "difficulty", "probability"), "How the nodes to mask are drawn."),
-    "mask_ratio": number(MASKS, 0, 1, "Share of nodes to mask; `auto` is the objective's own.", word="auto"),
-    "exploit_ratio": number(MASKS, 0, 1, "Share of the mask that difficulty decides.", closed=True),
     "mask_size": choice(
-        MASKS,
         ("bounded", "exact", "free"),
-        "Nodes in a probability mask: near ⌊N·R⌋, just as many, or as drawn.",
+        "Size of a probability mask: near ⌊N·R⌋, exactly that, or unbounded.",
     ),
-    "swap_ratio": number(
-        MASKS, 0, 1, "Share of masked nodes that show another node's features, not the mask token."
+    "replace_rate": number(
+        0,
+        1,
+        "Fraction of masked nodes whose features are replaced by another node's, not the mask token.",
+        alias="swap_ratio",
     ),
-    "mask_warmup": whole(MASKS, 0, "Epochs with random masks at the start."),
-    "mask_token": choice(MASKS, ("normal", "zero"), "Where the learnable mask token starts."),
+    "mask_warmup": integer(0, "Epochs with random masks at the start."),
+    "mask_token": choice(("normal", "zero"), "Initial value of the learnable mask token."),
     "objective": choice(
-        OBJECTIVE,
         ("teacher", "decorrelation", "neighbours", "edges", "features", "masked-features"),
-        "What each model is asked for: one objective, or a list that is dealt out.",
+        "Training objective of the models: one, or a list assigned in turn.",
         several=True,
     ),
     "targets": choice(
-        OBJECTIVE, ("standardized", "plain"), "The teacher's columns, brought to one scale or not."
+        ("standardized", "plain"),
+        "The teacher's embedding as target, its columns standardized or not.",
     ),
     "loss": choice(
-        OBJECTIVE,
         ("squared", "cosine", "scaled-cosine"),
-        "Of the objective `teacher`: squared distance, 1 − cosine, or the square of that.",
+        "Loss of the objective `teacher`: squared distance, 1 − cosine, or its square.",
     ),
-    "teacher_mode": choice(OBJECTIVE, ("eval", "train"), "The teacher without dropout, or with it."),
-    "momentum": number(OBJECTIVE, 0, 1, "Of the teacher's moving average.", closed=True),
-    "epochs": whole(OPTIMISATION, 0, "Training steps."),
-    "learning_rate": number(OPTIMISATION, 0, 10, "Of Adam."),
-    "weight_decay": number(OPTIMISATION, 0, 10, "Of Adam."),
-    "schedule": choice(OPTIMISATION, ("cosine", "constant"), "The learning rate after the warm-up."),
-    "lr_warmup": whole(OPTIMISATION, 0, "Epochs over which the learning rate rises."),
+    "teacher_mode": choice(("eval", "train"), "Teacher without dropout (eval) or with it (train)."),
+    "momentum": number(0, 1, "Momentum of the teacher's moving average.", closed=True),
+    "epochs": integer(0, "Training steps."),
+    "learning_rate": number(0, 10, "Learning rate of Adam."),
+    "weight_decay": number(0, 10, "Weight decay of Adam."),
+    "schedule": choice(("cosine", "constant"), "Learning rate schedule after the warm-up."),
+    "warmup_epochs": integer(0, "Epochs over which the learning rate rises.", alias="lr_warmup"),
     "nodes_per_step": Setting(
-        OPTIMISATION,
-        "Compare so many nodes in each step, drawn anew; `auto` is half of them, and at least 8,192.",
+        "Nodes in the loss of each step, drawn anew; `auto` is half of them, and at least 8,192.",
         lambda name, value: value == "auto" or check_whole(name, value, 2),
         '"auto", 2, …',
         ("auto",),
         may_be_none=True,
     ),
-    "n_models": whole(OPTIMISATION, 1, "Train so many models and join their embeddings.", 10_000),
-    "tokens": flag(READ_OUT, "Put the tokens beside the fused embedding."),
+    "n_models": integer(1, "Number of models to train; their embeddings are concatenated.", 10_000),
+    "concat_tokens": flag("Concatenate the tokens to the fused embedding.", alias="tokens"),
     "smoothing": number(
-        READ_OUT,
         -0.99,
         0.99,
-        "Above 0, mean along the edges; below 0, set off against neighbours; `auto` looks at the features.",
+        "Smooth embeddings over edges (above 0) or sharpen them (below 0); `auto` uses the features.",
         closed=True,
         word="auto",
     ),
-    "smoother": choice(READ_OUT, ("walks", "powers"), "Smooth along random walks, or by powers of Ã."),
-    "precision": choice(MACHINE, ("auto", "float32", "bfloat16"), "Of the fusion block in training."),
-    "feature_storage": choice(MACHINE, ("auto", "csr", "dense"), "How features lie in memory."),
-    "batch_size": whole(
-        MACHINE, 1, "Train on so many nodes at a time, not on all.", may_be_none=True, left_out_of="preset"
-    ),
-    "fan_out": Setting(
-        MACHINE,
-        "Neighbours per node and hop, e.g. `10,5`; -1 is all.",
-        _check_fan_out,
-        "1, …, -1, or one for each hop",
+    "smoother": choice(("walks", "powers"), "Smoothing by random walks, or by powers of Ã."),
+    "precision": choice(("auto", "float32", "bfloat16"), "Precision of the fusion block in training."),
+    "feature_storage": choice(("auto", "csr", "dense"), "Storage of features in memory."),
+    "batch_size": integer(
+        1,
+        "Nodes per mini-batch; None trains on the full graph.",
         may_be_none=True,
         left_out_of="preset",
     ),
+    "num_neighbors": Setting(
+        "Sampled neighbours per node and hop, e.g. `10,5`; -1 is all.",
+        _check_num_neighbors,
+        "1, …, -1, or one for each hop",
+        may_be_none=True,
+        left_out_of="preset",
+        alias="fan_out",
+    ),
     "batches": choice(
-        MACHINE, ("neighbours", "clusters"), "What a batch is (clusters need pymetis).", left_out_of="preset"
+        ("neighbours", "clusters"),
+        "Mini-batches of sampled neighbours, or of METIS clusters (needs pymetis).",
+        left_out_of="preset",
     ),
     "memory": Setting(
-        MACHINE,
-        "A budget, e.g. `8GB`: picks how many nodes to work on at a time.",
+        "Memory budget, e.g. `8GB`; it limits how many nodes are processed at a time.",
         lambda name, value: parse_memory(value),
         '"8GB", "512MiB", bytes',
         may_be_none=True,
         left_out_of="preset",
     ),
     "random_state": Setting(
-        MACHINE,
-        "The same seed gives the same result.",
+        "Random seed; the same seed gives the same result.",
         _check_seed,
         f"0 to {LARGEST_SEED:,}",
         may_be_none=True,
         left_out_of="result",
     ),
-    "device": Setting(
-        MACHINE, "Where to compute: auto, cpu or cuda.", values='"auto", "cpu", "cuda", …', left_out_of="run"
-    ),
-    "verbose": flag(MACHINE, "Show a progress bar.", left_out_of="log"),
+    "device": Setting("Device: auto, cpu or cuda.", values='"auto", "cpu", "cuda", …', left_out_of="run"),
+    "verbose": flag("Show a progress bar.", left_out_of="log"),
 }
+
+
+class _Config:
+    def __repr__(self) -> str:
+        """Show the settings that differ from the defaults."""
+        own = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}  # type: ignore[arg-type]
+        changed = [f"{name}={value!r}" for name, (value, usual) in own.items() if value != usual]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+@dataclass(frozen=True, repr=False)
+class EncoderConfig(_Config):
+    """Settings of the encoder, its edge weights and its output.
+
+    Attributes:
+        min_layers: minimum number of layers of a hop token; with 2, as in the released code, the 1-hop token
+            covers two hops.
+        hidden_channels: hidden width of the token MLP and the weighted GCNs; None is 4C and C.
+        heads: attention heads; must divide `channels`.
+        norm: position of the norm in the Transformer block: "residual-post", "post" or "pre".
+        activation: in the MLP of the Transformer block, "gelu" or "relu".
+        fusion: "attention"; "hierarchical", where hop tokens attend to one another first; or "mlp", the
+            ablation without attention.
+        output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C), "max" the
+            maximum over tokens (D = C).
+        batch_norm: batch norm between the layers of a weighted GCN.
+        token_dropout, attention_dropout: dropout rates in training.
+        edge_weights: "fixed" at their entry of Ã; one parameter per edge, "free" as in the paper or
+            "learned" within (0, 1); or "computed" from both ends.
+        edge_init: "normalized" initializes each edge weight at its entry of Ã; a number initializes all.
+        edge_rate: learning rate of learned edge weights, relative to `learning_rate`.
+        normalize: multiply each learned edge weight by its entry of Ã.
+        concat_tokens: concatenate the tokens, before fusion, to the embedding.
+        smoother: smoothing by random "walks", or by the mean over "powers" of Ã.
+        precision: of the fusion block in training: "float32", "bfloat16", or "auto", which is bfloat16 where
+            the processor supports it. Embeddings are always computed in float32.
+        feature_storage: "csr", "dense", or "auto" by density.
+    """
+
+    min_layers: int = 1
+    hidden_channels: int | None = None
+    heads: int = 4
+    norm: str = "post"
+    activation: str = "gelu"
+    fusion: str = "attention"
+    output: str = "flatten"
+    batch_norm: bool = False
+    token_dropout: float = 0.0
+    attention_dropout: float = 0.1
+    edge_weights: str = "fixed"
+    edge_init: float | str = "normalized"
+    edge_rate: float = 1.0
+    normalize: bool = False
+    concat_tokens: bool = False
+    smoother: str = "walks"
+    precision: str = "auto"
+    feature_storage: str = "auto"
+
+
+@dataclass(frozen=True, repr=False)
+class MaskingConfig(_Config):
+    """Settings of the masks and views that the student sees.
+
+    Attributes:
+        mask: sampling of masked nodes: "random", "difficulty" or "probability".
+        mask_ratio: R, the fraction of nodes to mask; "auto" is the objective's own.
+        hard_fraction: r, the fraction of the mask chosen by difficulty.
+        mask_size: of probability masks: "bounded" keeps them within 1/2 and 5/4 of ⌊N·R⌋ nodes, "exact" at
+            ⌊N·R⌋, "free" takes one round of draws.
+        replace_rate: probability that a masked node shows another, random node's features instead of the
+            mask token; in mini-batches that of a seed.
+        mask_warmup: epochs with random masks at the start.
+        mask_token: initial value of the learnable mask token, "normal" or "zero".
+        feature_drop, edge_drop: probability of hiding a feature column or an edge from the student; "auto" is
+            the objective's own.
+    """
+
+    mask: str = "probability"
+    mask_ratio: float | str = "auto"
+    hard_fraction: float = 0.5
+    mask_size: str = "bounded"
+    replace_rate: float = 0.0
+    mask_warmup: int = 10
+    mask_token: str = "zero"
+    feature_drop: float | str = "auto"
+    edge_drop: float | str = "auto"
+
+
+@dataclass(frozen=True, repr=False)
+class TargetConfig(_Config):
+    """Settings of the teacher, the loss and the learning rate schedule.
+
+    Attributes:
+        targets: "standardized" standardizes the columns of the teacher's embedding, "plain" does not.
+        loss: of the objective "teacher": "squared" distance, "cosine" (1 − cos), or "scaled-cosine", its
+            square.
+        teacher_mode: "eval" disables the teacher's dropout; "train" follows the released code.
+        momentum: α of the teacher's moving average.
+        schedule: "cosine" or "constant" after the warm-up.
+        warmup_epochs: epochs over which the learning rate rises.
+        nodes_per_step: nodes in the loss of each step, drawn anew; None is all, "auto" all up to 8,192, else
+            half and at least 8,192. Messages always flow in the whole graph.
+    """
+
+    targets: str = "standardized"
+    loss: str = "squared"
+    teacher_mode: str = "eval"
+    momentum: float = 0.9
+    schedule: str = "cosine"
+    warmup_epochs: int = 10
+    nodes_per_step: int | str | None = "auto"
+
+
+GROUPS: dict[str, Any] = {"encoder": EncoderConfig, "masking": MaskingConfig, "target": TargetConfig}
+"""The arguments of `H3GNN` that are groups of settings, and their classes."""
+GROUP_OF = {field.name: group for group, config in GROUPS.items() for field in fields(config)}
+"""The group of each setting that is in one."""
+ALIASES = {setting.alias: name for name, setting in SETTINGS.items() if setting.alias}
+"""Former names of settings, and their names now."""
+
+
+def setting_name(given: str) -> str | None:
+    """Return the name of a setting given as `heads`, `encoder.heads`, `encoder__heads` or its former name."""
+    group, dot, name = given.strip().replace("__", ".").rpartition(".")
+    name = ALIASES.get(name, name)
+    known = name in SETTINGS and (not dot or GROUP_OF.get(name) == group)
+    return name if known else None
+
+
+def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with former names replaced by the current ones."""
+    return {ALIASES.get(name, name): value for name, value in params.items()}
+
+
+def original(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under the names by which checkpoints and hashes of results identify them."""
+    former = {name: setting.alias for name, setting in SETTINGS.items() if setting.alias}
+    return {former.get(name, name): value for name, value in params.items()}
+
+
+def flatten(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `H3GNN` as one flat dict, groups replaced by their settings."""
+    flat = {}
+    for name, value in params.items():
+        if name not in GROUPS:
+            flat[ALIASES.get(name, name)] = value
+            continue
+        config = GROUPS[name]() if value is None else value
+        if not isinstance(config, GROUPS[name]):
+            kind = GROUPS[name].__name__
+            raise InputError(f"{name} must be a h3gnn.{kind} or None, not {value!r}", code="value-invalid")
+        flat |= {field.name: getattr(config, field.name) for field in fields(config)}
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat settings as arguments of `H3GNN`; missing settings of a group take their defaults."""
+    settings = canonical(flat)
+    nested = {name: value for name, value in settings.items() if name not in GROUP_OF}
+    for group, config in GROUPS.items():
+        own = {name: value for name, value in settings.items() if GROUP_OF.get(name) == group}
+        if own:
+            nested[group] = config(**own)
+    return nested
 
 
 BEFORE: dict[str, Any] = {
@@ -278,15 +459,15 @@ BEFORE: dict[str, Any] = {
     "edge_weights": "learned",
     "edge_rate": 1.0,
     "nodes_per_step": None,
-    "tokens": False,
+    "concat_tokens": False,
     "smoother": "walks",
     "mask_size": "bounded",
     "loss": "squared",
-    "swap_ratio": 0.0,
-    "least_layers": 1,
+    "replace_rate": 0.0,
+    "min_layers": 1,
     "activation": "gelu",
 }
-"""What was so before there was a setting for it: presets and results that do not name it were made so."""
+"""Values in effect before these settings existed: presets and stored results that do not name them."""
 
 
 def _stored(name: str, setting: Setting) -> Any:
@@ -296,84 +477,66 @@ def _stored(name: str, setting: Setting) -> Any:
     return Maybe(kind) if setting.may_be_none else kind
 
 
-STORED = Record({}, {name: _stored(name, setting) for name, setting in SETTINGS.items()})
-"""Settings as files hold them: any of the names, each with a value that it can have."""
-TRIAL = Record(
-    {
-        "number": Whole(0),
-        "state": Text(),
-        "params": Named(Plain()),
-        "smoothing": Maybe(Number()),
-        "curve": Named(Number(any_float=True)),
-    },
-    {"seed": Maybe(Whole(0))},
+STORED = Record(
+    {},
+    {known: _stored(name, one) for name, one in SETTINGS.items() for known in (name, one.alias) if known},
 )
-FINALIST = Record({"params": Named(Plain()), "looks": Listed(Listed(Number(any_float=True), 3, 3))})
+"""Settings in a file: any of them, under their current or former names, with valid values."""
 PRESET = Record(
-    {"params": STORED},
-    {
-        "about": Text(),
-        "tuned": Record({}, {"origin": ORIGIN}, Plain()),
-        "command": Listed(Text()),
-        "search": Named(Plain()),
-        "trials": Listed(TRIAL),
-        "finalists": Listed(FINALIST),
-    },
+    {"params": STORED}, {"about": Text(), "tuned": Record({}, {"origin": ORIGIN}, Plain())}, Plain()
 )
-"""A preset, or the record of `h3gnn tune`: a preset, what was asked for, and every trial."""
+"""A preset, or the record of `h3gnn tune`: a preset, the options of the search, and its trials."""
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Check every setting on its own, then those that must fit together."""
+    """Check every setting of a flat dict, then combinations."""
     for name, setting in SETTINGS.items():
         if given[name] is not None or not setting.may_be_none:
             setting.check(name, given[name])
-    if isinstance(given["fan_out"], list | tuple) and len(given["fan_out"]) != given["hops"]:
-        raise InputError(f"fan_out gives {len(given['fan_out'])} hop(s), but hops is {given['hops']}")
+    sampled, hops = given["num_neighbors"], given["hops"]
+    if isinstance(sampled, list | tuple) and len(sampled) != hops:
+        raise InputError(
+            f"num_neighbors gives {len(sampled)} hop(s), but hops is {hops}", code="settings-do-not-fit"
+        )
     if given["fusion"] != "mlp" and given["channels"] % given["heads"]:
         raise InputError(
-            f"channels ({given['channels']}) must be a multiple of heads ({given['heads']}), "
-            "since each head gets an equal share of a token"
+            f"channels ({given['channels']}) must be a multiple of heads ({given['heads']})",
+            code="settings-do-not-fit",
         )
-    if given["least_layers"] > given["hops"]:
+    if given["min_layers"] > hops:
         raise InputError(
-            f"least_layers ({given['least_layers']}) must not be more than hops ({given['hops']}), "
-            "since no token may hear further than that"
+            f"min_layers ({given['min_layers']}) must not be more than hops ({hops})",
+            code="settings-do-not-fit",
         )
     if given["edge_weights"] in ("free", "learned") and given["batch_size"] is not None:
         raise InputError(
-            f'edge_weights="{given["edge_weights"]}" needs full-graph training: leave batch_size out, '
+            f'edge_weights="{given["edge_weights"]}" needs full-graph training: omit batch_size, '
             'or choose edge_weights="fixed" (--set edge_weights=fixed)',
             code="learned-edges-need-full-graph",
         )
-    if given["edge_weights"] == "free" and given["edge_start"] == 0:
-        raise InputError('edge_start must be above 0 for edge_weights="free": at 0 no message has a slope')
+    if given["edge_weights"] == "free" and given["edge_init"] == 0:
+        raise InputError(
+            'edge_init must be above 0 for edge_weights="free": at 0 no gradient flows',
+            code="settings-do-not-fit",
+        )
 
 
 def kept_for(purpose: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that one of `PURPOSES` writes down, numpy's numbers as Python's own."""
+    """Return the flat settings that one of `PURPOSES` stores, as plain Python values."""
     reached = PURPOSES[: PURPOSES.index(purpose) + 1]
     left_out = {name for name, setting in SETTINGS.items() if setting.left_out_of in reached}
     return {name: as_plain(value) for name, value in params.items() if name not in left_out}
 
 
 def as_plain(value: Any) -> Any:
-    """Return numpy's numbers, words and arrays as Python's own, which JSON can hold; all else as it is."""
+    """Return NumPy scalars and arrays as plain Python values for JSON; other values unchanged."""
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         return value.tolist()
     return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def by_group() -> dict[str, list[str]]:
-    """Return the names of the settings under the headings of their groups."""
-    return {
-        group: [name for name, setting in SETTINGS.items() if setting.group == group]
-        for group in dict.fromkeys(setting.group for setting in SETTINGS.values())
-    }
-
-
 def parse_value(name: str, text: str) -> Any:
-    """Return the number, truth value, nothing or word that a text stands for as the value of a setting."""
+    """Return the value of a setting from text: a number, a boolean, None, a word or a list of words."""
     text = text.strip()
     if name in SETTINGS and text in SETTINGS[name].words:  # "none" is a word for some
         return text
@@ -400,11 +563,11 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 NAMED_PRESETS = ("paper", "released", "later", "single", "quick")
-"""The presets that are for any graph: the paper and its variants, one small model, people in a hurry."""
+"""Presets for any graph: the paper and its variants, one small model, and a quick committee."""
 
 
 def tuned_presets() -> dict[str, dict[str, Any]]:
-    """Return the presets that a search made, each with its `params` and, under `tuned`, how it was made."""
+    """Return the presets found by a search, each with its `params` and, under `tuned`, how it was found."""
     return {name: kept for name, kept in _shipped().items() if "tuned" in kept}
 
 
@@ -414,37 +577,40 @@ def preset_names() -> list[str]:
 
 
 def tuned_on(name: str) -> str | None:
-    """Return the hash of the graph on whose splits, all together, a preset was chosen; None for any other."""
+    """Return the hash of the graph on whose labels, of all splits, a preset was chosen; None for others."""
     made = _content(name).get("tuned", {})
     together = made.get("objective") != "label-free" and made.get("protocol") != "no labels"
     return made.get("sha256") if together else None
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the settings that a preset sets.
+    """Return the settings of a preset, as a flat dict.
 
     Args:
         name: one of `NAMED_PRESETS`, the name of a benchmark graph, or a file that `h3gnn tune` wrote.
 
     Raises:
-        InputError: when there is no such preset, or the file is none.
+        InputError: if there is no such preset, or the file is not one.
     """
-    return {**BEFORE, **_content(name)["params"]}
+    return {**BEFORE, **canonical(_content(name)["params"])}
 
 
 def _content(name: str) -> dict[str, Any]:
-    """Return what a shipped preset, or one in a file, holds."""
+    """Return the content of a shipped preset, or of a preset file."""
     if name in _shipped():
         return _shipped()[name]
     if not name.endswith(".json"):
         names = ", ".join(preset_names())
-        raise InputError(f"there is no preset {name!r}; the presets are {names}, or a file of `h3gnn tune`")
+        raise InputError(
+            f"there is no preset {name!r}; use one of {names}, or a file written by `h3gnn tune`",
+            code="unknown-preset",
+        )
     try:
         content = Path(name).read_bytes()
     except FileNotFoundError:
-        raise InputError(f"there is no file {name}, and no preset of that name") from None
+        raise InputError(f"there is no preset or file {name}", code="unknown-preset") from None
     except OSError as error:
-        raise InputError(f"{name} cannot be read as a preset: {error}") from None
+        raise InputError(f"{name} cannot be read as a preset: {error}", code="unknown-preset") from None
     kept = parse_json(content, name, InputError, "is not a preset")
     check_values(PRESET, kept, name, InputError, "is not a preset")
     return dict(kept)

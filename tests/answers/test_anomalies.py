@@ -72,9 +72,9 @@ def test_the_score_is_that_of_the_oddest_part() -> None:
 
 def test_the_model_knows_difficulty_and_disagreement() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
-    model = H3GNN(**options).fit(ring())
+    model = H3GNN.from_settings(options).fit(ring())
     table = model.anomalies()
     assert {"difficulty", "disagreement"} <= set(table)
     assert table["node"][:3].isin(["n7"]).any()
-    untrained = H3GNN(**{**options, "epochs": 0}).fit(ring()).anomalies()
+    untrained = H3GNN.from_settings({**options, "epochs": 0}).fit(ring()).anomalies()
     assert "difficulty" not in untrained

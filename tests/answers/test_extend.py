@@ -36,7 +36,7 @@ def new_nodes(columns: int = 5, count: int = 2) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def fitted() -> H3GNN:
-    return H3GNN(**QUICK).fit(random_graph())
+    return H3GNN.from_settings(QUICK).fit(random_graph())
 
 
 EDGES = pd.DataFrame({"source": ["p3", "new0", "p9", "new1"], "target": ["new0", "p5", "new1", "new0"]})
@@ -46,7 +46,7 @@ EDGES = pd.DataFrame({"source": ["p3", "new0", "p9", "new1"], "target": ["new0",
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_one_new_node_is_embedded_as_in_the_grown_graph(weighted: bool, self_loops: bool) -> None:
     how: dict[str, Any] = {"smoothing": 0.0, "self_loops": self_loops and not weighted}
-    model = H3GNN(**QUICK, **how, hops=1).fit(random_graph(weighted))
+    model = H3GNN.from_settings({**QUICK, **how, "hops": 1}).fit(random_graph(weighted))
     edges = EDGES.iloc[:2].assign(**({"weight": [0.7, 1.9]} if weighted else {}))
     found = model.extend(new_nodes(count=1), edges)
     assert found.node_ids.tolist() == ["new0"]
@@ -58,11 +58,11 @@ def test_where_no_fitted_node_hears_new_ones_the_whole_graph_says_the_same(spars
     how: dict[str, Any] = {
         "smoothing": 0.0,
         "undirected": False,
-        "edge_start": 0.5,
+        "edge_init": 0.5,
         "edge_weights": "learned",
     }
     graph = random_graph(sparse=sparse)
-    model = H3GNN(**QUICK, **how).fit(graph)
+    model = H3GNN.from_settings({**QUICK, **how}).fit(graph)
     edges = pd.DataFrame({"a": ["p3", "p5", "p9", "new1"], "b": ["new0", "new0", "new1", "new0"]})
     nodes = new_nodes(graph.num_features)
     found = model.extend(nodes, edges)
@@ -73,7 +73,7 @@ def test_where_no_fitted_node_hears_new_ones_the_whole_graph_says_the_same(spars
 
 
 def test_a_new_node_does_not_depend_on_unconnected_new_nodes() -> None:
-    model = H3GNN(**QUICK, smoothing=0.5).fit(random_graph())
+    model = H3GNN.from_settings({**QUICK, "smoothing": 0.5}).fit(random_graph())
     edges = pd.DataFrame({"source": ["p3", "p3", "p3"], "target": ["new0", "new1", "new2"]})
     together = model.extend(new_nodes(count=3), edges).embedding
     alone = model.extend(new_nodes(count=3).iloc[1:2], edges.iloc[1:2]).embedding
@@ -91,7 +91,7 @@ def test_the_model_and_its_graph_stay_as_they_are(fitted: H3GNN) -> None:
 
 def test_arrays_are_positions_after_the_fitted_nodes() -> None:
     graph = as_graph(np.random.default_rng(0).normal(size=(10, 3)), np.array([[0, 1, 2], [1, 2, 3]]))
-    model = H3GNN(**QUICK).fit(graph)
+    model = H3GNN.from_settings(QUICK).fit(graph)
     found = model.extend(np.ones((2, 3)), np.array([[0, 10], [10, 11]]))
     assert found.node_ids.tolist() == [10, 11]
     assert found.graph.num_nodes == 12
@@ -102,13 +102,13 @@ def test_arrays_are_positions_after_the_fitted_nodes() -> None:
 
 def test_a_table_joins_its_nearest() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 4))
-    model = H3GNN(**QUICK, n_neighbors=3).fit(rows)
+    model = H3GNN.from_settings({**QUICK, "n_neighbors": 3}).fit(rows)
     new = np.random.default_rng(1).normal(size=(2, 4))
     np.testing.assert_allclose(model.extend(new).embedding, model.transform(new), atol=1e-5)
 
 
 def test_a_symmetric_graph_takes_new_edges_both_ways(path_graph: Graph) -> None:
-    model = H3GNN(**QUICK).fit(path_graph)
+    model = H3GNN.from_settings(QUICK).fit(path_graph)
     grown = model.extend(np.ones((1, 5)), np.array([[4], [5]])).graph
     assert {(4, 5), (5, 4)} <= set(map(tuple, grown.edge_index.T.tolist()))
     assert grown.labels is not None
@@ -139,11 +139,11 @@ def test_the_ends_of_new_edges_are_found_by_name(fitted: H3GNN) -> None:
 
 
 def test_what_cannot_be_extended_says_so() -> None:
-    model = H3GNN(**QUICK, smoother="powers", smoothing=0.5).fit(random_graph())
+    model = H3GNN.from_settings({**QUICK, "smoother": "powers", "smoothing": 0.5}).fit(random_graph())
     with pytest.raises(InputError, match="refresh=True"):
         model.extend(new_nodes(), EDGES)
     assert len(model.extend(new_nodes(), EDGES, refresh=True).embedding) == 42
-    bare = H3GNN(**QUICK).fit(sp.csr_array(np.eye(6, k=1)))
+    bare = H3GNN.from_settings(QUICK).fit(sp.csr_array(np.eye(6, k=1)))
     with rejects("extend-structural", GraphError):
         bare.extend(np.ones((1, bare.n_features_in_)), np.array([[0], [6]]))
 

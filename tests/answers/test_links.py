@@ -84,7 +84,7 @@ def test_random_edges_score_as_chance() -> None:
 
 def test_the_model_proposes_links_of_named_nodes() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
-    model = H3GNN(**options).fit(groups())
+    model = H3GNN.from_settings(options).fit(groups())
     found = model.links(["n3", "n4"], top=5)
     assert all(
         {a, b} & {"n3", "n4"} for a, b in zip(found.table["source"], found.table["target"], strict=True)
@@ -95,7 +95,7 @@ def test_the_model_proposes_links_of_named_nodes() -> None:
 
 
 def test_too_few_edges_to_learn_from_are_told(path_graph: Graph) -> None:
-    model = H3GNN(channels=8, heads=2, epochs=0, n_models=1, device="cpu").fit(path_graph)
+    model = H3GNN(channels=8, encoder__heads=2, epochs=0, n_models=1, device="cpu").fit(path_graph)
     with rejects("too-few-edges-to-hide"):
         model.links()
     assert len(model.links(top=3, check=False).table) == 3

@@ -67,7 +67,7 @@ def test_measurements_are_shared_where_both_stand_out_alike() -> None:
 
 def test_the_model_tells_tokens_and_attention() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
-    model = H3GNN(**options, smoothing=0.0).fit(check_graph(BAG, ENDS, node_ids=NAMES))
+    model = H3GNN.from_settings({**options, "smoothing": 0.0}).fit(check_graph(BAG, ENDS, node_ids=NAMES))
     told = model.similar("ann", 3)
     assert told["node"].tolist() == ["ann"] * 3
     agree = [str(name) for name in told if str(name).startswith("agree: ")]

@@ -138,7 +138,7 @@ def test_no_trial_changes_what_a_user_fixed(tmp_path: Path, monkeypatch: pytest.
     usual = H3GNN.fit
 
     def fit(self: H3GNN, *given: Any, **how: Any) -> H3GNN:
-        trained.append(self.get_params())
+        trained.append(self.get_settings())
         return usual(self, *given, **how)
 
     monkeypatch.setattr(H3GNN, "fit", fit)
@@ -165,7 +165,7 @@ def test_a_preset_that_all_splits_of_this_graph_chose_is_called_pooled(tmp_path:
     for sha256, protocol in ((plain["sha256"], "pooled"), ("0" * 64, "validation")):
         tuned = {"protocol": "pooled", "objective": "validation", "sha256": sha256}
         preset = tmp_path / "mine.json"
-        preset.write_text(json.dumps({"params": H3GNN.from_preset("single").get_params(), "tuned": tuned}))
+        preset.write_text(json.dumps({"params": H3GNN.from_preset("single").get_settings(), "tuned": tuned}))
         found = invoke("evaluate", "--preset", preset, *common)
         assert found["protocol"] == protocol
         assert found["probe"] == plain["probe"]

@@ -91,25 +91,25 @@ def test_numpy_numbers_are_numbers(path_graph: Graph, tmp_path: Path) -> None:
         "random_state": np.uint32(3),
         "n_models": np.int64(1),
     }
-    model = H3GNN(**numpys)  # type: ignore[arg-type]
+    model = H3GNN.from_settings(numpys)  # type: ignore[arg-type]
     found = model.fit(path_graph, checkpoints=Checkpoints(tmp_path / "c", every=1)).embedding_
     model.save(tmp_path / "run")
     again = H3GNN.load(tmp_path / "run")
     assert again.embedding_.tobytes() == found.tobytes()
     assert type(again.learning_rate) is float
-    assert json.loads(json.dumps(kept_for("log", model.get_params())))["epochs"] == 2
+    assert json.loads(json.dumps(kept_for("log", model.get_settings())))["epochs"] == 2
     assert as_plain((np.int64(1), [np.float32(0.5)])) == [1, [0.5]]
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_at_that_epoch(path_graph: Graph) -> None:
     huge = check_graph(path_graph.features * 1e30, path_graph.edge_index)
     seen: list[int] = []
-    model = H3GNN(**SMALL, epochs=50, scale_features="none")  # type: ignore[arg-type]
+    model = H3GNN.from_settings({**SMALL, "epochs": 50, "scale_features": "none"})  # type: ignore[arg-type]
     with pytest.raises(LossError, match=r"model 0 is not finite after epoch (\d+),.*scale_features"):
         model.fit(huge, after_epoch_of=lambda _: lambda epoch, recorder: seen.append(epoch))
     assert len(seen) < 3
     assert not hasattr(model, "embedding_")
-    H3GNN(**SMALL, epochs=2).fit(huge)  # type: ignore[arg-type]
+    H3GNN.from_settings({**SMALL, "epochs": 2}).fit(huge)  # type: ignore[arg-type]
 
 
 def test_the_first_epoch_and_model_that_were_lost_are_named() -> None:

@@ -61,7 +61,7 @@ def test_a_data_frame_of_mixed_columns_is_fitted_and_new_rows_follow_its_plan(
     people: pd.DataFrame, tmp_path: Path
 ) -> None:
     with pytest.warns(UserWarning, match="mail is left out"):
-        model = H3GNN(**TINY).fit(people, edge_index=RING)
+        model = H3GNN.from_settings(TINY).fit(people, edge_index=RING)
     assert model.scaler_.kind == "none"
     assert any(repair.fields == ("mail",) for repair in model.graph_.provenance.repairs)
     model.save(tmp_path / "run")
@@ -77,7 +77,7 @@ def test_a_data_frame_of_mixed_columns_is_fitted_and_new_rows_follow_its_plan(
 
 def test_a_table_alone_may_hold_mixed_columns_too(people: pd.DataFrame) -> None:
     with pytest.warns(UserWarning, match="mail is left out"):
-        model = H3GNN(**TINY, n_neighbors=3).fit(people)
+        model = H3GNN.from_settings({**TINY, "n_neighbors": 3}).fit(people)
     np.testing.assert_allclose(model.transform(people.iloc[:5]), model.embedding_[:5], atol=1e-5)
     new = people.iloc[:1].assign(age=33.0, memo="likes chess and rain a lot")
     assert np.isfinite(model.transform(new)).all()
@@ -87,7 +87,7 @@ def test_features_of_another_plan_are_refused(people: pd.DataFrame, tmp_path: Pa
     people.to_csv(tmp_path / "f.csv", index_label="id")
     people.assign(age=1.5 * people["age"]).to_csv(tmp_path / "g.csv", index_label="id")
     (tmp_path / "e.csv").write_text("source,target\np0,p1\np1,p2\n")
-    model = H3GNN(**TINY).fit(read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv"))
+    model = H3GNN.from_settings(TINY).fit(read_graph(tmp_path / "e.csv", features=tmp_path / "f.csv"))
     with pytest.raises(GraphError, match=r"another plan .*plan=model.graph_.plan"):
         model.transform(read_graph(tmp_path / "e.csv", features=tmp_path / "g.csv"))
     graph = read_graph(tmp_path / "e.csv", features=tmp_path / "g.csv", plan=model.graph_.plan)

@@ -41,7 +41,7 @@ def at_once(encoder: EncoderStack, graph: Graph, support: Support) -> torch.Tens
     [
         {"hops": 1},
         {"hops": 3, "batch_norm": True},
-        {"hops": 2, "edge_weights": "fixed", "least_layers": 2, "output": "max"},
+        {"hops": 2, "edge_weights": "fixed", "min_layers": 2, "output": "max"},
         {"hops": 3, "edge_weights": "computed"},
     ],
     ids=str,

@@ -62,20 +62,20 @@ def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
 
 
 def test_with_two_layers_at_least_no_token_hears_one_hop_alone(path_graph: Graph) -> None:
-    encoder, _, support = make(path_graph, hops=3, least_layers=2)
+    encoder, _, support = make(path_graph, hops=3, min_layers=2)
     two = [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 4]]
     assert reach(2, path_graph, encoder, support) == two
     assert reach(3, path_graph, encoder, support) == two
     assert reach(4, path_graph, encoder, support)[0] == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match=r"least_layers \(2\) must not be more than hops \(1\)"):
-        make(path_graph, hops=1, least_layers=2)
+    with pytest.raises(ValueError, match=r"min_layers \(2\) must not be more than hops \(1\)"):
+        make(path_graph, hops=1, min_layers=2)
 
 
 @pytest.mark.parametrize("edge_weights", ["free", "computed"])
 def test_swapped_rows_of_the_product_are_swapped_rows_of_the_features(
     path_graph: Graph, edge_weights: str
 ) -> None:
-    encoder, features, support = make(path_graph, edge_weights=edge_weights, least_layers=2)
+    encoder, features, support = make(path_graph, edge_weights=edge_weights, min_layers=2)
     part, donors = whole_graph(features, support, 2), torch.tensor([[0, 3, 2, 0, 4]])
     mask = torch.tensor([[False, False, True, False, False]])
     weights = encoder.edges(support.factor, support.start)

@@ -119,7 +119,7 @@ def test_a_comparison_goes_on_from_its_file(
     assert ran == ["raw", "h3gnn", "h3gnn"]
     stored = json.loads(out.read_text())
     assert stored["comparison"]["verdict"] == found.verdict
-    other = H3GNN.from_preset("single", **{**MODEL.get_params(), "epochs": 1})
+    other = H3GNN.from_preset("single", **{**MODEL.get_settings(), "epochs": 1})
     again = compare(methods, small_mixed, seeds=[0], model=other, out=out)
     assert ran == ["raw", "h3gnn", "h3gnn", "h3gnn"]  # other settings: H3GNN anew, the features not
     assert again.results["raw"].probe == found.results["raw"].probe

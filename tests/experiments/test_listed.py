@@ -21,7 +21,7 @@ ABOUT = {
     "sha256": "0" * 64,
 }
 RECORD: dict[str, Any] = {
-    "settings": kept_for("preset", H3GNN.from_preset("single", channels=8).get_params()),
+    "settings": kept_for("preset", H3GNN.from_preset("single", channels=8).get_settings()),
     "ranges": {"objective": ["teacher", "edges+teacher"], "smoothing": [0.0, 0.5]},
     "allowed": Allowance(3, looks=(5, 10)).as_dict(),
     "tried": [{}, {"objective": "edges+teacher"}],  # of three, time was left for two
@@ -55,7 +55,7 @@ def test_a_preset_names_its_study_and_counts_its_trials() -> None:
     check_values(
         PRESET, json.loads(json.dumps({**preset, "command": ["h3gnn"], **tuned.record})), "texas.json"
     )
-    H3GNN(**params)
+    H3GNN.from_settings(params)
 
 
 def test_a_study_holds_every_trial_and_what_was_taken() -> None:

@@ -33,7 +33,7 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def fitted(small_mixed: Graph) -> H3GNN:
-    return H3GNN(**COMMITTEE).fit(small_mixed)
+    return H3GNN.from_settings(COMMITTEE).fit(small_mixed)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_the_share_of_a_member_is_its_part_of_the_ranks(fitted: H3GNN, found: Fi
 
 def test_without_labels_members_have_a_silhouette_and_a_difficulty(small_mixed: Graph) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
-    found = collect_findings(H3GNN(**COMMITTEE).fit(bare))
+    found = collect_findings(H3GNN.from_settings(COMMITTEE).fit(bare))
     assert found.scores is not None
     assert [row.representation for row in found.scores.rows][3:] == [f"H3GNN: {name}" for name in OWN]
     assert found.scores.carriers == ()
@@ -158,7 +158,7 @@ def test_without_labels_members_have_a_silhouette_and_a_difficulty(small_mixed: 
 
 
 def test_an_untrained_committee_has_no_loss_to_tell(small_mixed: Graph) -> None:
-    log = run_log(H3GNN(**{**COMMITTEE, "epochs": 0}).fit(small_mixed))
+    log = run_log(H3GNN.from_settings({**COMMITTEE, "epochs": 0}).fit(small_mixed))
     assert np.isnan([one.loss for one in log.members]).all()
 
 
@@ -168,7 +168,7 @@ def test_models_of_one_objective_are_no_committee(
 ) -> None:
     models = 1 if objective == ("teacher", "edges") else 2  # then the first takes part alone
     found = collect_findings(
-        H3GNN(**{**COMMITTEE, "objective": objective, "n_models": models}).fit(small_mixed)
+        H3GNN.from_settings({**COMMITTEE, "objective": objective, "n_models": models}).fit(small_mixed)
     )
     assert found.scores is not None
     assert [row.representation for row in found.scores.rows] == [RAW, UNTRAINED, TRAINED]
@@ -179,7 +179,7 @@ def test_models_of_one_objective_are_no_committee(
 
 
 def test_a_collapse_names_the_member(fitted: H3GNN) -> None:
-    told = H3GNN(**COMMITTEE)
+    told = H3GNN.from_settings(COMMITTEE)
     told.__dict__.update(fitted.__dict__)
     ranks = np.array([[50.0] * 5, [49.0, 49.0, 49.0, 49.0, 1.5]])
     told.history_ = History({"loss": ranks, "effective_rank": ranks})
@@ -190,5 +190,7 @@ def test_edges_that_are_not_learned_have_not_changed(small_mixed: Graph, found: 
     assert found.edge_changes == ()
     assert found.heard is not None
     np.testing.assert_array_equal(found.heard.weight, found.heard.start)
-    computed = H3GNN(**{**COMMITTEE, "edge_weights": "computed", "objective": "teacher"}).fit(small_mixed)
+    computed = H3GNN.from_settings({**COMMITTEE, "edge_weights": "computed", "objective": "teacher"}).fit(
+        small_mixed
+    )
     assert collect_findings(computed).heard is None  # their weights are not kept

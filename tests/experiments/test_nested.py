@@ -190,7 +190,7 @@ def searched(graph: Graph) -> tuple[dict[str, Row], list[list[float]], Changes]:
     """Run a cell of H3GNN as a table does: its rows by protocol, how splits liked all, what all chose."""
     params = {
         "method": "h3gnn",
-        "settings": kept_for("preset", H3GNN.from_preset("single", **TINY).get_params()),
+        "settings": kept_for("preset", H3GNN.from_preset("single", **TINY).get_settings()),
         "changes": {},
         "ranges": OURS,
         "allowance": {"trials": 4, "looks": [1, 2, 4]},

@@ -27,10 +27,10 @@ def run(
     seconds: float, *, epochs: int = 50, models: int = 8, group: int = 8, nodes: int = 30_000, **more: Any
 ) -> list[str]:
     """Return what is told in the first ten epochs that take so long; the first takes twice as long."""
-    model, clock = H3GNN(n_models=models, epochs=epochs, **more), Clock()
+    model, clock = H3GNN.from_settings({"n_models": models, "epochs": epochs, **more}), Clock()
     told: list[str] = []
     model.graph_ = type("Large", (), {"num_nodes": nodes})()
-    after, recorder = Outlook(model, told.append, clock).of(0), Recorder()
+    after, recorder = Outlook(model, model.graph_, told.append, clock).of(0), Recorder()
     for epoch in range(10):
         clock.now += seconds * (2 if epoch == 0 else 1)
         recorder.add(loss=torch.zeros(group))
@@ -59,12 +59,12 @@ def test_mini_batches_are_offered_where_they_are_faster(monkeypatch: pytest.Monk
 
 
 def test_an_epoch_in_batches_is_measured_and_the_model_is_left_alone(small_mixed: Graph) -> None:
-    model = H3GNN(n_models=2, epochs=1, channels=8, heads=2, device="cpu").fit(small_mixed)
+    model = H3GNN(n_models=2, epochs=1, channels=8, encoder__heads=2, device="cpu").fit(small_mixed)
     before = model.embedding_.copy()
-    assert 0 < batched_epoch(model, 20) < 60
+    assert 0 < batched_epoch(model, model.graph_, 20) < 60
     assert model.batch_size is None
     assert (model.embedding_ == before).all()
-    assert Outlook(model, print)._in_batches() is None  # a small graph has no need of batches
+    assert Outlook(model, model.graph_, print)._in_batches() is None  # a small graph has no need of batches
 
 
 def test_times_are_said_as_people_say_them() -> None:

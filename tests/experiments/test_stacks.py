@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 OWN = [
     {"mask_ratio": 0.5, "momentum": 0.9},
     {"mask_ratio": 0.7, "momentum": 0.99, "token_dropout": 0.2},
-    {"mask_ratio": 0.8, "exploit_ratio": 0.1},
+    {"mask_ratio": 0.8, "hard_fraction": 0.1},
 ]
 
 
@@ -26,7 +26,7 @@ def params(**changes: Any) -> dict[str, Any]:
         "precision": "float32",
         "batch_norm": True,
     }
-    given: dict[str, Any] = H3GNN.from_preset("single", **(small | changes)).get_params()
+    given: dict[str, Any] = H3GNN.from_preset("single", **(small | changes)).get_settings()
     return given
 
 

@@ -22,7 +22,7 @@ def test_columns_that_were_encoded_are_not_scaled_again(small_mixed: Graph) -> N
     cpu = torch.device("cpu")
     unchanged = graph.features
     assert torch.allclose(torch.as_tensor(of_other_systems(graph, cpu).matrix), unchanged)
-    taken = scaled_features(graph, H3GNN().get_params(), cpu)
+    taken = scaled_features(graph, H3GNN().get_settings(), cpu)
     assert torch.allclose(taken.dense, unchanged)
     centred = unchanged - unchanged.mean(dim=0)
     assert np.allclose(reduced_features(graph, graph.num_features), centred)

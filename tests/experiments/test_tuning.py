@@ -55,19 +55,19 @@ def test_a_committee_is_searched_from_the_default_on(small_mixed: Graph) -> None
     space = SPACES["committee"].restricted({"channels": [8], "hops": [2, 1], "smoothing": [0.0, 0.5]})
     found = run(small_mixed, trials=3, space=space)
     tried = [trial["params"] for trial in found.record["trials"]]
-    default = {name: value for name, value in H3GNN(channels=8).get_params().items() if name in tried[0]}
+    default = {name: value for name, value in H3GNN(channels=8).get_settings().items() if name in tried[0]}
     assert with_objectives(tried[0]) == {**default, "objective": list(default["objective"])}
     assert len(found.record["trials"]) == 3
     params = found.params
     assert params["n_models"] == 3
     assert params["edge_weights"] == "fixed"  # what the space does not name is the default's
     assert "+" not in params["objective"]
-    embedding = H3GNN(**params).fit_transform(small_mixed)
+    embedding = H3GNN.from_settings(params).fit_transform(small_mixed)
     assert embedding.shape == (100, 3 * 8 * (2 + params["hops"]))
 
 
 def test_the_default_is_the_first_choice_of_the_committee() -> None:
-    default = H3GNN().get_params()
+    default = H3GNN().get_settings()
     for name, values in SPACES["committee"].choices.items():
         if name not in ("objective", "smoothing"):
             assert values[0] == default[name], name
@@ -175,7 +175,7 @@ def test_a_stack_that_does_not_fit_is_told_to_the_study(
 
     study = open_study(small_mixed, "study", None, "validation", seed=0)
     searcher = Searcher(
-        small_mixed, H3GNN.from_preset("single").get_params(), lambda _: [], Budget(trials=2), CPU
+        small_mixed, H3GNN.from_preset("single").get_settings(), lambda _: [], Budget(trials=2), CPU
     )
     monkeypatch.setattr(searcher, "score", full)
     searcher.search(study, SPACE, seed=0)

@@ -89,7 +89,7 @@ class Format:
 
 
 def saved_model(graph: Graph, folder: Path) -> Path:
-    H3GNN(**TINY).fit(graph).save(folder)
+    H3GNN.from_settings(TINY).fit(graph).save(folder)
     return folder
 
 
@@ -122,13 +122,16 @@ def checkpoint_folder(graph: Graph, folder: Path) -> Path:
 
 
 def started_run(graph: Graph, folder: Path) -> Path:
-    begin_run(folder, Run(H3GNN(**TINY).get_params(), graph, Checkpoints(folder / "checkpoints"), None))
+    begin_run(
+        folder,
+        Run(H3GNN.from_settings(TINY).get_settings(), graph, Checkpoints(folder / "checkpoints"), None),
+    )
     return folder
 
 
 def tuned_preset(folder: Path) -> Path:
     folder.mkdir()
-    params = {**H3GNN(**TINY).get_params(), "random_state": None}
+    params = {**H3GNN.from_settings(TINY).get_settings(), "random_state": None}
     trial = {"number": 0, "state": "complete", "params": {"hops": 2}, "smoothing": 0.5, "curve": {"10": 0.5}}
     final = {"params": {"hops": 2}, "looks": [[10, 0.5, 0.7]]}
     content = {"params": params, "tuned": {"by": "h3gnn tune"}, "trials": [trial], "finalists": [final]}
@@ -138,7 +141,13 @@ def tuned_preset(folder: Path) -> Path:
 
 def comparison(graph: Graph, folder: Path) -> Path:
     folder.mkdir()
-    compare(find_methods("raw, smoothed"), graph, seeds=[0], model=H3GNN(**TINY), out=folder / "c.json")
+    compare(
+        find_methods("raw, smoothed"),
+        graph,
+        seeds=[0],
+        model=H3GNN.from_settings(TINY),
+        out=folder / "c.json",
+    )
     return folder
 
 

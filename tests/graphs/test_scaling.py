@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import csr_features
-from h3gnn.graphs.scaling import fit_scaler
+from h3gnn.graphs.scaling import csr_features, fit_scaler
 
 COUNTS = torch.tensor(
     [[3.0, 0.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 5.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]

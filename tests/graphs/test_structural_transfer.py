@@ -55,7 +55,7 @@ def shuffled(network: nx.Graph) -> nx.Graph:
 
 @pytest.mark.parametrize("form", [adjacency, named, shuffled], ids=lambda form: form.__name__)
 def test_old_nodes_stay_where_they_were_and_new_ones_stand_with_their_neighbours(form: Any) -> None:
-    model = H3GNN(**SMALL).fit(form(communities()))
+    model = H3GNN.from_settings(SMALL).fit(form(communities()))
     place = {name: position for position, name in enumerate(model.graph_.node_ids.tolist())}
     block = BLOCK[[int(str(name).lstrip("n")) for name in model.graph_.node_ids]]
     probe = LogisticRegression(max_iter=2000).fit(model.embedding_, block)
@@ -74,7 +74,7 @@ def test_old_nodes_stay_where_they_were_and_new_ones_stand_with_their_neighbours
 
 
 def test_a_saved_model_embeds_a_grown_graph_alike(tmp_path: Path) -> None:
-    model = H3GNN(**SMALL).fit(named(communities()))
+    model = H3GNN.from_settings(SMALL).fit(named(communities()))
     model.save(tmp_path / "run")
     graph = named(grown(communities()))
     np.testing.assert_allclose(
@@ -83,11 +83,11 @@ def test_a_saved_model_embeds_a_grown_graph_alike(tmp_path: Path) -> None:
 
 
 def test_another_graph_has_no_place_in_the_fitted_one() -> None:
-    model = H3GNN(**SMALL).fit(adjacency(communities()))
+    model = H3GNN.from_settings(SMALL).fit(adjacency(communities()))
     stranger = nx.gnm_random_graph(130, 700, seed=3)
     with rejects("structural-features-not-comparable"):
         model.transform(adjacency(stranger))
-    names = H3GNN(**SMALL).fit(named(communities()))
+    names = H3GNN.from_settings(SMALL).fit(named(communities()))
     with rejects("structural-features-not-comparable"):
         names.transform(named(stranger))  # the same names, other neighbours
     with rejects("structural-features-not-comparable"):
@@ -95,18 +95,19 @@ def test_another_graph_has_no_place_in_the_fitted_one() -> None:
 
 
 def test_features_of_ones_own_do_not_meet_structural_ones() -> None:
-    model = H3GNN(**SMALL).fit(named(communities()))
+    model = H3GNN.from_settings(SMALL).fit(named(communities()))
     width = model.n_features_in_
     edges = np.array(communities().edges).T
     with rejects("features-unexpected"):
         model.transform(np.ones((120, width)), edge_index=edges)
-    with_features = H3GNN(**SMALL).fit(np.random.default_rng(0).normal(size=(120, width)), edge_index=edges)
+    features = np.random.default_rng(0).normal(size=(120, width))
+    with_features = H3GNN.from_settings(SMALL).fit(features, edge_index=edges)
     with rejects("features-missing"):
         with_features.transform(named(communities()))
 
 
 def test_new_nodes_that_nobody_knows_are_said_aloud() -> None:
-    model = H3GNN(**SMALL).fit(named(communities()))
+    model = H3GNN.from_settings(SMALL).fit(named(communities()))
     apart = nx.compose(named(communities()), nx.path_graph(["p", "q"]))
     with pytest.warns(UserWarning, match=r"2 node.* not connected to any fitted node"):
         embedding = model.transform(apart)

@@ -68,8 +68,8 @@ def test_the_default_committee_is_read_out_alike_from_files(
     small_mixed = replace(small_mixed, features=alike)
     monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
     settings = {**QUICK, "n_models": 4, "smoothing": "auto", "tokens": True}
-    inside = H3GNN(**settings).fit(small_mixed)
-    outside = H3GNN(**settings).fit(prepared(small_mixed, tmp_path))
+    inside = H3GNN.from_settings(settings).fit(small_mixed)
+    outside = H3GNN.from_settings(settings).fit(prepared(small_mixed, tmp_path))
     assert outside.smoothing_ == inside.smoothing_ > 0
     np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
     with outside.embedding_rows() as rows:
@@ -128,7 +128,7 @@ def test_another_graph_in_files_is_embedded_as_in_memory(
     in_memory = [read_graph(edges, features=features) for edges, features in (fitted, other)]
     in_files = [prepare_graph(*one, one[0].parent / "graph") for one in (fitted, other)]
     how = {**QUICK, "n_models": 2, "edge_rate": 30.0, "smoothing": 0.4, **settings}
-    inside, outside = H3GNN(**how).fit(in_memory[0]), H3GNN(**how).fit(in_files[0])
+    inside, outside = H3GNN.from_settings(how).fit(in_memory[0]), H3GNN.from_settings(how).fit(in_files[0])
     wanted = inside.transform(in_memory[1])
     for model in (inside, outside):
         np.testing.assert_allclose(
@@ -253,7 +253,7 @@ def test_mini_batches_go_on_from_a_checkpoint(
 
 
 def test_training_in_batches_learns(small_mixed: Graph) -> None:
-    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 20, "fan_out": 4}).fit(small_mixed)
+    model = H3GNN.from_preset("single", **{**QUICK, "epochs": 20, "num_neighbors": 4}).fit(small_mixed)
     losses = model.history_["loss"][:, 0]
     assert losses[-1] < losses[0]
     assert model.embedding_.shape == (100, 32)
@@ -262,8 +262,8 @@ def test_training_in_batches_learns(small_mixed: Graph) -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size": ({"batch_size": 0}, "batch_size must be an integer"),
-    "fan_out": ({"fan_out": 0}, "fan_out must be"),
-    "depth": ({"fan_out": [3]}, "hops is 2"),
+    "num_neighbors": ({"num_neighbors": 0}, "num_neighbors must be"),
+    "depth": ({"num_neighbors": [3]}, "hops is 2"),
     "batches": ({"batches": "stars"}, "batches must be one of"),
     "memory": ({"memory": "lots"}, "memory must be"),
 }

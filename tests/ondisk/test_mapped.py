@@ -21,7 +21,7 @@ from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
 from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk import mapped as mapped_module
-from h3gnn.ondisk.mapped import MappedGraph, feature_rows, labelled_nodes, open_mapped, support_rows
+from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.tables.read import read_graph
 from tests.rejects import rejects
@@ -228,9 +228,9 @@ def test_the_scaling_learned_in_blocks_is_the_one_learned_at_once(name: str) -> 
 def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> None:
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
-    scaler = mapped.scaler("columns")
+    scaler = mapped.fit_scaler("columns")
     whole = scaler(torch.from_numpy(np.array(mapped.features)))
-    torch.testing.assert_close(feature_rows(mapped, scaler)(torch.tensor([3, 1])), whole[[3, 1]])
+    torch.testing.assert_close(mapped.feature_reader(scaler)(torch.tensor([3, 1])), whole[[3, 1]])
 
 
 def test_labels_and_splits_are_those_of_the_graph_in_memory(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ CHANNELS, HOPS, EPOCHS = 8, 3, 50
 TRAINING = Training.of(
     H3GNN.from_preset(
         "single", objective="teacher", targets="plain", momentum=0.9, learning_rate=0.001, weight_decay=1e-4
-    ).get_params()
+    ).get_settings()
 )
 
 

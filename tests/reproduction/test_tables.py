@@ -271,7 +271,7 @@ def test_rows_that_are_set_against_one_another_have_searches_of_one_size() -> No
             method = cells_module.method_of(params)
             assert params["changes"].items() <= dict(method.settings).items()
             assert not params["changes"].keys() & method.ranges.keys()  # a search leaves it as it is
-    assert {params["changes"]["exploit_ratio"] for params in cells} == {0.0, 0.2, 0.5, 0.8, 1.0}
+    assert {params["changes"]["hard_fraction"] for params in cells} == {0.0, 0.2, 0.5, 0.8, 1.0}
 
 
 @pytest.mark.parametrize("name", [name for name in tables() if name != "efficiency"])

@@ -17,11 +17,11 @@ from h3gnn.storage.models import check_folder
 from h3gnn.storage.runs import Run, begin_run, finish_run, read_run
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
-QUICK: dict[str, Any] = {"epochs": 3, "channels": 4, "heads": 2, "device": "cpu", "edge_start": 0.3}
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 4, "heads": 2, "device": "cpu", "edge_init": 0.3}
 
 
 def run_in(out: Path, graph: Graph, **changes: Any) -> Run:
-    params = H3GNN.from_preset("single", **{**QUICK, **changes}).get_params()
+    params = H3GNN.from_preset("single", **{**QUICK, **changes}).get_settings()
     return Run(params, graph, Checkpoints(out / "checkpoints", 7, 2.5, 3, keep_finished=True), out / "e.npy")
 
 
@@ -57,9 +57,9 @@ def test_the_same_run_may_begin_again_with_other_times(path_graph: Graph, tmp_pa
 
 
 def test_a_tuple_is_the_list_that_comes_back(path_graph: Graph, tmp_path: Path) -> None:
-    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, fan_out=(4, 3)))
-    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, fan_out=(4, 3)))
-    assert read_run(tmp_path).params["fan_out"] == [4, 3]
+    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, num_neighbors=(4, 3)))
+    begin_run(tmp_path, run_in(tmp_path, path_graph, batch_size=3, num_neighbors=(4, 3)))
+    assert read_run(tmp_path).params["num_neighbors"] == [4, 3]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

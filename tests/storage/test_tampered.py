@@ -27,7 +27,7 @@ def graph() -> Graph:
 
 @pytest.fixture
 def saved(graph: Graph, tmp_path: Path) -> Path:
-    H3GNN(**TINY).fit(graph).save(tmp_path / "run")
+    H3GNN.from_settings(TINY).fit(graph).save(tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -130,7 +130,7 @@ TENSORS: dict[str, tuple[str, Change, str]] = {
 def test_a_tensor_of_a_model_that_was_changed_is_named(saved: Path, case: str) -> None:
     stem, change, words = TENSORS[case]
     if case == "nan":  # of dense features
-        H3GNN(**TINY).fit(torch.rand(30, 3).numpy()).save(saved)
+        H3GNN.from_settings(TINY).fit(torch.rand(30, 3).numpy()).save(saved)
     change_file(saved, stem, change)
     with pytest.raises(ModelFolderError, match=words) as fault:
         H3GNN.load(saved)

@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {"channels": 4, "heads": 2, "n_models": 2, "epochs": 1, "
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitted") / "run"
-    H3GNN(**TINY).fit(mixed_table_graph()).save(folder)
+    H3GNN.from_settings(TINY).fit(mixed_table_graph()).save(folder)
     return folder
 
 
@@ -48,7 +48,10 @@ def test_the_plan_and_the_names_come_back(saved: Path) -> None:
 
 def test_an_unfinished_run_keeps_the_plan(tmp_path: Path) -> None:
     graph = mixed_table_graph()
-    begin_run(tmp_path, Run(H3GNN(**TINY).get_params(), graph, Checkpoints(tmp_path / "checkpoints"), None))
+    begin_run(
+        tmp_path,
+        Run(H3GNN.from_settings(TINY).get_settings(), graph, Checkpoints(tmp_path / "checkpoints"), None),
+    )
     back = read_run(tmp_path).graph
     assert graph.plan is not None
     assert back.plan is not None
@@ -57,7 +60,7 @@ def test_an_unfinished_run_keeps_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_model_from_before_there_were_plans_is_read(tmp_path: Path) -> None:
-    H3GNN(**TINY).fit(np.random.default_rng(0).normal(size=(20, 3))).save(tmp_path)
+    H3GNN.from_settings(TINY).fit(np.random.default_rng(0).normal(size=(20, 3))).save(tmp_path)
     told = json.loads((tmp_path / "model.json").read_text())
     told.pop("feature_names")
     told.pop("plan", None)

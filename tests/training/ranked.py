@@ -67,8 +67,10 @@ def step_of(kind: str, objective: Sequence[str], ranks: Ranks, *, sharded: bool 
     graph, rows = graph_rows()
     rows = shard_rows(rows, ranks, in_memory=True) if sharded else rows
     pairs = "edges" in objective
-    source = sampled_batches(rows, 2, CPU, batch_size=40, fan_out=[3, 2], paired=pairs)
-    how = H3GNN.from_preset("single", n_models=2, learning_rate=0.01, objective=list(objective)).get_params()
+    source = sampled_batches(rows, 2, CPU, batch_size=40, num_neighbors=[3, 2], paired=pairs)
+    how = H3GNN.from_preset(
+        "single", n_models=2, learning_rate=0.01, objective=list(objective)
+    ).get_settings()
     student = EncoderStack(
         graph.num_features, 8, 0, heads=2, token_dropout=0.2, edge_weights=kind, models=2, batch_norm=True
     )

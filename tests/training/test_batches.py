@@ -36,7 +36,7 @@ MODELS, CPU = 2, torch.device("cpu")
 def training(**changes: object) -> Training:
     return Training.of(
         {
-            **H3GNN.from_preset("single", n_models=MODELS, learning_rate=0.01, momentum=0.9).get_params(),
+            **H3GNN.from_preset("single", n_models=MODELS, learning_rate=0.01, momentum=0.9).get_settings(),
             **changes,
         }
     )
@@ -53,7 +53,7 @@ def undrawn(
     hops: int = 2,
     dropout: float = 0.0,
     edge_weights: str = "fixed",
-    least_layers: int = 1,
+    min_layers: int = 1,
 ) -> EncoderStack:
     return EncoderStack(
         graph.num_features,
@@ -64,23 +64,23 @@ def undrawn(
         token_dropout=dropout,
         attention_dropout=dropout,
         edge_weights=edge_weights,
-        least_layers=least_layers,
+        min_layers=min_layers,
         models=MODELS,
     ).double()
 
 
-def encoder_for(graph: Graph, support: Support, hops: int, least_layers: int = 1) -> EncoderStack:
-    encoder = undrawn(graph, support.entries, hops, least_layers=least_layers)
+def encoder_for(graph: Graph, support: Support, hops: int, min_layers: int = 1) -> EncoderStack:
+    encoder = undrawn(graph, support.entries, hops, min_layers=min_layers)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(MODELS)], support.start)
     return encoder
 
 
 def batches_of(
-    graph: Graph, support: Support, fan_out: list[int], batch_size: int, sparse: bool = False
+    graph: Graph, support: Support, num_neighbors: list[int], batch_size: int, sparse: bool = False
 ) -> SampledBatches:
     features = graph.dense_features().double()
     rows = rows_in_memory(features.to_sparse_csr() if sparse else features, support)
-    return sampled_batches(rows, len(fan_out), CPU, batch_size=batch_size, fan_out=fan_out)
+    return sampled_batches(rows, len(num_neighbors), CPU, batch_size=batch_size, num_neighbors=num_neighbors)
 
 
 def step_on(
@@ -92,18 +92,20 @@ def step_on(
     return step
 
 
-def step_for(graph: Graph, fan_out: list[int], batch_size: int, dropout: float = 0.0) -> Step:
-    return step_on(graph, batches_of(graph, support_of(graph), fan_out, batch_size), training(), dropout)
+def step_for(graph: Graph, num_neighbors: list[int], batch_size: int, dropout: float = 0.0) -> Step:
+    return step_on(
+        graph, batches_of(graph, support_of(graph), num_neighbors, batch_size), training(), dropout
+    )
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize(("hops", "least_layers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(("hops", "min_layers"), [(1, 1), (2, 1), (3, 1), (2, 2)])
 def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
-    small_mixed: Graph, hops: int, least_layers: int, normalize: bool, sparse: bool
+    small_mixed: Graph, hops: int, min_layers: int, normalize: bool, sparse: bool
 ) -> None:
     graph, support = small_mixed, support_of(small_mixed, normalize)
-    encoder = encoder_for(graph, support, hops, least_layers)
+    encoder = encoder_for(graph, support, hops, min_layers)
     features = FeatureMatrix(graph.dense_features().double())
     mask = torch.rand(MODELS, graph.num_nodes, generator=torch.Generator().manual_seed(1)) < 0.5
     target = torch.randn(MODELS, graph.num_nodes, encoder.out_channels, dtype=torch.double)
@@ -302,7 +304,7 @@ def test_the_mean_over_neighbours_leaves_the_node_itself_out(path_graph: Graph) 
 def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:
     support = support_of(small_mixed)
     rows = rows_in_memory(small_mixed.dense_features().double(), support)
-    source = sampled_batches(rows, 2, CPU, batch_size=30, fan_out=3, paired=True)
+    source = sampled_batches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=True)
     edges = {pair for pair in zip(*small_mixed.edge_index.tolist(), strict=True) if pair[0] != pair[1]}
     edges |= {(end, begin) for begin, end in edges}
     seen = 0
@@ -329,7 +331,7 @@ def test_a_source_says_how_many_nodes_a_step_compares(small_mixed: Graph) -> Non
     wholes = [WholeGraph(features, support, 2, compared).in_a_step for compared in (None, 30, 500)]
     assert wholes == [100, 30, 100]
     for paired, most in ((False, 30), (True, 60)):
-        source = sampled_batches(rows, 2, CPU, batch_size=30, fan_out=3, paired=paired)
+        source = sampled_batches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=paired)
         assert source.in_a_step == most
         order = torch.Generator().manual_seed(0)
         assert max(len(batch.part.seeds) for batch in source.epoch(order, Ranks())) <= most
@@ -373,7 +375,7 @@ def test_batches_drawn_on_a_gpu_are_those_drawn_on_the_host(
     rows = rows_in_memory(to_csr(features) if sparse else features, support_of(small_mixed))
     made = []
     for device in (CPU, torch.device("cuda")):
-        source = sampled_batches(rows, 2, device, batch_size=30, fan_out=3, paired=True)
+        source = sampled_batches(rows, 2, device, batch_size=30, num_neighbors=3, paired=True)
         assert source.sampler.device.type == (device.type if fits else "cpu")
         order = torch.Generator().manual_seed(0)
         made.append([everything_in(batch) for batch in source.epoch(order, Ranks())])

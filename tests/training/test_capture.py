@@ -34,14 +34,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "with standard targets": {"targets": "standardized", "mask": "difficulty"},
     "each its own": {"learning_rate": [0.01, 0.002], "momentum": [0.9, 0.5], "mask_ratio": [0.3, 0.7]},
     "with free weights": {"edge_weights": "free", "mask_size": "free"},
-    "with swapped nodes": {"swap_ratio": 0.4, "loss": "scaled-cosine", "least_layers": 2},
+    "with swapped nodes": {"replace_rate": 0.4, "loss": "scaled-cosine", "min_layers": 2},
     "with hops first": {
         "fusion": "hierarchical",
         "attention_dropout": 0.3,
         "output": "max",
         "loss": "cosine",
     },
-    "in exact masks": {"mask_size": "exact", "exploit_ratio": 1.0},
+    "in exact masks": {"mask_size": "exact", "hard_fraction": 1.0},
     "in bfloat16": {"precision": "bfloat16"},
 }
 
@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def train(graph: Graph, setting: dict[str, Any], runner: Callable[[Step], Any]) -> tuple[Step, Tensor, Any]:
     """Train on the GPU; return the step, the loss and mask size of every epoch, and what ran the step."""
     params = (
-        H3GNN.from_preset("single", **BASE, n_models=MODELS).get_params()
+        H3GNN.from_preset("single", **BASE, n_models=MODELS).get_settings()
         | setting
         | {"epochs": EPOCHS, "mask_warmup": EPOCHS // 2}
     )
@@ -125,7 +125,7 @@ def test_a_fit_on_the_gpu_twice_and_one_that_is_resumed_give_the_same_bits(
 ) -> None:
     graph = mixed_graph(400, words=60, splits=1)
     settings = {**COMMITTEE, "precision": precision, "nodes_per_step": nodes_per_step}
-    once, twice = (H3GNN(**settings).fit(graph).embedding_ for _ in range(2))
+    once, twice = (H3GNN.from_settings(settings).fit(graph).embedding_ for _ in range(2))
     np.testing.assert_array_equal(once, twice)
 
     def dying(_: int) -> Callable[[int, Any], None]:
@@ -137,8 +137,10 @@ def test_a_fit_on_the_gpu_twice_and_one_that_is_resumed_give_the_same_bits(
 
     policy = Checkpoints(tmp_path / "checkpoints", every=1)
     with pytest.raises(RuntimeError, match="power cut"):
-        H3GNN(**settings).fit(graph, checkpoints=policy, after_epoch_of=dying)
-    np.testing.assert_array_equal(H3GNN(**settings).fit(graph, checkpoints=policy).embedding_, once)
+        H3GNN.from_settings(settings).fit(graph, checkpoints=policy, after_epoch_of=dying)
+    np.testing.assert_array_equal(
+        H3GNN.from_settings(settings).fit(graph, checkpoints=policy).embedding_, once
+    )
 
 
 @pytest.mark.parametrize("preset", ["single", "paper", "later"])

@@ -57,7 +57,7 @@ def test_chunks_change_neither_difficulty_nor_gradients(
     small_mixed: Graph, objective: str, dropout: float, chunk: int
 ) -> None:
     how = Training.of(
-        H3GNN.from_preset("single", n_models=MODELS, objective=objective, edge_drop=dropout).get_params()
+        H3GNN.from_preset("single", n_models=MODELS, objective=objective, edge_drop=dropout).get_settings()
     )
     mask = torch.zeros(MODELS, small_mixed.num_nodes, dtype=torch.bool)
     mask[:, ::2] = True

@@ -21,8 +21,8 @@ from h3gnn.training.models import Training, stack_step, train_models
 from h3gnn.training.step import MaskStrategy, Step
 
 OPTIONS: dict[str, Any] = H3GNN.from_preset(
-    "single", momentum=0.9, mask_ratio=0.5, mask_warmup=2, epochs=12, learning_rate=0.005, lr_warmup=2
-).get_params()
+    "single", momentum=0.9, mask_ratio=0.5, mask_warmup=2, epochs=12, learning_rate=0.005, warmup_epochs=2
+).get_settings()
 
 
 def source_of(graph: Graph) -> WholeGraph:

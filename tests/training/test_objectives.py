@@ -463,16 +463,16 @@ def training(objectives: list[str], **changed: Any) -> Training:
         "momentum": 0.9,
         "mask": "difficulty",
         "mask_ratio": 0.5,
-        "exploit_ratio": 0.5,
+        "hard_fraction": 0.5,
         "mask_size": "bounded",
-        "swap_ratio": 0.0,
+        "replace_rate": 0.0,
         "loss": "squared",
         "mask_warmup": 1,
         "epochs": 10,
         "learning_rate": 0.01,
         "weight_decay": 0.001,
         "schedule": "constant",
-        "lr_warmup": 0,
+        "warmup_epochs": 0,
         "edge_rate": 3.0,
     }
     return Training(**{**options, **changed})
@@ -484,12 +484,12 @@ def source_of(graph: Graph) -> WholeGraph:
     return WholeGraph(FeatureMatrix(graph.dense_features().to(dtype)), support, 2)
 
 
-def batches_of(graph: Graph, batch_size: int, fan_out: int, paired: bool = False) -> SampledBatches:
+def batches_of(graph: Graph, batch_size: int, num_neighbors: int, paired: bool = False) -> SampledBatches:
     dtype = torch.get_default_dtype()
     support = build_support(graph.edge_index, graph.num_nodes).to(torch.device("cpu"), dtype)
     kept = rows_in_memory(graph.dense_features().to(dtype), support)
     return sampled_batches(
-        kept, 2, torch.device("cpu"), batch_size=batch_size, fan_out=fan_out, paired=paired
+        kept, 2, torch.device("cpu"), batch_size=batch_size, num_neighbors=num_neighbors, paired=paired
     )
 
 
@@ -512,7 +512,7 @@ PER_MODEL: dict[str, Any] = {
     "edge_drop": [0.4, 0.0, 0.5, 0.2, 0.7, 0.0, 0.0, 0.3],
     "momentum": [0.9, 0.99, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9],
     "mask_ratio": [0.5, 0.1, 0.2, 0.0, 0.0, 0.3, 0.5, 0.6],
-    "exploit_ratio": [0.5, 0.2, 0.5, 0.5, 0.5, 0.5, 0.1, 0.9],
+    "hard_fraction": [0.5, 0.2, 0.5, 0.5, 0.5, 0.5, 0.1, 0.9],
 }
 RATES = {"learning_rate": [0.01, 0.02] * 4, "weight_decay": [0.0, 0.01, 0.001, 0.0] * 2}
 DROPOUT = {"token_dropout": [0.3, 0.0] * 4, "attention_dropout": [0.0, 0.0, 0.2, 0.2] * 2}

@@ -61,13 +61,13 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
     rows = torch.tensor([p[0] for p in ordered], dtype=torch.int64)
     cols = torch.tensor([p[1] for p in ordered], dtype=torch.int32)
     crow = row_pointers(rows, nodes)
-    fan_out = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    num_neighbors = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     seeds = torch.tensor(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])
-    sampler = NeighbourSampler(crow, cols, fan_out)
+    sampler = NeighbourSampler(crow, cols, num_neighbors)
     sampler.begin(data.draw(st.integers(0, 2**62)))
     sample = sampler.sample(seeds)
     assert len(set(sample.nodes.tolist())) == len(sample.nodes) == sample.counts[-1]
-    for hop, fan in enumerate(fan_out):
+    for hop, fan in enumerate(num_neighbors):
         found = edges_of(sample, hop)
         assert all(ordered[entry] == (target, source) for target, source, entry in found)
         assert len(set(found)) == len(found)
@@ -77,7 +77,7 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
         assert max(sample.hops[hop].cols.tolist(), default=-1) < sample.counts[hop + 1]
     alone = sampler.sample(seeds[:1])  # the first seed hears the same by itself
     assert edges_of(alone, 0) == [edge for edge in edges_of(sample, 0) if edge[0] == seeds[0]]
-    last = len(fan_out) - 1
+    last = len(num_neighbors) - 1
     assert set(edges_of(alone, last)) <= set(edges_of(sample, last))
 
 
@@ -171,11 +171,11 @@ def test_what_a_node_hears_is_a_function_of_seed_hop_and_node(seed: int) -> None
             assert heard.tolist() == wanted
 
 
-@pytest.mark.parametrize("fan_out", [[3], [4, 3], [4, 3, 2], [-1, -1]])
-def test_touched_entries_stand_once_with_both_their_ends(fan_out: list[int]) -> None:
+@pytest.mark.parametrize("num_neighbors", [[3], [4, 3], [4, 3, 2], [-1, -1]])
+def test_touched_entries_stand_once_with_both_their_ends(num_neighbors: list[int]) -> None:
     crow = torch.arange(0, 241, 6)  # each of 40 nodes hears 6
     cols = torch.randint(0, 40, (240,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    sample = NeighbourSampler(crow, cols, fan_out).sample(torch.tensor([11, 5, 30]))
+    sample = NeighbourSampler(crow, cols, num_neighbors).sample(torch.tensor([11, 5, 30]))
     touched, places, (targets, sources) = sample.touched()
     assert len(set(touched.tolist())) == len(touched)
     assert all(touched[place].equal(hop.entries) for place, hop in zip(places, sample.hops, strict=True))

@@ -20,7 +20,7 @@ def two_models(graph: Graph, seed: int = 0, objective: str | list[str] = "teache
     support = build_support(graph.edge_index, graph.num_nodes)
     student = EncoderStack(graph.num_features, 4, support.entries, heads=2, models=2, batch_norm=True)
     training = Training.of(
-        H3GNN.from_preset("single", n_models=2).get_params() | OWN | {"objective": objective}
+        H3GNN.from_preset("single", n_models=2).get_settings() | OWN | {"objective": objective}
     )
     source = WholeGraph(FeatureMatrix(graph.features), support, 2)
     step = stack_step(student, source, [seed, seed + 1], training, chunk=1024)

@@ -37,11 +37,11 @@ def whole(graph: Graph, storage: str = "dense") -> WholeGraph:
 
 
 def batches(
-    graph: Graph, batch_size: int = 20, fan_out: int = 4, paired: bool = False, sparse: bool = False
+    graph: Graph, batch_size: int = 20, num_neighbors: int = 4, paired: bool = False, sparse: bool = False
 ) -> SampledBatches:
     features = graph.dense_features().double()
     kept = rows_in_memory(features.to_sparse_csr() if sparse else features, support_of(graph))
-    return sampled_batches(kept, 2, CPU, batch_size=batch_size, fan_out=fan_out, paired=paired)
+    return sampled_batches(kept, 2, CPU, batch_size=batch_size, num_neighbors=num_neighbors, paired=paired)
 
 
 def generators(seeds: Sequence[int]) -> list[torch.Generator]:
@@ -55,7 +55,7 @@ def stack(columns: int, entries: int, models: int = 2, edge_weights: str = "lear
 
 
 def step_of(
-    source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2), swap_ratio: Any = 0.0
+    source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2), replace_rate: Any = 0.0
 ) -> Step:
     training = Training(
         objective=["teacher"] * len(seeds),
@@ -67,15 +67,15 @@ def step_of(
         momentum=0.9,
         mask="random",
         mask_ratio=0.5,
-        exploit_ratio=0.5,
+        hard_fraction=0.5,
         mask_size="bounded",
-        swap_ratio=swap_ratio,
+        replace_rate=replace_rate,
         mask_warmup=1,
         epochs=10,
         learning_rate=0.01,
         weight_decay=0.0,
         schedule="constant",
-        lr_warmup=0,
+        warmup_epochs=0,
         edge_rate=1.0,
     )
     columns = source.features.shape[1] if isinstance(source, WholeGraph) else source.graph.columns  # type: ignore[attr-defined]
@@ -168,7 +168,7 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
 
 def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mixed: Graph) -> None:
     """As two processes do, each with its share of one batch."""
-    source = batches(small_mixed, fan_out=ALL)
+    source = batches(small_mixed, num_neighbors=ALL)
     step, noise = step_of(source, 0.5, 0.5), NodeNoise([8, 9])
     first, second = (source.batch_of(torch.arange(start, start + 20)) for start in (0, 10))
     columns = [step._seen_columns(noise), step._seen_columns(NodeNoise([8, 9]))]
@@ -251,7 +251,7 @@ def test_edges_drop_both_ways_and_loops_never(data: st.DataObject) -> None:
     )
     sources: tuple[Source, Source] = (
         WholeGraph(FeatureMatrix(torch.eye(nodes)), support, 2),
-        sampled_batches(graph, 2, CPU, batch_size=4, fan_out=ALL),
+        sampled_batches(graph, 2, CPU, batch_size=4, num_neighbors=ALL),
     )
     for source, noise in zip(sources, noises, strict=True):
         batch = source.batch_of(seeds)
@@ -302,7 +302,7 @@ def test_the_mean_over_neighbours_by_hand() -> None:
         batch.neighbour_mean(torch.stack([values, -values])), torch.stack([wanted, -wanted])[..., None]
     )
     graph = rows_in_memory(torch.eye(6), support)
-    sampled = sampled_batches(graph, 2, CPU, batch_size=6, fan_out=ALL, paired=True)
+    sampled = sampled_batches(graph, 2, CPU, batch_size=6, num_neighbors=ALL, paired=True)
     (drawn,) = sampled.epoch(torch.Generator().manual_seed(2), Ranks())
     heard: list[list[float]] = [[] for _ in range(6)]
     own = values[drawn.part.seeds]
@@ -390,7 +390,7 @@ def test_only_masked_nodes_show_another_nodes_features(small_mixed: Graph) -> No
     mask[:, :60] = True
     shown = torch.zeros(2)
     for source in (whole(small_mixed), batches(small_mixed)):
-        step = step_of(source, 0.0, 0.0, swap_ratio=[0.0, 0.25])
+        step = step_of(source, 0.0, 0.0, replace_rate=[0.0, 0.25])
         seeds = source.batch_of(torch.arange(0, nodes, 2)).part
         hidden, own = seeds.rows_of(mask), torch.arange(len(seeds.nodes))
         for _ in range(40):
@@ -409,7 +409,7 @@ def test_only_masked_nodes_show_another_nodes_features(small_mixed: Graph) -> No
 def test_a_donor_is_any_other_seed() -> None:
     square = check_graph(torch.eye(4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
     source = whole(square)
-    step = step_of(source, 0.0, 0.0, swap_ratio=0.9)
+    step = step_of(source, 0.0, 0.0, replace_rate=0.9)
     part, everyone = source.batch_of(torch.arange(4)).part, torch.ones(2, 4, dtype=torch.bool)
     seen: set[tuple[int, int]] = set()
     for _ in range(60):

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
+from h3gnn.graphs.scaling import csr_features
 from h3gnn.tables.edges import EdgeRules, apply_rules, merge_repeated, open_edges, read_rows
 from h3gnn.tables.features import Encoding, read_features
 from h3gnn.tables.roles import infer_ends

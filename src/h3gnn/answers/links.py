@@ -27,7 +27,6 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import check_ids
-from h3gnn.graphs.scaling import scaler_of
 from h3gnn.graphs.structural import simple_adjacency
 
 Floats = npt.NDArray[np.float32]
@@ -134,7 +133,7 @@ def _unit(rows: Floats) -> Floats:
 
 def reduced_features(graph: Graph, most: int) -> Floats:
     """Return the features, scaled as for training and centred, reduced to principal components."""
-    scaled: Any = scaler_of(graph)(graph.features)
+    scaled: Any = graph.fit_scaler("auto")(graph.features)
     if scaled.layout == torch.sparse_csr:
         parts = (scaled.values().numpy(), scaled.col_indices().numpy(), scaled.crow_indices().numpy())
         matrix = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))

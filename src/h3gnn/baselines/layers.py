@@ -16,7 +16,6 @@ from h3gnn.baselines.stacks import Noise
 from h3gnn.encoder.sparse import Pattern, propagate, row_pointers
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.scaling import scaler_of
 
 TWO_HOP_LIMIT = 300_000_000
 """Maximum number of two-step paths for two-hop neighbourhoods."""
@@ -274,7 +273,7 @@ def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Fe
     """Return the scaled features of a graph; "sums" divides each row by its sum."""
     if how == "sums":
         return Features(_shares(graph.features), device)
-    return Features(scaler_of(graph, how)(graph.features), device)
+    return Features(graph.fit_scaler(how)(graph.features), device)
 
 
 def _shares(features: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def _summary(model: H3GNN, rows: list[dict[str, Any]], seconds: float) -> dict[s
         "rows": rows,
         "protocol": "validation",
         "provenance": model.graph_.provenance.as_dict(),
-        "params": {name: value for name, value in model.get_params().items() if name != "verbose"},
+        "params": {name: value for name, value in model.get_settings().items() if name != "verbose"},
         **made_with(),
         "seconds": round(seconds, 2),
     }

@@ -41,7 +41,7 @@ def fit(
     learning_rate: options.LearningRateOption = None,
     set_: options.SetOption = None,
     batch_size: options.BatchSizeOption = None,
-    fan_out: options.FanOutOption = None,
+    num_neighbors: options.NumNeighborsOption = None,
     batches: options.BatchesOption = None,
     memory: options.MemoryOption = None,
     seed: options.SeedOption = 0,
@@ -96,7 +96,7 @@ def fit(
         "mask": mask,
         "learning_rate": learning_rate,
         "batch_size": batch_size,
-        "fan_out": _parse_fan_out(fan_out),
+        "num_neighbors": _parse_num_neighbors(num_neighbors),
         "batches": batches,
         "memory": memory,
     }
@@ -106,7 +106,7 @@ def fit(
     _report(model, seconds, out, embeddings, as_json)
 
 
-def _parse_fan_out(text: str | None) -> int | list[int] | None:
+def _parse_num_neighbors(text: str | None) -> int | list[int] | None:
     """Return `--fan-out 10,5` as a list and `--fan-out 10` as a number."""
     numbers = None if text is None else options.parse_numbers("--fan-out", text, "10,5")
     return numbers[0] if numbers and len(numbers) == 1 else numbers
@@ -119,7 +119,7 @@ def _resume(context: typer.Context, folder: Path, tensorboard: Path | None, as_j
     run = read_unfinished(context, folder)
     if run.embeddings is not None:
         options.check_output(run.embeddings, EMBEDDING_ENDINGS)
-    model = H3GNN(**run.params)
+    model = H3GNN.from_settings(run.params)
     with resumable(folder):
         seconds = train_and_write(
             model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, safe=run.safe_csv
@@ -175,7 +175,7 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "model": None if out is None else str(out),
         "embeddings": None if embeddings is None else str(embeddings),
         "provenance": model.graph_.provenance.as_dict(),
-        "params": kept_for("log", model.get_params()),
+        "params": kept_for("log", model.get_settings()),
         "seeds": model.seeds_,
         **made_with(),
     }

@@ -15,7 +15,15 @@ import typer
 
 from h3gnn.cli.output import is_mapped, say
 from h3gnn.errors import InputError
-from h3gnn.settings import LARGEST_SEED, NAMED_PRESETS, SETTINGS, check_arguments, parse_value
+from h3gnn.settings import (
+    LARGEST_SEED,
+    NAMED_PRESETS,
+    SETTINGS,
+    canonical,
+    check_arguments,
+    parse_value,
+    setting_name,
+)
 
 if TYPE_CHECKING:
     from h3gnn.answers.extend import Extension
@@ -255,14 +263,14 @@ LearningRateOption = Annotated[float | None, _setting("learning_rate", METHOD)]
 SetOption = Annotated[
     list[str] | None,
     option(
-        "Any other argument, e.g. `mask_ratio=0.5`; may be repeated.",
+        "Any other setting, e.g. `encoder.heads=2`; may be repeated.",
         "--set",
         panel=METHOD,
         metavar="NAME=VALUE",
     ),
 ]
 BatchSizeOption = Annotated[Number, _setting("batch_size", LARGE)]
-FanOutOption = Annotated[Text, _setting("fan_out", LARGE)]
+NumNeighborsOption = Annotated[Text, _setting("num_neighbors", LARGE, "--num-neighbors", "--fan-out")]
 BatchesOption = Annotated[Text, _setting("batches", LARGE)]
 MemoryOption = Annotated[Text, _setting("memory", LARGE)]
 SeedOption = Annotated[int, _setting("random_state", min=0, max=LARGEST_SEED)]
@@ -280,14 +288,14 @@ def build_estimator(
     from h3gnn.estimator import H3GNN
 
     given = {"device": device, **given_settings(named, assignments), "random_state": seed}
-    model = H3GNN(**given) if preset is None else H3GNN.from_preset(preset, **given)
-    check_arguments(model.get_params())
+    model = H3GNN.from_settings(given) if preset is None else H3GNN.from_preset(preset, **given)
+    check_arguments(model.get_settings())
     return model
 
 
 def given_settings(named: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
-    """Return the arguments set by the named options and then by `--set`."""
-    given = {name: value for name, value in named.items() if value is not None}
+    """Return the settings given by named options and then by `--set`, as a flat dict."""
+    given = canonical({name: value for name, value in named.items() if value is not None})
     for text in assignments or []:
         name, value = split_assignment("--set", text, "NAME=VALUE")
         if name == "random_state":
@@ -304,15 +312,17 @@ def say_fixed(fixed: Collection[str], ranges: Iterable[str]) -> None:
 
 
 def split_assignment(flag: str, text: str, form: str) -> tuple[str, str]:
-    """Split NAME=VALUE; reject unknown names."""
-    name, equals, value = text.partition("=")
+    """Return the name of a setting and the text assigned to it; unknown names are rejected."""
+    given, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"{flag} {text}: write {form}", code="value-invalid")
-    if name.strip() not in SETTINGS:
-        near = get_close_matches(name, SETTINGS, 1, cutoff=0.7)
+    name = setting_name(given)
+    if name is None:
+        near = get_close_matches(given.rpartition(".")[2], SETTINGS, 1, cutoff=0.7)
         meant = f"; did you mean {near[0]}?" if near else "; `help(h3gnn.H3GNN)` lists them"
-        raise InputError(f"{flag} {name.strip()}: H3GNN has no such argument{meant}", code="unknown-setting")
-    return name.strip(), value
+        words = f"{flag} {given.strip()}: H3GNN has no such argument{meant}"
+        raise InputError(words, code="unknown-setting")
+    return name, value
 
 
 def check_output(path: Path, endings: tuple[str, ...]) -> None:

@@ -257,7 +257,7 @@ def _of_run(folder: Path, graph: Graph | MappedGraph | None, device: str, to_sco
     else:
         values = model.embedding_ if graph is None else model.transform(named)
         asked = named if graph is not None else with_splits(named)
-    params = kept_for("log", model.get_params())
+    params = kept_for("log", model.get_settings())
     seed = model.random_state if isinstance(model.random_state, int) else None
     return Embedded(values, asked.node_ids, asked, "H3GNN", params, seed, model.epochs)
 

@@ -45,7 +45,7 @@ def learn_and_save(
 
             pick_device(str(model.device))
             if has_begun(out) or not checkpoints.only_when_stopped:
-                begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
+                begin_run(out, Run(model.get_settings(), graph, checkpoints, embeddings, safe))
         return train_and_write(model, graph, out, embeddings, checkpoints, tensorboard, safe=safe)
 
 
@@ -90,7 +90,7 @@ def train_and_write(
         except TrainingStopped as stop:
             raise Stopped(code_of_signal(stop)) from None
         return time.perf_counter() - started
-    outlook = Outlook(model, say)
+    outlook = Outlook(model, graph, say)
     with _scalar_log(tensorboard) as log_of:
         try:
             model.fit(
@@ -140,7 +140,7 @@ def _save_stopped(
     from h3gnn.storage.runs import Run, begin_run, has_begun
 
     if checkpoints is not None and out is not None and not has_begun(out):
-        begin_run(out, Run(model.get_params(), graph, checkpoints, embeddings, safe))
+        begin_run(out, Run(model.get_settings(), graph, checkpoints, embeddings, safe))
     _write(model, graph, out, embeddings, safe=safe)
     kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
     raise TrainingStopped(f"{stop}; the model is in {kept}", stop.signal_number) from None

@@ -37,7 +37,7 @@ class JointEncoder(nn.Module):
         undirected: let messages flow both ways along each edge; a learned weight serves both, unless the
             graph lists the way back as an edge of its own.
         self_loops: let each node hear itself.
-        options: `hops`, `least_layers`, `hidden_channels`, `heads`, `norm`, `activation`, `fusion`, `output`,
+        options: `hops`, `min_layers`, `hidden_channels`, `heads`, `norm`, `activation`, `fusion`, `output`,
             `batch_norm`, `token_dropout`, `attention_dropout`, `mask_token`, `edge_weights` (`"fixed"` by
             default, or `"computed"`), as in `EncoderStack`.
 
@@ -225,7 +225,7 @@ class _Last(Generic[Made]):
 
 
 def _check_numbers(options: dict[str, Any]) -> None:
-    for name in ("in_channels", "channels", "hops", "least_layers", "heads", "hidden_channels"):
+    for name in ("in_channels", "channels", "hops", "min_layers", "heads", "hidden_channels"):
         given = options.get(name)
         if given is not None and given < 1:
             raise ValueError(f"{name} must be at least 1, not {given!r}")

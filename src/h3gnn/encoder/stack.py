@@ -51,7 +51,7 @@ class EncoderStack(nn.Module):
         channels: width C of a token.
         entries: number of entries of the support, each with a learnable weight.
         hops: K, one weighted-GCN token for each hop 1…K.
-        least_layers: how many layers even the 1-hop token has; at most `hops`.
+        min_layers: how many layers even the 1-hop token has; at most `hops`.
         hidden_channels: hidden width of the MLP (4C by default) and of the weighted GCNs (C by default).
         heads: attention heads; must divide `channels`.
         norm: `"residual-post"` (paper), `"post"` or `"pre"`.
@@ -78,7 +78,7 @@ class EncoderStack(nn.Module):
         entries: int,
         *,
         hops: int = 2,
-        least_layers: int = 1,
+        min_layers: int = 1,
         hidden_channels: int | None = None,
         heads: int = 4,
         norm: str = "residual-post",
@@ -97,7 +97,7 @@ class EncoderStack(nn.Module):
         super().__init__()
         self._options: dict[str, Any] = {
             "hops": hops,
-            "least_layers": least_layers,
+            "min_layers": min_layers,
             "hidden_channels": hidden_channels,
             "heads": heads,
             "norm": norm,
@@ -117,10 +117,10 @@ class EncoderStack(nn.Module):
                 )
         if fusion != "mlp" and channels % heads:
             raise ValueError(f"channels ({channels}) must be a multiple of heads ({heads})")
-        if least_layers > hops:
-            raise ValueError(f"least_layers ({least_layers}) must not be more than hops ({hops})")
+        if min_layers > hops:
+            raise ValueError(f"min_layers ({min_layers}) must not be more than hops ({hops})")
         mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
-        layers = [max(hop, least_layers) for hop in range(1, hops + 1)]
+        layers = [max(hop, min_layers) for hop in range(1, hops + 1)]
         hop_widths = [channels if count == 1 else hop_width for count in layers]
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
         self.fuse_in_bfloat16 = fuse_in_bfloat16

@@ -262,7 +262,7 @@ def _each_seed(train: Callable[[Task, int, Progress, Judge], None]) -> Callable[
 
 
 def _estimator(task: Task, seed: int) -> H3GNN:
-    return H3GNN(**{**task.settings, "random_state": seed, "device": str(task.device)})
+    return H3GNN.from_settings({**task.settings, "random_state": seed, "device": str(task.device)})
 
 
 def _show(judge: Judge, values: npt.NDArray[np.float32], device: torch.device) -> None:

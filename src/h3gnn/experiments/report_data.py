@@ -208,7 +208,7 @@ def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRu
     """
     if isinstance(other.graph_, MappedGraph):
         raise InputError(f"{name} is a run on a graph in files, which a page does not show")
-    mine, theirs = (kept_for("run", one.get_params()) for one in (model, other))
+    mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
     different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
     notes = []
     if other.graph_.provenance.sha256 != model.graph_.provenance.sha256:
@@ -459,7 +459,7 @@ def collect_findings(
     refuse_files(model)
     graph = with_splits(model.graph_)
     told("an untrained encoder", 0.0)
-    untrained = H3GNN(**{**model.get_params(), "epochs": 0, "verbose": False})
+    untrained = H3GNN.from_settings({**model.get_settings(), "epochs": 0, "verbose": False})
     embeddings = {
         RAW: raw_features(graph),
         UNTRAINED: untrained.fit_transform(graph),
@@ -587,7 +587,7 @@ def run_log(model: H3GNN) -> RunLog:
         columns=dict(history.columns),
         collapsed=" ".join(sentences),
         facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **made},
-        settings=kept_for("run", model.get_params()),
+        settings=kept_for("run", model.get_settings()),
         provenance=model.graph_.provenance.as_dict(),
         members=describe_members(model),
     )

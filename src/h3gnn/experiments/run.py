@@ -25,14 +25,15 @@ from h3gnn.evaluation.protocols import (
 )
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, GraphLike
+from h3gnn.preprocessing import Preprocessing
 from h3gnn.resources import check_memory
 from h3gnn.settings import kept_for
 from h3gnn.storage.runs import made_with
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import AfterEpoch
-from h3gnn.training.models import Training, derive_seeds, stack_step
+from h3gnn.training.models import Shape, Training, derive_seeds, stack_step
 from h3gnn.training.resources import pick_device
 
 METHOD_COLUMN = 4 * 4 * 32
@@ -137,7 +138,7 @@ def method_params(method: Method, model: H3GNN | None = None, grid: str | None =
 def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
     """Return a method's settings with what the user asked for: those of H3GNN, or the grid's points."""
     if method.takes_settings:
-        return {**(model or H3GNN()).get_params(), **method.settings}
+        return {**(model or H3GNN()).get_settings(), **method.settings}
     return {**method.settings, **({"grid": find_grid(grid)} if method.supervised and grid else {})}
 
 
@@ -183,15 +184,20 @@ class Outlook:
     """Says once, as soon as the first epochs tell, what a training does and how long it will take.
 
     Args:
-        model: that is trained; its graph is known by the time of its first epoch.
+        model: that is trained.
+        graph: that it is trained on.
         tell: gets the sentence.
         clock: seconds, from any start.
     """
 
     def __init__(
-        self, model: H3GNN, tell: Callable[[str], None], clock: Callable[[], float] = time.perf_counter
+        self,
+        model: H3GNN,
+        graph: GraphLike,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.model, self.tell, self.clock = model, tell, clock
+        self.model, self.graph, self.tell, self.clock = model, graph, tell, clock
         self.began, self.told = clock(), False
 
     def of(self, first: int) -> AfterEpoch:
@@ -222,7 +228,7 @@ class Outlook:
         if left < LONG:
             return
         models = "1 model" if model.n_models == 1 else f"{model.n_models} models"
-        words = f"{model.graph_.num_nodes:,} nodes, {models}, {model.epochs} epochs: about {duration(whole)}"
+        words = f"{self.graph.num_nodes:,} nodes, {models}, {model.epochs} epochs: about {duration(whole)}"
         other = self._in_batches() if left >= VERY_LONG else None
         if other is not None and other < 0.8 * whole:
             words += f"; with `--batch-size {BATCH_SIZE}` about {duration(other)}"
@@ -230,28 +236,26 @@ class Outlook:
 
     def _in_batches(self) -> float | None:
         """Return the seconds of a whole training in mini-batches; None where that is no choice."""
-        model = self.model
-        learned_edges = model.edge_weights in ("free", "learned")  # they need the full graph
-        if model.batch_size is not None or learned_edges or not isinstance(model.graph_, Graph):
+        model, graph = self.model, self.graph
+        if model.get_settings()["edge_weights"] in ("free", "learned"):  # they need the full graph
             return None
-        if model.graph_.num_nodes < 4 * BATCH_SIZE:
+        if model.batch_size is not None or not graph.in_memory or graph.num_nodes < 4 * BATCH_SIZE:
             return None
-        return model.epochs * batched_epoch(model, BATCH_SIZE)
+        return model.epochs * batched_epoch(model, graph, BATCH_SIZE)
 
 
-def batched_epoch(model: H3GNN, batch_size: int) -> float:
+def batched_epoch(model: H3GNN, graph: GraphLike, batch_size: int) -> float:
     """Return how long an epoch of a model's training would take in mini-batches, measured on two of them.
 
-    The model is left as it is; a copy of its settings meets the same graph.
+    The model does not change.
     """
-    params = {**model.get_params(), "batch_size": batch_size, "verbose": False}
-    other, device = H3GNN(**params), pick_device(model.device)
-    other._take_in(model.graph_)
-    source, models = other._source(device), range(other.n_models)
-    training = Training.of(params)
-    seeds = derive_seeds(0, other.n_models)
-    step = stack_step(other._stack(len(models)), source, seeds, training)
-    mask = training.mask_of(len(models))(0)(step.difficulty, step.generators)
+    params = {**model.get_settings(), "batch_size": batch_size}
+    models, device = model.n_models, pick_device(model.device)
+    prepared = Preprocessing.of(params).fit(graph)
+    source, training = prepared.source(params, device), Training.of(params)
+    student = Shape.of(params).build(graph.num_features, 0, models, device)
+    step = stack_step(student, source, derive_seeds(0, models), training)
+    mask = training.mask_of(models)(0)(step.difficulty, step.generators)
     batches = source.epoch(step.order, Ranks())
     step._train_on(next(batches), mask)  # sets things up
     began, nodes = time.perf_counter(), 0

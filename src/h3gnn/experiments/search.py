@@ -54,9 +54,9 @@ from h3gnn.experiments.selection import Changes, OnTestNodes, OwnNodes, Preferen
 from h3gnn.experiments.spaces import FREE, Space, with_objectives
 from h3gnn.experiments.tune import FIXED, Tuned, start_of
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.preprocessing import Intake, steps_of
+from h3gnn.preprocessing import Preprocessing, step_matrix
 from h3gnn.resources import one_thread
-from h3gnn.settings import kept_for
+from h3gnn.settings import canonical, kept_for
 from h3gnn.storage.runs import made_with
 from h3gnn.training.resources import pick_device
 
@@ -467,10 +467,11 @@ class _Run:
         """Return what needs no training of its own: every strength of smoothing, where it may be chosen."""
         if "smoothing" not in free:
             return [({}, lambda rows: rows)]
-        walk = steps_of(self.graph, "walks", self.device)
+        walk = step_matrix(self.graph, "walks", self.device)
         usual = self.settings["smoothing"]
-        usual = pick_smoothing(Intake.of(self.settings).rows(self.graph)) if usual == "auto" else float(usual)
-        strengths = dict.fromkeys([usual, *map(float, free["smoothing"])])
+        if usual == "auto":
+            usual = pick_smoothing(Preprocessing.of(self.settings).fit(self.graph).rows())
+        strengths = dict.fromkeys([float(usual), *map(float, free["smoothing"])])
         return [({"smoothing": one}, Smoother(walk, one)) for one in strengths]
 
     def _result(
@@ -709,7 +710,7 @@ def tune_from_list(
             "--epochs says after how many epochs each setting is looked at, with a constant learning rate: "
             "leave out --epochs, or --choices for epochs and schedule"
         )
-    model = H3GNN(**{**_start_within(space), **length, "n_models": models})
+    model = H3GNN.from_settings({**_start_within(space), **length, "n_models": models})
     some = first_splits(graph, splits)
     found = run_nested(
         method, some, seeds=[seed], allowance=allowance, model=model, device=device, watch=watch
@@ -755,7 +756,7 @@ def preset_of(
         about: who made it, and on which graph.
         splits: how many of the first splits it was asked for; None is all.
     """
-    settings = {**H3GNN().get_params(), **record["settings"]}
+    settings = {**H3GNN().get_settings(), **canonical(record["settings"])}
     params = kept_for("preset", with_objectives({**settings, **chosen}))
     looks = [_look(one, record) for one in record["candidates"]]
     taken = [{**record["tried"][trial], **at} for trial, at, _ in record["candidates"]].index(chosen)

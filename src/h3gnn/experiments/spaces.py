@@ -13,14 +13,14 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.preprocessing import Intake
+from h3gnn.preprocessing import Preprocessing
 from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.checkpoints import put_back, select_models, take
 from h3gnn.training.history import Recorder
 from h3gnn.training.loop import runner
 from h3gnn.training.models import Shape, Training, stack_step
 
-OWN = ("mask_ratio", "exploit_ratio", "momentum", "token_dropout", "attention_dropout")
+OWN = ("mask_ratio", "hard_fraction", "momentum", "token_dropout", "attention_dropout")
 """Arguments that each model of a stack may have for itself at no cost; the others all models share."""
 
 FREE = ("smoothing",)
@@ -100,7 +100,7 @@ def source_of(
     graph: Graph, params: Mapping[str, Any], device: torch.device, scaled: FeatureMatrix | None = None
 ) -> WholeGraph:
     """Return the graph as one batch, with its features scaled unless the caller has them."""
-    support = Intake.of(params).support(graph)
+    support = Preprocessing.of(params).support(graph)
     features = scaled if scaled is not None else scaled_features(graph, params, device)
     compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
     return WholeGraph(features, support.to(device), params["hops"], compared)
@@ -108,7 +108,7 @@ def source_of(
 
 def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.device) -> FeatureMatrix:
     """Return the graph's features as training takes them in."""
-    scaler = Intake.of(params).scaler(graph)
+    scaler = graph.fit_scaler(params["scale_features"])
     return FeatureMatrix(scaler(graph.features).to(device), storage=params["feature_storage"])
 
 
@@ -166,7 +166,7 @@ PAPER: dict[str, Sequence[Any]] = {
     "token_dropout": (0.1, 0.3, 0.5, 0.7, 0.8),
     "attention_dropout": (0.1, 0.3, 0.5, 0.7, 0.8),
     "mask_ratio": (0.9, 0.8, 0.5, 0.3, 0.2, 0.1),
-    "exploit_ratio": (0.9, 0.8, 0.5, 0.3, 0.2, 0.1),
+    "hard_fraction": (0.9, 0.8, 0.5, 0.3, 0.2, 0.1),
     "momentum": (0.9, 0.99, 0.999),
 }
 
@@ -176,7 +176,7 @@ STRUCTURE: dict[str, Sequence[Any]] = {
     "norm": ("post", "residual-post", "pre"),
     "self_loops": (False, True),
     "normalize": (False, True),
-    "edge_start": ("normalized", 0.5, 0.73),
+    "edge_init": ("normalized", 0.5, 0.73),
     "batch_norm": (False, True),
     "scale_features": ("none", "rows"),
     "mask": ("probability", "difficulty", "random"),

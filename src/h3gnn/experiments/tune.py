@@ -37,7 +37,7 @@ from h3gnn.evaluation.protocols import POOLED
 from h3gnn.experiments import LARGEST_STACK
 from h3gnn.experiments.spaces import OWN, ConfigurationStack, Space, scaled_features, with_objectives
 from h3gnn.graphs.graph import Graph
-from h3gnn.preprocessing import steps_of
+from h3gnn.preprocessing import step_matrix
 from h3gnn.settings import kept_for
 from h3gnn.storage.runs import made_with
 from h3gnn.storage.schema import (
@@ -536,7 +536,7 @@ class Searcher:
     ) -> None:
         self.graph, self.base = graph, {**base, **FIXED}
         self.objective, self.budget, self.device, self.looked = objective, budget, device, looked
-        walk = steps_of(graph, "walks", device)
+        walk = step_matrix(graph, "walks", device)
         self.smoothers = [Smoother(walk, strength) for strength in smoothings]
         self._scaled: dict[str, FeatureMatrix] = {}
 
@@ -806,7 +806,7 @@ def tune(
 def start_of(space: Space) -> dict[str, Any]:
     """Return the arguments of `H3GNN` that a search in this space starts from."""
     model = H3GNN() if space.start is None else H3GNN.from_preset(space.start)
-    params: dict[str, Any] = model.get_params()
+    params: dict[str, Any] = model.get_settings()
     return params
 
 

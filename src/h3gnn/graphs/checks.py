@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, content_hash, csr_features
+from h3gnn.graphs.graph import Graph, content_hash
 from h3gnn.graphs.provenance import Kind, Provenance, Repair
+from h3gnn.graphs.scaling import csr_features
 from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]

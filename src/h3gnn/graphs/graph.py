@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import html
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.provenance import Provenance, Repair
+from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
@@ -34,8 +34,35 @@ def random_splits_repair(seed: int = SEED) -> Repair:
     return Repair("random-splits", message, SPLITS)
 
 
+Gather = Callable[[Tensor, Tensor], Tensor]
+"""Takes some rows of a matrix to the device of their numbers."""
+
+
+def select_rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows of a dense matrix."""
+    return matrix.index_select(0, rows)
+
+
+class AdjacencyRows(NamedTuple):
+    """A weighted adjacency matrix as compressed sparse rows: row = target, column = source.
+
+    Attributes:
+        crow: start of each row `[nodes + 1]`.
+        cols: columns, sorted within each row `[entries]`.
+        weight: float32 `[entries]`, or None for ones.
+    """
+
+    crow: npt.NDArray[Any]
+    cols: npt.NDArray[Any]
+    weight: npt.NDArray[np.float32] | None
+
+
 class GraphLike(Protocol):
-    """A graph in memory or on disk."""
+    """A graph in memory (`Graph`) or on disk (`MappedGraph`), as far as both are used alike."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether features and edges are in memory."""
 
     @property
     def provenance(self) -> Provenance:
@@ -46,16 +73,39 @@ class GraphLike(Protocol):
         """Number of nodes."""
 
     @property
+    def num_edges(self) -> int:
+        """Number of directed edges."""
+
+    @property
     def num_features(self) -> int:
         """Number of feature columns."""
 
     @property
-    def has_ids(self) -> bool:
-        """Whether the user named the nodes."""
+    def feature_names(self) -> tuple[str, ...]:
+        """One name per feature column, or none."""
 
     @property
     def node_ids(self) -> npt.NDArray[Any]:
-        """Ids of the nodes."""
+        """Ids, int64 or object `[nodes]`."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the user gave the ids."""
+
+    @property
+    def plan(self) -> TablePlan | None:
+        """How columns of a table became features."""
+
+    def fit_scaler(self, kind: str) -> FeatureScaler:
+        """Learn the scaling of the features."""
+
+    def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
+        """Return A or A + I, without loops of the data."""
+
+    def feature_reader(
+        self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = ...
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function from node numbers to their scaled features, dense or CSR."""
 
     def dense_rows(self, start: int, stop: int) -> Tensor:
         """Return the features of consecutive nodes, dense."""
@@ -121,6 +171,55 @@ class Graph:
     def num_splits(self) -> int:
         """Number of train/validation/test splits."""
         return 0 if self.train_mask is None else self.train_mask.shape[1]
+
+    @property
+    def in_memory(self) -> bool:
+        """True: features and edges are in memory."""
+        return True
+
+    def fit_scaler(self, kind: str) -> FeatureScaler:
+        """Learn the scaling of the features; see `graphs.scaling.fit_scaler`.
+
+        Columns encoded from a table have one scale already: `"auto"` leaves them unchanged.
+        """
+        encoded = self.plan is not None and not self.plan.as_is
+        return fit_scaler(self.features, "none" if encoded and kind == "auto" else kind)
+
+    def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
+        """Return A or A + I as compressed sparse rows, without loops of the data.
+
+        Of an edge that exists both ways with two weights, the larger counts. A loop of A + I has the mean
+        weight of the edges.
+        """
+        source, target = self.edge_index.numpy()
+        weight = np.ones(len(source), np.float32) if self.edge_weight is None else self.edge_weight.numpy()
+        between = source != target
+        source, target, weight = source[between], target[between], weight[between].astype(np.float32)
+        shape = (self.num_nodes, self.num_nodes)
+        rows = sp.csr_array((weight, (target, source)), shape=shape)
+        rows = rows.maximum(rows.T) if undirected else rows
+        if self_loops:
+            typical = weight.mean(dtype=np.float64) if len(weight) else 1.0
+            rows = rows + sp.diags_array(np.full(self.num_nodes, typical, dtype=np.float32)).tocsr()
+        rows = rows.tocsr()
+        rows.sort_indices()
+        return AdjacencyRows(rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data)
+
+    def feature_reader(
+        self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = select_rows
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function from node numbers to their scaled features, dense or CSR, on the same device."""
+        features = scaler(self.features if order is None else with_columns(self, order, ()).features)
+        if features.layout != torch.sparse_csr:
+            return lambda nodes: gather(features, nodes)
+        rows = scipy_features(features)
+
+        def read(nodes: Tensor) -> Tensor:
+            part = rows[nodes.cpu().numpy()]
+            index = (torch.from_numpy(array.astype(np.int64)) for array in (part.indptr, part.indices))
+            return csr_features(*index, torch.from_numpy(part.data), part.shape).to(nodes.device)
+
+        return read
 
     def __repr__(self) -> str:
         return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
@@ -193,13 +292,6 @@ def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return sparse features with validated indices, without torch's warning that CSR is in beta."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)
 
 
 def scipy_features(features: Tensor) -> sp.csr_array:

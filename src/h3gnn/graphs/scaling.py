@@ -6,13 +6,13 @@ comes in few blocks, so it and the same graph in files are scaled by one rule.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.graph import Graph, csr_features
 from h3gnn.resources import check_memory
 
 BLOCK_ROWS = 1 << 16
@@ -123,15 +123,6 @@ class MomentSums:
         )
 
 
-def scaler_of(graph: Graph, kind: str = "auto") -> FeatureScaler:
-    """Choose and learn the scaling of a graph's features.
-
-    Columns that were encoded from a table are of one scale already: `"auto"` leaves them as they are.
-    """
-    encoded = graph.plan is not None and not graph.plan.as_is
-    return fit_scaler(graph.features, "none" if encoded and kind == "auto" else kind)
-
-
 def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
     """Choose and learn a scaling.
 
@@ -172,3 +163,10 @@ def _equal_rows(features: Tensor, length: float) -> Tensor:
     norm = torch.zeros(features.shape[0]).index_add_(0, row, values.square()).sqrt().clamp_min(1e-12)
     size = (features.shape[0], features.shape[1])
     return csr_features(crow, features.col_indices(), length * values / norm[row], size)
+
+
+def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return sparse features, with indices checked and without torch's warning that the layout is in beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.graph import AdjacencyRows, Gather, Graph, select_rows
 from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
-from h3gnn.graphs.scaling import FeatureScaler, Moments
+from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
 from h3gnn.ondisk.engine import Edges, index_type, sort_edges
 from h3gnn.storage.atomic import whole_folder
 from h3gnn.storage.schema import (
@@ -84,21 +84,6 @@ FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.b
 
 
 @dataclass(frozen=True, eq=False)
-class MappedRows:
-    """Compressed sparse rows in files.
-
-    Attributes:
-        crow: where each target's edges begin `[nodes + 1]`.
-        cols: their sources `[edges]`.
-        weight: float32 `[edges]`, or None.
-    """
-
-    crow: npt.NDArray[np.int64]
-    cols: npt.NDArray[Any]
-    weight: npt.NDArray[np.float32] | None
-
-
-@dataclass(frozen=True, eq=False)
 class MappedFeatures:
     """Sparse features in files, as compressed sparse rows.
 
@@ -152,7 +137,7 @@ class MappedGraph:
 
     folder: Path
     features: npt.NDArray[np.float32] | MappedFeatures
-    rows: MappedRows
+    rows: AdjacencyRows
     provenance: Provenance
     moments: Moments
     has_ids: bool
@@ -202,13 +187,54 @@ class MappedGraph:
         """The ids as `Graph` has them, int64 or object `[nodes]`."""
         return one_kind([_listed(block) for block in self.id_blocks()])
 
+    @property
+    def in_memory(self) -> bool:
+        """False: features and edges are read from files as they are needed."""
+        return False
+
+    def fit_scaler(self, kind: str) -> FeatureScaler:
+        """Return the scaling of the features, from moments computed when the graph was prepared."""
+        return self.moments.scaler(kind)
+
     def dense_rows(self, start: int, stop: int) -> Tensor:
         """Return the features of consecutive nodes, dense."""
-        return feature_rows(self, FeatureScaler("none"))(torch.arange(start, stop)).to_dense()
+        return self.feature_reader(FeatureScaler("none"))(torch.arange(start, stop)).to_dense()
 
-    def scaler(self, kind: str) -> FeatureScaler:
-        """Return the scaling that `fit_scaler` would learn, from sums taken when the graph was prepared."""
-        return self.moments.scaler(kind)
+    def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
+        """Return the rows that `Graph.adjacency` returns, from a folder that is built on first use."""
+        return support_rows(self, undirected=undirected, self_loops=self_loops)
+
+    def feature_reader(
+        self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = select_rows
+    ) -> Callable[[Tensor], Tensor]:
+        """Return a function from node numbers to their scaled features, dense or CSR, on the same device.
+
+        Args:
+            scaler: applied to the rows.
+            order: of the columns, where it differs from that of the files.
+            gather: takes rows to the device of the node numbers, where they are scaled.
+        """
+        stored = self.features
+        if not isinstance(stored, np.ndarray):  # sparse columns have no names to be ordered by
+            return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the file is read-only
+            rows = torch.from_numpy(stored)
+
+        def scaled(nodes: Tensor) -> Tensor:
+            found = gather(rows, nodes)
+            return scaler(found if order is None else found[:, order])
+
+        def read(nodes: Tensor) -> Tensor:
+            if nodes.is_cuda:
+                return scaled(nodes)
+            found = torch.empty(len(nodes), rows.shape[1])
+            pieces = torch.split(nodes, ROWS_IN_CACHE), torch.split(found, ROWS_IN_CACHE)
+            for some, place in zip(*pieces, strict=True):
+                place.copy_(scaled(some))
+            return found
+
+        return read
 
     def id_blocks(self) -> Iterator[Any]:
         """Yield the ids, some at a time, as Arrow arrays."""
@@ -336,13 +362,13 @@ def _open_features(
     return MappedFeatures(crow, cols, values, (nodes, columns), folder)
 
 
-def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> MappedRows:
+def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> AdjacencyRows:
     cols = _map(folder / "cols.bin", np.dtype(index_type(nodes)), (edges,))
     weight = _map(folder / "weight.bin", np.dtype(np.float32), (edges,)) if weighted else None
     crow = _map(folder / "crow.bin", np.dtype(np.int64), (nodes + 1,))
     if crow[0] != 0 or crow[-1] != edges:
         raise GraphError(f"{folder / 'crow.bin'} is damaged: it does not begin and end with the edges")
-    return MappedRows(crow, cols, weight)
+    return AdjacencyRows(crow, cols, weight)
 
 
 def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -355,7 +381,7 @@ def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray
     return np.memmap(path, dtype=kind, mode="r", shape=shape)
 
 
-def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> MappedRows:
+def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
     """Return the rows that `build_support` builds, from a folder beside the edges that is written once.
 
     One process writes it while the others, such as the ranks of a job, wait for it.
@@ -430,43 +456,6 @@ def _support_blocks(graph: MappedGraph, *, undirected: bool, self_loops: bool) -
     for start in range(0, nodes if self_loops else 0, ROWS_AT_A_TIME):
         loop = np.arange(start, min(start + ROWS_AT_A_TIME, nodes))
         yield loop, loop, None if rows.weight is None else np.full(len(loop), mean)
-
-
-def feature_rows(
-    graph: MappedGraph,
-    scaler: FeatureScaler,
-    order: list[int] | None = None,
-    gather: Callable[[Tensor, Tensor], Tensor] = lambda rows, nodes: rows.index_select(0, nodes),
-) -> Callable[[Tensor], Tensor]:
-    """Return a reader of scaled feature rows, from node numbers to float32 `[nodes, features]`, dense or CSR.
-
-    Args:
-        graph: whose rows are read.
-        scaler: what brings them to a common scale.
-        order: of the columns, where it is another than that of the files.
-        gather: takes rows to where the node numbers are, and there they are scaled.
-    """
-    stored = graph.features
-    if not isinstance(stored, np.ndarray):  # sparse ones have no names to be ordered by
-        return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody may write to the file
-        rows = torch.from_numpy(stored)
-
-    def scaled(nodes: Tensor) -> Tensor:
-        found = gather(rows, nodes)
-        return scaler(found if order is None else found[:, order])
-
-    def read(nodes: Tensor) -> Tensor:
-        if nodes.is_cuda:
-            return scaled(nodes)
-        found = torch.empty(len(nodes), rows.shape[1])
-        pieces = torch.split(nodes, ROWS_IN_CACHE), torch.split(found, ROWS_IN_CACHE)
-        for some, place in zip(*pieces, strict=True):
-            place.copy_(scaled(some))
-        return found
-
-    return read
 
 
 LABELS, SPLITS = "labels.bin", "splits.bin"

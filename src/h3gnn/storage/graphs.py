@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.graph import Graph, csr_features
+from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
+from h3gnn.graphs.scaling import csr_features
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage.schema import (
     FieldError,

@@ -21,7 +21,7 @@ from torch import Tensor
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
-from h3gnn.settings import STORED
+from h3gnn.settings import STORED, canonical
 from h3gnn.storage.atomic import check_heading, heading, write_atomically
 from h3gnn.storage.checkpoint_file import CHECKPOINTS
 from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
@@ -136,7 +136,7 @@ def load_model(folder: Path) -> ModelState:
     with naming(path, ModelFolderError):
         _check_sizes(description, sizes, tensors)
     return ModelState(
-        description["params"],
+        canonical(description["params"]),
         tensors,
         graph,
         {**description["history"]},

@@ -14,7 +14,7 @@ from typing import Any
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
-from h3gnn.settings import STORED, kept_for
+from h3gnn.settings import STORED, canonical, kept_for
 from h3gnn.storage.atomic import heading, remove_parts, versions
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
@@ -146,7 +146,7 @@ def _read(path: Path) -> Run:
     policy = {name: description[name] for name in ("every", "minutes", "keep")}
     where = description["embeddings"]
     return Run(
-        description["params"],
+        canonical(description["params"]),
         graph,
         Checkpoints(path.parent, **policy, keep_finished=True),
         None if where is None else Path(where),

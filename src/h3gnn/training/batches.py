@@ -412,7 +412,7 @@ def sampled_batches(
     device: torch.device,
     *,
     batch_size: int,
-    fan_out: int | Sequence[int] | None = None,
+    num_neighbors: int | Sequence[int] | None = None,
     batches: str = "neighbours",
     paired: bool = False,
 ) -> SampledBatches:
@@ -423,7 +423,7 @@ def sampled_batches(
         hops: of the encoder.
         device: where the encoder works.
         batch_size: seeds per batch, over all processes.
-        fan_out: neighbours per node and hop; None is 10, then 5.
+        num_neighbors: neighbours per node and hop; None is 10, then 5.
         batches: "neighbours", or "clusters" for METIS clusters.
         paired: put a random neighbour of each seed among the seeds.
     """
@@ -434,7 +434,7 @@ def sampled_batches(
         clusters = find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
         cluster = ClusterSampler(crow, cols, hops)
         return SampledBatches(graph, cluster, batch_size, device, clusters, paired=paired)
-    sampler = NeighbourSampler(crow, cols, fan_out_for(hops, fan_out))
+    sampler = NeighbourSampler(crow, cols, fan_out_for(hops, num_neighbors))
     return SampledBatches(graph, sampler, batch_size, device, paired=paired)
 
 

@@ -26,7 +26,15 @@ from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, tra
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.objectives import OBJECTIVES, ObjectiveEnsemble, assign_objectives
 from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
-from h3gnn.training.resources import free_bytes, fusion_bytes, models_at_once, use_bfloat16
+from h3gnn.training.resources import (
+    Size,
+    check_fits,
+    free_bytes,
+    fusion_bytes,
+    models_at_once,
+    pick_group,
+    use_bfloat16,
+)
 from h3gnn.training.step import MaskStrategy, Step
 from h3gnn.training.teacher import Teacher
 
@@ -71,7 +79,7 @@ class Shape(FromSettings):
 
     channels: int
     hops: int
-    least_layers: int
+    min_layers: int
     hidden_channels: int | None
     heads: int
     norm: str
@@ -137,15 +145,15 @@ class Training(FromSettings):
     momentum: PerModel
     mask: str
     mask_ratio: PerModel
-    exploit_ratio: PerModel
+    hard_fraction: PerModel
     mask_size: str
-    swap_ratio: PerModel
+    replace_rate: PerModel
     mask_warmup: int
     epochs: int
     learning_rate: PerModel
     weight_decay: PerModel
     schedule: str
-    lr_warmup: int
+    warmup_epochs: int
     edge_rate: float
 
     @classmethod
@@ -167,7 +175,7 @@ class Training(FromSettings):
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
         """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
-        ratios, exploits = per_model(self.mask_ratio, models), per_model(self.exploit_ratio, models)
+        ratios, exploits = per_model(self.mask_ratio, models), per_model(self.hard_fraction, models)
         warming: MaskStrategy = RandomMask(ratios)
         strategy = warming
         if self.mask == "difficulty":
@@ -179,7 +187,7 @@ class Training(FromSettings):
     def learning_rate_of(self) -> Callable[[int], float]:
         """Return, for each epoch, the factor of the learning rate."""
         shape = warmup_cosine if self.schedule == "cosine" else constant
-        return partial(shape, steps=self.epochs, warmup=self.lr_warmup)
+        return partial(shape, steps=self.epochs, warmup=self.warmup_epochs)
 
 
 def train_models(
@@ -310,7 +318,7 @@ def stack_step(
         source,
         per_model(training.feature_drop, models),
         per_model(training.edge_drop, models),
-        per_model(training.swap_ratio, models),
+        per_model(training.replace_rate, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         _order(source, seeds),
         chunk or default_chunk(device, models),
@@ -347,6 +355,40 @@ def derive_seeds(random_state: int | np.random.RandomState | None, models: int) 
         seed = check_random_state(random_state).randint(2**31)
     streams = np.random.SeedSequence(int(seed)).spawn(models)
     return [int(stream.generate_state(1)[0]) for stream in streams]
+
+
+def plan_memory(
+    params: Mapping[str, Any],
+    nodes: int,
+    entries: int,
+    features: int,
+    device: torch.device,
+    budget: int | None,
+) -> tuple[int | None, int | None]:
+    """Return how many models to train at once and how many nodes to fuse at a time within a memory budget.
+
+    Without a budget, and in mini-batches, both are None: training asks the machine.
+    """
+    if params["batch_size"] is not None:
+        return None, None
+    with torch.device("meta"):
+        one = Shape.of(params).build(features, 0, 1, device)
+    size = Size(
+        nodes=nodes,
+        entries=entries,
+        features=features,
+        channels=params["channels"],
+        hops=params["hops"],
+        first_width=sum(one.input.widths),
+        mlp_width=one.input.widths[1],
+        heads=params["heads"],
+        models=params["n_models"],
+        fused_tokens=one.fused_tokens,
+    )
+    if budget is None:
+        check_fits(size, device)
+        return None, None
+    return pick_group(budget, size, default_chunk(device, 1))
 
 
 def files_in(folder: Path) -> Allocate:

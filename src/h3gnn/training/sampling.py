@@ -79,16 +79,16 @@ class Sample:
 
 
 class NeighbourSampler:
-    """Draws at most `fan_out[h]` neighbours, without replacement, of every node within h hops of the seeds.
+    """Draws at most `num_neighbors[h]` neighbours of every node within h hops of the seeds, each only once.
 
     Args:
         crow: where each node's entries of the support begin `[nodes + 1]`.
         cols: the sending node of each entry `[entries]`, any whole-number type.
-        fan_out: neighbours per hop; -1 takes all.
+        num_neighbors: neighbours per hop; -1 takes all.
     """
 
-    def __init__(self, crow: Tensor, cols: Tensor, fan_out: Sequence[int]) -> None:
-        self.crow, self.cols, self.fan_out = crow, cols, list(fan_out)
+    def __init__(self, crow: Tensor, cols: Tensor, num_neighbors: Sequence[int]) -> None:
+        self.crow, self.cols, self.num_neighbors = crow, cols, list(num_neighbors)
         self.device, self.seed = crow.device, 0
         self._position = torch.full((len(crow) - 1,), -1, dtype=torch.int32, device=self.device)
 
@@ -101,7 +101,7 @@ class NeighbourSampler:
         position = self._position
         position[seeds] = self._range(0, len(seeds), torch.int32)
         nodes, counts, hops = seeds, [len(seeds)], []
-        for hop in range(len(self.fan_out)):
+        for hop in range(len(self.num_neighbors)):
             crow, entries = self._expand(nodes, hop)
             sources = self.cols.index_select(0, entries)
             unseen = position.index_select(0, sources) < 0
@@ -116,7 +116,7 @@ class NeighbourSampler:
     def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
         """Return row pointers and entries of what these nodes hear at this hop."""
         begin = self.crow.index_select(0, nodes)
-        degree, fan = self.crow.index_select(0, nodes + 1) - begin, self.fan_out[hop]
+        degree, fan = self.crow.index_select(0, nodes + 1) - begin, self.num_neighbors[hop]
         taken = degree if fan == ALL else degree.clamp_max(fan)
         crow = torch.cat([taken.new_zeros(1), taken.cumsum(0)])
         messages = int(crow[-1])

@@ -42,7 +42,7 @@ class Step:
         source: the graph, batch by batch.
         feature_drop, edge_drop: the chances with which each model's student does not see a feature column or
             an edge.
-        swap_ratio: the chances with which a masked node shows another node's features, not the mask token.
+        replace_rate: the chances with which a masked node shows another node's features, not the mask token.
         generators: one per model, on the source's device.
         order: for the order of nodes, what is sampled, and the noise of batches; the same in every process.
         chunk: how many nodes the fusion block sees at a time.
@@ -62,7 +62,7 @@ class Step:
         source: Source,
         feature_drop: Sequence[float],
         edge_drop: Sequence[float],
-        swap_ratio: Sequence[float],
+        replace_rate: Sequence[float],
         generators: Sequence[torch.Generator],
         order: torch.Generator,
         chunk: int,
@@ -73,7 +73,7 @@ class Step:
         self.student, self.teacher, self.objectives = student, teacher, objectives
         self.optimizer, self.source = optimizer, source
         self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
-        self.swap_ratio = list(swap_ratio)
+        self.replace_rate = list(replace_rate)
         self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
         self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
         self.ranks = ranks or Ranks()
@@ -175,7 +175,7 @@ class Step:
             Who shows the mask token, bool `[models, nodes]`, and whose features each node shows; None where
             each shows its own.
         """
-        kept = noise.keep(self.swap_ratio, part.nodes, (), SWAP_PLACE)
+        kept = noise.keep(self.replace_rate, part.nodes, (), SWAP_PLACE)
         if kept is None:
             return hidden, None
         own, seeds = torch.arange(hidden.shape[1], device=hidden.device), part.counts[0]
