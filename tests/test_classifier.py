@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -9,15 +10,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from h3gnn import H3GNN, Graph, InputError, NodeClassifier
-from h3gnn import classifier as module
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 1, "device": "cpu"}
 
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often an embedding was fitted; nothing is kept from another test."""
-    module._EMBEDDINGS.clear()
+    """The epochs of every embedding that was fitted."""
     counted: list[int] = []
     plain = H3GNN.fit
 
@@ -29,17 +28,19 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[int]) -> None:
+def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
     assert small_mixed.labels is not None
-    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, memory=str(tmp_path))
     scores = cross_val_score(nodes, np.arange(100), small_mixed.labels.numpy(), cv=3)
     assert scores.shape == (3,)
     assert fits == [2]  # an embedding needs no labels: one serves all folds
+    NodeClassifier(H3GNN.from_settings(QUICK), small_mixed).fit(np.arange(100), small_mixed.labels.numpy())
+    assert fits == [2, 2]  # without `memory` nothing is kept
 
 
-def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int]) -> None:
+def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
     assert small_mixed.labels is not None
-    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, memory=str(tmp_path))
     grid = {"embedder__epochs": [0, 2], "class_weight": ["none", "balanced"]}
     search = GridSearchCV(nodes, grid, cv=2).fit(np.arange(100), small_mixed.labels.numpy())
     assert sorted(fits) == [0, 2]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -9,11 +11,22 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch_geometric.data import Data
 
-from h3gnn import H3GNN, CollapseWarning, Graph, GraphError, InputError
+from h3gnn import (
+    H3GNN,
+    CollapseWarning,
+    EncoderConfig,
+    Graph,
+    GraphError,
+    InputError,
+    MaskingConfig,
+    NodeClassifier,
+)
 from h3gnn.graphs.checks import check_graph
+from tests.rejects import rejects
 
 QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32"}
 
@@ -101,7 +114,7 @@ def test_training_lowers_the_loss_and_the_history_tells(small_mixed: Graph) -> N
     assert (low <= middle).all()
     assert (middle <= high).all()
     assert len(middle) >= 20
-    masked = int(100 * model.mask_ratio)
+    masked = int(100 * model.get_settings()["mask_ratio"])
     assert history["masked"][0] == masked  # warm-up: exactly M
     assert history.last("teacher_distance") > 0
     assert 1 < history.last("effective_rank") <= 100
@@ -115,7 +128,7 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
     # A new edge 0 – 4 beside the known ones: what the new graph uses for each edge is found by hand.
     edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
     ring = check_graph(path_graph.features, edges)
-    support = model._intake.support(ring)
+    support = model.inference_.preprocessing.support(ring)
     known = {
         pair: float(weight)
         for pair, weight in zip(
@@ -126,7 +139,7 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
     }
     pairs = list(zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True))
     by_hand = [known.get(pair, float(start)) for pair, start in zip(pairs, support.start, strict=True)]
-    wanted = model._encode(ring, support, torch.tensor([by_hand]))
+    wanted = model.inference_.embed_with(ring, support, torch.tensor([by_hand]))
     np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-6)
     assert not np.allclose(model.transform(ring), model.embedding_)
 
@@ -134,8 +147,8 @@ def test_an_unseen_edge_takes_its_start_value(path_graph: Graph) -> None:
 def test_strangers_at_the_same_position_share_no_edge_weight(path_graph: Graph) -> None:
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 30, "learning_rate": 0.05}).fit(path_graph)
     others = check_graph(path_graph.features.flip(0) * 2, path_graph.edge_index)
-    support = model._intake.support(others)
-    wanted = model._encode(others, support, (support.start * support.factor)[None])
+    support = model.inference_.preprocessing.support(others)
+    wanted = model.inference_.embed_with(others, support, (support.start * support.factor)[None])
     np.testing.assert_allclose(model.transform(others), wanted, atol=1e-6)
 
 
@@ -211,7 +224,7 @@ def test_collapse_is_named(small_mixed: Graph) -> None:
         ({"momentum": -0.1}, "momentum must be in"),
         ({"mask": "hard"}, "mask must be one of 'random', 'difficulty', 'probability'"),
         ({"hops": 0}, "hops must be an integer of at least 1"),
-        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"epochs": 2.5}, "epochs must be an integer"),
         ({"edge_init": "constant"}, "edge_init must be 'normalized' or a number"),
         ({"device": "abacus"}, "not known to torch"),
         ({"hidden_channels": 0}, "hidden_channels"),
@@ -224,13 +237,10 @@ def test_bad_arguments_are_named(path_graph: Graph, setting: dict[str, Any], mes
 
 def test_presets() -> None:
     paper = H3GNN.from_preset("paper", epochs=7)
-    assert (paper.norm, paper.mask_token, paper.self_loops, paper.epochs) == (
-        "residual-post",
-        "normal",
-        True,
-        7,
-    )
-    with pytest.raises(InputError, match="there is no preset"):
+    assert (paper.encoder.norm, paper.masking.mask_token) == ("residual-post", "normal")
+    assert (paper.self_loops, paper.epochs) == (True, 7)
+    assert H3GNN.from_preset("paper", heads=2, encoder__norm="pre").encoder.heads == 2
+    with rejects("unknown-preset"):
         H3GNN.from_preset("best")
     assert clone(paper).get_params() == paper.get_params()
 
@@ -246,6 +256,72 @@ def test_zero_epochs_is_the_untrained_encoder(path_graph: Graph) -> None:
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}).fit(path_graph)
     assert len(model.history_) == 0
     assert model.embedding_.shape == (5, 32)
+
+
+def test_groups_of_settings_work_with_scikit_learn() -> None:
+    model = H3GNN(encoder=EncoderConfig(heads=2), masking__mask="random")
+    assert model.get_params()["encoder__heads"] == 2
+    assert model.get_params()["target__loss"] == "squared"
+    copy = clone(model).set_params(encoder__norm="pre", encoder__heads=8)
+    assert copy.encoder == EncoderConfig(heads=8, norm="pre")
+    assert model.encoder == EncoderConfig(heads=2)
+    assert copy.masking == MaskingConfig(mask="random")
+    assert H3GNN.from_settings(copy.get_settings()).get_params() == copy.get_params()
+    for wrong in ({"encoder__hads": 2}, {"target__heads": 2}):
+        with rejects("unknown-setting"):
+            model.set_params(**wrong)
+    with rejects("value-invalid"):
+        H3GNN(encoder="pre").get_settings()  # type: ignore[arg-type]
+
+
+def test_a_search_may_vary_settings_of_a_group(small_mixed: Graph) -> None:
+    assert small_mixed.labels is not None
+    nodes = NodeClassifier(H3GNN.from_settings(QUICK | {"n_models": 1, "epochs": 0}), small_mixed)
+    grid = {"embedder__encoder__heads": [1, 4]}
+    found = GridSearchCV(nodes, grid, cv=2).fit(np.arange(100), small_mixed.labels.numpy())
+    assert found.best_params_["embedder__encoder__heads"] in (1, 4)
+
+
+def test_former_names_work_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="use encoder__heads=") as caught:
+        model = H3GNN(heads=2, epochs=3)
+    assert caught[0].filename == __file__
+    assert (model.encoder, model.epochs) == (EncoderConfig(heads=2), 3)
+    with pytest.warns(FutureWarning, match="use num_neighbors="):
+        assert H3GNN(fan_out=[4, 2]).num_neighbors == [4, 2]
+    with pytest.warns(FutureWarning, match="use masking__hard_fraction="):
+        assert model.set_params(exploit_ratio=0.1).masking == MaskingConfig(hard_fraction=0.1)
+    with pytest.raises(TypeError, match="nonsense"):
+        H3GNN(nonsense=1)
+
+
+def test_a_second_fit_that_fails_leaves_the_first_one_whole(
+    small_mixed: Graph, path_graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = H3GNN.from_settings({**QUICK, "n_models": 1}).fit(small_mixed)
+    before, wanted = dict(vars(model)), model.transform(small_mixed)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("h3gnn.estimator.train_models", broken)
+    for other in (path_graph, np.ones((6, 2))):
+        with pytest.raises(RuntimeError, match="luck"):
+            model.fit(other)
+        assert {name: id(value) for name, value in vars(model).items()} == {
+            name: id(value) for name, value in before.items()
+        }
+    np.testing.assert_array_equal(model.transform(small_mixed), wanted)
+
+
+def test_a_model_saved_before_settings_were_grouped_loads_to_its_embedding() -> None:
+    folder = Path(__file__).parent / "data" / "old-run"
+    model = H3GNN.load(folder)
+    assert model.get_settings()["heads"] == 2
+    assert (
+        json.loads((folder / "model.json").read_text())["params"]["lr_warmup"] == model.target.warmup_epochs
+    )
+    np.testing.assert_allclose(model.embedding_, np.load(folder / "embedding.npy"), atol=1e-6)
 
 
 def test_repr_shows_what_was_changed_and_where_it_belongs() -> None:

@@ -19,7 +19,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from h3gnn import H3GNN, GraphError, InputError, as_graph
-from h3gnn.preprocessing import column_order
+from h3gnn.preprocessing import _pandas_output, column_order
 from tests.rejects import rejects
 
 SMALL: dict[str, Any] = {"n_models": 1, "epochs": 2, "channels": 8, "heads": 2, "device": "cpu"}
@@ -109,9 +109,9 @@ def test_columns_in_another_order_are_put_in_order(of_frame: H3GNN) -> None:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (FRAME.rename(columns={"c": "z"}), "'c' is missing.*'z' is not known"),
+        (FRAME.rename(columns={"c": "z"}), "'c' is missing.*'z' is unknown"),
         (FRAME.drop(columns="c"), "'c' is missing"),
-        (FRAME.assign(f=1.0), "'f' is not known"),
+        (FRAME.assign(f=1.0), "'f' is unknown"),
     ],
 )
 @pytest.mark.parametrize("edges", [None, NAMED])
@@ -157,7 +157,7 @@ def test_an_order_is_found_for_any_names_or_refused(names: list[str], random: An
     assert found == names
     with pytest.raises(GraphError, match="is missing"):
         column_order((*names, "long name"), tuple(given_names))
-    with pytest.raises(GraphError, match="is not known"):
+    with pytest.raises(GraphError, match="is unknown"):
         column_order(tuple(names), (*given_names, "long name"))
 
 
@@ -276,6 +276,15 @@ def test_pandas_output_of_a_networkx_graph_is_indexed_by_its_nodes() -> None:
     assert table.columns.tolist() == model.get_feature_names_out().tolist()
     with sklearn.config_context(transform_output="pandas"):
         assert H3GNN.from_settings(SMALL).fit_transform(network).index.tolist() == list("uvwxyz")
+
+
+def test_output_does_not_need_private_functions_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sklearn.utils._set_output._get_output_config", None)
+    assert not _pandas_output(H3GNN())
+    assert _pandas_output(H3GNN().set_output(transform="pandas"))
+    with sklearn.config_context(transform_output="pandas"):
+        assert _pandas_output(H3GNN())
+        assert not _pandas_output(H3GNN().set_output(transform="default"))
 
 
 def test_the_index_of_a_frame_survives_with_and_without_edges() -> None:

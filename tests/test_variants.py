@@ -98,12 +98,14 @@ def test_free_weights_may_turn_negative_and_are_carried_to_new_graphs(path_graph
     assert weights.min() < 0
     edges = torch.cat([path_graph.edge_index, torch.tensor([[0, 4], [4, 0]])], dim=1)
     ring = check_graph(path_graph.features, edges)
-    support, fitted = model._intake.support(ring), model.support_.pattern
+    support, fitted = model.inference_.preprocessing.support(ring), model.support_.pattern
     dense = torch.full((5, 5), float("nan"))
     dense[support.pattern.rows, support.pattern.cols] = 1 / 3  # every node of the ring hears three
     dense[fitted.rows, fitted.cols] = weights[0]
     by_hand = dense[support.pattern.rows, support.pattern.cols][None]
-    np.testing.assert_allclose(model.transform(ring), model._encode(ring, support, by_hand), atol=1e-6)
+    np.testing.assert_allclose(
+        model.transform(ring), model.inference_.embed_with(ring, support, by_hand), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["free", "learned"])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numbers
-from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, check_memory
 
 from h3gnn.answers.prediction import Decision, NodePredictor, Rule, check_labels
 from h3gnn.answers.similarity import find_nodes
@@ -19,21 +17,16 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import is_missing
-from h3gnn.storage.atomic import fingerprint
-
-KEPT = 8
-"""So many embeddings are kept in this process, the newest: a search over settings fits each of them once."""
-_EMBEDDINGS: OrderedDict[str, npt.NDArray[np.float32]] = OrderedDict()
 
 
 class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classes of a graph's nodes from the labelled ones, with calibrated probabilities.
 
-    The graph is given once, whole; `fit` and `predict` take nodes. So `cross_val_score` and `GridSearchCV`
-    split the nodes and never the graph, and an embedding, which needs no labels, is fitted once for each
-    setting, however many folds there are.
+    The graph is given once; `fit` and `predict` take nodes. So `cross_val_score` and `GridSearchCV` split the
+    nodes and never the graph. With `memory=`, an embedding, which needs no labels, is fitted once for each
+    setting, whatever the number of folds.
 
-        nodes = NodeClassifier(H3GNN(epochs=50), graph)
+        nodes = NodeClassifier(H3GNN(epochs=50), graph, memory="cache")
         cross_val_score(nodes, labelled_ids, their_classes)
 
     Args:
@@ -44,6 +37,8 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: "none", or "balanced" to decide as is best for balanced accuracy.
         threshold: of two classes, the probability from which on the rarer one is decided; "auto" learns it.
         cannot_tell_below: probability below which a class is marked; None learns it on held-out nodes.
+        memory: a folder or a `joblib.Memory` in which embeddings are cached, as in scikit-learn's `Pipeline`;
+            None caches nothing.
         random_state: seed of the folds on which strength and calibration are chosen.
 
     Attributes:
@@ -62,6 +57,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: str = "none",
         threshold: float | str | None = None,
         cannot_tell_below: float | None = None,
+        memory: Any = None,
         random_state: int = 0,
     ) -> None:
         self.embedder = embedder
@@ -70,6 +66,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
         self.threshold = threshold
         self.cannot_tell_below = cannot_tell_below
+        self.memory = memory
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
@@ -87,7 +84,13 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_labels(labels, tuple(str(one) for one in self.classes_))
         rule = Rule(self.class_weight, self.threshold, self.cannot_tell_below)
         rule.check(len(self.classes_))
-        self.embedding_ = _embed(H3GNN() if self.embedder is None else self.embedder, self.graph_)
+        embedder = H3GNN() if self.embedder is None else self.embedder
+        params = embedder.get_params()
+        key = {"embedder": str(type(embedder)), "graph": self.graph_.provenance.sha256}
+        key |= {name: repr(value) for name, value in params.items()}
+        cached = check_memory(self.memory).cache(_fit_embedding, ignore=["embedder", "graph"])
+        repeatable = isinstance(params.get("random_state", 0), numbers.Integral)
+        self.embedding_ = (cached if repeatable else _fit_embedding)(key, embedder, self.graph_)
         self.predictor_ = NodePredictor(
             self.embedding_, nodes, labels, len(self.classes_), rule, self.random_state
         )
@@ -137,28 +140,11 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes, labels.astype(np.int64)
 
 
-def _embed(embedder: Any, graph: Graph) -> npt.NDArray[np.float32]:
-    """Return the graph's embedding; the same setting on the same graph is fitted once in this process."""
-    params = embedder.get_params()
-    repeatable = isinstance(params.get("random_state", 0), numbers.Integral)
-    kind = f"{type(embedder).__module__}.{type(embedder).__qualname__}"
-    key = fingerprint({"kind": kind, "params": _plain(params), "graph": graph.provenance.sha256})
-    if repeatable and key in _EMBEDDINGS:
-        _EMBEDDINGS.move_to_end(key)
-        return _EMBEDDINGS[key]
+def _fit_embedding(key: dict[str, Any], embedder: Any, graph: Graph) -> npt.NDArray[np.float32]:
+    """Return the embedding of a graph; `key` identifies it for `memory`."""
     found: npt.NDArray[np.float32] = np.asarray(clone(embedder).fit_transform(graph), dtype=np.float32)
     if len(found) != graph.num_nodes:
-        raise InputError(f"the embedder gave {len(found)} rows for {graph.num_nodes} nodes")
-    if repeatable:
-        _EMBEDDINGS[key] = found
-        while len(_EMBEDDINGS) > KEPT:
-            _EMBEDDINGS.popitem(last=False)
+        raise InputError(
+            f"the embedder returned {len(found)} rows for {graph.num_nodes} nodes", code="embedder-rows"
+        )
     return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, str | int | float | bool) or value is None:
-        return value
-    return [_plain(one) for one in value] if isinstance(value, Sequence) else repr(value)

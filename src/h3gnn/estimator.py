@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,6 +89,22 @@ from h3gnn.training.resources import (
 )
 
 
+def _with_former_names(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor take former names of arguments and settings of groups, too."""
+    arguments = set(signature(init).parameters)
+
+    @wraps(init)
+    def construct(self: H3GNN, **given: Any) -> None:
+        former = {
+            name: given.pop(name) for name in list(given) if name not in arguments and setting_name(name)
+        }
+        init(self, **given)
+        if former:
+            self._set(former)
+
+    return construct
+
+
 class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Node embeddings without labels, for graphs that mix homophily and heterophily.
 
@@ -140,6 +158,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         feature_names_in_: their names, if they have any.
     """
 
+    @_with_former_names
     def __init__(
         self,
         *,
@@ -165,7 +184,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         verbose: bool = False,
-        **former: Any,
     ) -> None:
         self.channels = channels
         self.hops = hops
@@ -189,11 +207,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
-        for name in former:
-            if setting_name(name) is None:
-                raise TypeError(f"H3GNN has no argument {name!r}")
-        if former:
-            self._set(former)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> Self:

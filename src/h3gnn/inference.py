@@ -317,7 +317,7 @@ class FittedEncoder:
             graph, same = transfer_structural_features(self.graph, graph)
         else:
             same = match_nodes(self.graph, graph)
-        support = self._preprocessing.support(graph)
+        support = self.preprocessing.support(graph)
         return self.embed_with(
             graph, support, carry_weights(self.encoder, self.prepared.support, support, same)
         )
@@ -393,7 +393,8 @@ class FittedEncoder:
         return build_smoother(graph, self.settings["smoother"], self.smoothing, device)
 
     @property
-    def _preprocessing(self) -> Preprocessing:
+    def preprocessing(self) -> Preprocessing:
+        """How graphs are prepared for the encoder."""
         return Preprocessing.of(self.settings)
 
     def _in_memory(self, prepared: PreparedGraph) -> GraphRows:
@@ -414,7 +415,7 @@ class FittedEncoder:
         """Return another graph on disk as the encoder reads it, and its edge weights if they are learned."""
         check_same_features(self.graph, graph)
         check_as_is(self.graph.plan)
-        support = self._preprocessing.support(graph)
+        support = self.preprocessing.support(graph)
         rows = PreparedGraph(graph, self.prepared.scaler, support).rows(fitted_order(self.graph, graph))
         if not self.encoder.edges.learns:
             return rows, None

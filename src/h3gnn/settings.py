@@ -447,7 +447,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     nested = {name: value for name, value in settings.items() if name not in GROUP_OF}
     for group, config in GROUPS.items():
         own = {name: value for name, value in settings.items() if GROUP_OF.get(name) == group}
-        if own:
+        if config(**own) != config():
             nested[group] = config(**own)
     return nested
 
