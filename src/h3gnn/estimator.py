@@ -553,7 +553,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         asked = None if nodes is None else find_nodes(self.graph_, nodes)
         embedding = self._by_model()
         return find_links(
-            self.graph_, embedding, refit if check else None, asked=asked, top=top, seed=self.seeds_[0]
+            self.graph_, embedding, refit if check else None, queries=asked, top=top, seed=self.seeds_[0]
         )
 
     def attention(self, nodes: Any = None) -> npt.NDArray[np.float32]:

@@ -118,7 +118,7 @@ def test_a_symmetric_graph_takes_new_edges_both_ways(path_graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "code"),
     [
-        (new_nodes(3), EDGES, "graph"),
+        (new_nodes(3), EDGES, "feature-count-differs"),
         (new_nodes().rename(index={"new1": "p3"}), EDGES.iloc[:2], "node-already-fitted"),
         (new_nodes(), EDGES.replace("p9", "p99"), "unknown-node"),
         (new_nodes(), EDGES.replace("new1", "p2"), "edge-between-fitted"),
