@@ -50,7 +50,8 @@ def prepare(
         raise InputError("prepare reads one table of edges: concatenate the tables", code="prepare-options")
     if source.labels is None and (source.label_column or source.label_id_column or source.split_columns):
         raise InputError("label and split columns need --labels FILE", code="prepare-options")
-    from h3gnn.ondisk.prepare import hidden_beside, prepare_graph
+    from h3gnn.ondisk.engine import hidden_beside
+    from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import parse_memory
 
     columns = {

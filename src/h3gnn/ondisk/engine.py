@@ -6,10 +6,12 @@ downloads nothing: extensions are never installed or loaded automatically.
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
 
@@ -20,9 +22,11 @@ import torch
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import stored_weights
 from h3gnn.resources import available_memory, format_bytes
-from h3gnn.tables.files import Problems, check_parquet, reading, split_line, text_blocks
+from h3gnn.storage.atomic import is_held, remove_left
+from h3gnn.tables.files import MOST_SHOWN, Problems, check_parquet, reading, split_line, text_blocks
 from h3gnn.tables.reader import FIX_NUMBER, Table
 
+DATABASE = "work.duckdb"
 BATCH_ROWS = 1 << 20
 """Rows that are read from the engine at a time."""
 
@@ -32,12 +36,9 @@ Found = TypeVar("Found")
 
 
 class Engine:
-    """A DuckDB connection that obeys a memory limit and signals.
+    """A DuckDB connection that obeys a memory limit and signals, and spills to a folder.
 
-    Args:
-        folder: where it spills to.
-        memory: limit in bytes; None for half of the available memory.
-        database: a file that keeps the tables; None to keep none.
+    `memory` is in bytes, None for half of the available memory. A `database` file keeps the tables.
     """
 
     def __init__(self, folder: Path, memory: int | None = None, database: Path | None = None) -> None:
@@ -54,11 +55,13 @@ class Engine:
         }
         with self._errors():
             self.connection = duckdb.connect(str(database or ":memory:"), config=options)
+            self.reader = self.connection.cursor()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.reader.close()
         self.connection.close()
         shutil.rmtree(self.spill, ignore_errors=True)
 
@@ -71,20 +74,22 @@ class Engine:
         with self._errors(), ThreadPoolExecutor(1) as pool:
             return _interruptible(pool, self.connection, rows)
 
-    def stream(self, query: str, rows: int = BATCH_ROWS, cursor: Any = None) -> Iterator[Any]:
-        """Yield the rows of a query as Arrow batches; a cursor leaves the connection free meanwhile."""
-        connection = cursor or self.connection
+    def stream(self, query: str, rows: int = BATCH_ROWS) -> Iterator[Any]:
+        """Yield the rows of a query as Arrow batches; the connection is not free meanwhile."""
+        yield from self._stream(self.connection, query, rows)
+
+    def _stream(self, connection: Any, query: str, rows: int) -> Iterator[Any]:
         with self._errors(), ThreadPoolExecutor(1) as pool:
             reader = _interruptible(pool, connection, lambda: connection.sql(query).to_arrow_reader(rows))
             while (batch := _interruptible(pool, connection, lambda: next(reader, None))) is not None:
                 yield batch
 
-    def blocks(self, query: str, rows: int, cursor: Any = None) -> Iterator[Any]:
-        """Yield the rows of a query as Arrow tables of exactly so many rows, but for the last."""
+    def blocks(self, query: str, rows: int) -> Iterator[Any]:
+        """Yield the rows of a query as Arrow tables of equal length, on a connection of its own."""
         import pyarrow as pa
 
         rest = None
-        for batch in self.stream(query, rows, cursor):
+        for batch in self._stream(self.reader, query, rows):
             new = pa.Table.from_batches([batch])
             rest = new if rest is None else pa.concat_tables([rest, new])
             while len(rest) >= rows:
@@ -92,12 +97,6 @@ class Engine:
                 rest = rest.slice(rows)
         if rest is not None and len(rest):
             yield rest
-
-    def insert(self, table: str, rows: Any) -> None:
-        """Append an Arrow table."""
-        self.connection.register("rows_to_insert", rows)
-        self.run(f"INSERT INTO {table} SELECT * FROM rows_to_insert")
-        self.connection.unregister("rows_to_insert")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -127,7 +126,7 @@ class Engine:
 
 
 def _interruptible(pool: ThreadPoolExecutor, connection: Any, work: Callable[[], Found]) -> Found:
-    """Return the result of some work of DuckDB, which does not notice signals: an exception interrupts it."""
+    """Return the result of some work of DuckDB; it does not notice signals, so an exception interrupts it."""
     waiting = pool.submit(work)
     try:
         return waiting.result()
@@ -141,6 +140,94 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
 
 
+class Work(Engine):
+    """The hidden folder in which a target is made, with a database of its finished stages."""
+
+    def __init__(self, folder: Path, memory: int | None) -> None:
+        super().__init__(folder, memory, folder / DATABASE)
+        self.run("CREATE TABLE IF NOT EXISTS stages (name VARCHAR PRIMARY KEY, state VARCHAR)")
+
+    def state(self, stage: str) -> Any:
+        """Return what a stage has stored, None if nothing."""
+        found = self.run("SELECT state FROM stages WHERE name = ?", [stage])
+        return json.loads(found[0][0]) if found else None
+
+    def store(self, stage: str, state: Any) -> None:
+        """Store the state of a stage."""
+        self.run("INSERT OR REPLACE INTO stages VALUES (?, ?)", [stage, json.dumps(state)])
+
+    def sample(self, query: str, problems: Problems) -> Iterator[tuple[Any, ...]]:
+        """Yield the first rows of a query for problems; the others are only counted."""
+        rows = self.run(f"{query} LIMIT {MOST_SHOWN}")
+        yield from rows
+        if len(rows) == MOST_SHOWN:
+            problems.count += self.run(f"SELECT count(*) FROM ({query})")[0][0] - MOST_SHOWN
+
+    @property
+    def id_kind(self) -> str:
+        """Type of the nodes' ids, BIGINT or VARCHAR."""
+        return str(self.run("SELECT any_value(typeof(id)) FROM nodes")[0][0])
+
+
+@contextmanager
+def work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work]:
+    """Yield the hidden folder of a target, which replaces the target when the block succeeds.
+
+    Invalid input removes it, since the same call would fail again. Any other exception keeps it if a stage
+    is finished.
+    """
+    remove_left(target.parent, target.name)
+    folder = hidden_beside(target)
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
+    try:
+        if handle >= 0 and is_held(handle):
+            raise InputError(
+                f"another process is preparing {target}; wait for it, or stop it", code="folder-in-use"
+            )
+        with _open_work(folder, json.loads(json.dumps(made_of)), memory) as work:
+            try:
+                yield work
+            except BaseException as error:
+                if isinstance(error, GraphError) or work.state("features") is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+        for path in folder.iterdir():
+            if path.name.startswith(DATABASE):
+                path.unlink()
+            else:
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        folder.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        folder.replace(target)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _open_work(folder: Path, made_of: Any, memory: int | None) -> Work:
+    """Open the database of an interrupted call with the same input, or else begin a new one."""
+    import duckdb
+
+    with suppress(duckdb.Error, OSError):  # damaged, or of another version of DuckDB
+        work = Work(folder, memory)
+        if work.state("made_of") == made_of:
+            return work
+        work.__exit__()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    work = Work(folder, memory)
+    work.store("made_of", made_of)
+    return work
+
+
+def hidden_beside(target: Path) -> Path:
+    """Return the hidden folder in which a target is made; after an interruption it holds finished stages."""
+    return target.parent / f".{target.name}.unfinished"
+
+
 SMALL_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 INTEGERS = (*SMALL_INTEGERS, "UBIGINT")
 NUMBERS = (*INTEGERS, "FLOAT", "DOUBLE", "BOOLEAN")
@@ -152,7 +239,8 @@ SPACE = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000
 """White space that is no part of an id."""
 MOST_REJECTS = 1000
 """Malformed rows that are listed."""
-REJECTS_THERE = "duckdb_tables() WHERE table_name = 'reject_errors'"
+REJECTS_THERE = "SELECT 1 FROM duckdb_tables() WHERE table_name = 'reject_errors'"
+REJECTS = "SELECT line, column_idx, error_type, csv_line FROM reject_errors ORDER BY line, column_idx"
 
 
 def key_of(id_: str, kind: str, wanted: str) -> str:
@@ -165,22 +253,15 @@ def key_of(id_: str, kind: str, wanted: str) -> str:
 class TableScan:
     """A table as DuckDB reads it: with our header, delimiter and types, and columns c0, c1, … by position.
 
-    A text file is checked byte by byte before: it is UTF-8, and each quotation mark is closed on its line.
-
-    Args:
-        engine: reads it.
-        table: the file.
-        texts: columns of ids.
-        numbers: columns of numbers.
+    The bytes of a text file are checked before: UTF-8, each quotation mark closed on its line.
 
     Attributes:
-        kinds: DuckDB's type of each of these columns.
+        kinds: DuckDB's types of the columns of `texts` (ids) and `numbers`.
         rows: number of rows, None for a text file.
     """
 
     def __init__(self, engine: Engine, table: Table, texts: Sequence[int], numbers: Sequence[int]) -> None:
         self.engine, self.table, self.texts, self.numbers = engine, table, texts, numbers
-        self.cursor = engine.connection.cursor()
         self.rows: int | None = None
         self._path, self._blank_lines = table.path, False
         if table.delimiter is None:
@@ -191,13 +272,14 @@ class TableScan:
         with reading(table.path, "a table"):
             found = engine.run(f"DESCRIBE SELECT {columns} FROM {self.sql()}")
         self.kinds = {int(name[1:]): str(kind) for name, kind, *_ in found}
-        for column in texts:
-            if self.kinds[column] not in (*INTEGERS, "VARCHAR"):
+        for column, kind in self.kinds.items():
+            place = f"{table.path}{table.title(column)}: a column of type {kind}"
+            if column in texts and kind not in (*INTEGERS, "VARCHAR"):
                 raise GraphError(
-                    f"{table.path}{table.title(column)}: a column of type {self.kinds[column]} cannot hold "
-                    "node ids; use integers or strings",
-                    code="id-type-invalid",
+                    f"{place} cannot hold node ids; use integers or strings", code="id-type-invalid"
                 )
+            if column not in texts and kind.partition("[")[0] not in NUMBERS:
+                raise GraphError(f"{place} does not hold numbers", code="column-not-numeric")
 
     def sql(self, span: tuple[int, int] | None = None, *, numbered: bool = False) -> str:
         """Return the table, or a range of its rows; numbered rows have a column `row`, counted from 0."""
@@ -243,7 +325,7 @@ class TableScan:
     def blocks(self, query: str, rows: int) -> Iterator[Any]:
         """Yield the rows of a query of this table as Arrow tables, in the order of the file."""
         with self.errors():
-            yield from self.engine.blocks(query, rows, self.cursor)
+            yield from self.engine.blocks(query, rows)
 
     def place(self, row: int, column: int | None = None) -> str:
         """Name a row by its line in a text file, else by its number."""
@@ -266,18 +348,14 @@ class TableScan:
     def check_rows(self, rows: int) -> None:
         """Raise if a table has malformed rows, which DuckDB leaves out and lists, or no row."""
         problems, listed = Problems(self.table.path), set[int]()
-        for connection in (self.cursor, self.engine.connection):
-            if not connection.execute(f"SELECT 1 FROM {REJECTS_THERE}").fetchall():
-                continue
-            for line, column, kind, text in connection.execute(
-                "SELECT line, column_idx, error_type, csv_line FROM reject_errors ORDER BY line, column_idx"
-            ).fetchall():
-                place, cells = f"{self.table.path}, line {line}", self._cells(text)
+        for connection in (self.engine.reader, self.engine.connection):
+            there = connection.execute(REJECTS_THERE).fetchall()
+            for line, column, kind, text in connection.execute(REJECTS).fetchall() if there else ():
+                place = f"{self.table.path}, line {line}"
+                cells = split_line(text.rstrip("\r\n"), str(self.table.delimiter))
                 if kind == "CAST" and len(cells) == len(self.table.names):
-                    place += self.table.title(column - 1)
-                    problems.add(
-                        place, f"{cells[column - 1]!r} is not a number", FIX_NUMBER, "cell-unreadable"
-                    )
+                    what = f"{cells[column - 1]!r} is not a number"
+                    problems.add(place + self.table.title(column - 1), what, FIX_NUMBER, "cell-unreadable")
                 elif line not in listed:
                     self.table.add_cell_count(problems, place, len(cells))
                 listed.add(line)
@@ -286,12 +364,8 @@ class TableScan:
             header = "a header and " if self.table.delimiter else ""
             raise GraphError(f"{self.table.path} has {header}no row", code="table-empty")
 
-    def _cells(self, line: str) -> list[str]:
-        assert self.table.delimiter is not None
-        return [cell.strip() for cell in split_line(line.rstrip("\r\n"), self.table.delimiter)]
-
     def _check_text(self) -> None:
-        """Check the bytes of a text file. DuckDB reads one kind of line ends: a file of several is copied."""
+        """Check the bytes of a text file; if it has several kinds of line ends, read a copy that has one."""
         ends = set[bytes]()
         with self.table.path.open("rb") as file:
             _add_line_ends(file.read(self.table.start), ends)
@@ -300,7 +374,8 @@ class TableScan:
             blank = any(pair in content for pair in (b"\n\n", b"\r\r", b"\n\r")) or content[:1] in b"\r\n"
             self._blank_lines = self._blank_lines or blank
         if len(ends) > 1:
-            self._path = self.engine.folder / f"{self.table.path.stem}-lines.csv"
+            self.engine.spill.mkdir(exist_ok=True)
+            self._path = self.engine.spill / f"{self.table.path.stem}.csv"
             with self.table.path.open("rb") as file, self._path.open("wb") as copy:
                 copy.write(_unix_lines(file.read(self.table.start)))
                 for _, content in text_blocks(self.table.path, self.table.start, self.table.line):
@@ -308,13 +383,8 @@ class TableScan:
 
 
 def _add_line_ends(content: bytes, ends: set[bytes]) -> None:
-    """Add the kinds of line ends in a text."""
     both = content.count(b"\r\n") if b"\r" in content else 0
-    for end in (b"\n", b"\r"):
-        if content.count(end) > both:
-            ends.add(end)
-    if both:
-        ends.add(b"\r\n")
+    ends |= {end for end in (b"\n", b"\r") if content.count(end) > both} | ({b"\r\n"} if both else set())
 
 
 def _unix_lines(content: bytes) -> bytes:
@@ -388,12 +458,9 @@ def as_edges(batch: Any) -> Edges:
 def write_rows(
     blocks: Iterable[Edges], folder: Path, nodes: int, *, weighted: bool, strongest: bool = False
 ) -> tuple[int, int]:
-    """Write sorted edges as `crow.bin`, `cols.bin` and perhaps `weight.bin`.
+    """Write sorted edges as `crow.bin`, `cols.bin` and perhaps `weight.bin`; return how many, and duplicates.
 
     The weights of duplicate edges are added in their order, or with `strongest` the largest is kept.
-
-    Returns:
-        The number of edges, and the number of duplicates merged into them.
     """
     rows = edges = filled = 0
     names = ("crow.bin", "cols.bin", *(("weight.bin",) if weighted else ()))

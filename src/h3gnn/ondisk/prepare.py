@@ -1,11 +1,7 @@
 """Write tables of any size as a graph in memory-mapped files, with DuckDB as the engine.
 
-DuckDB reads the tables, numbers the nodes, joins edges with them and sorts the edges, within a memory limit.
-Header, delimiter and types of columns are ours; DuckDB never guesses them.
-
 A database in a hidden folder beside the target keeps the finished stages: all features, then one range of
-edge rows after another (all rows of a text file are one range). An interrupted call that is repeated keeps
-these and starts the others again.
+edge rows after another (a text file is one range). A repeated call keeps these and starts the others again.
 """
 
 from __future__ import annotations
@@ -13,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +19,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import WEIGHT_ABOVE, WEIGHT_BELOW, check_features, duplicate_edges, valid_weights
 from h3gnn.graphs.formats import array_place, read_array
 from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair
 from h3gnn.graphs.ids import is_plain, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import MomentSums
-from h3gnn.ondisk.engine import INTEGER, Edges, Engine, TableScan, as_edges, index_type, key_of, write_rows
+from h3gnn.ondisk.engine import (
+    INTEGER,
+    Edges,
+    TableScan,
+    Work,
+    as_edges,
+    index_type,
+    key_of,
+    work_folder,
+    write_rows,
+)
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
     FEATURE_COLS,
@@ -48,11 +52,10 @@ from h3gnn.ondisk.mapped import (
     is_prepared,
     open_mapped,
 )
-from h3gnn.storage.atomic import is_held, remove_left
 from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_UNKNOWN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureTable, open_features
-from h3gnn.tables.files import MOST_SHOWN, Problems
+from h3gnn.tables.files import Problems
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
 from h3gnn.tables.reader import FIX_ID, decode_numbers, odd_list
@@ -66,7 +69,6 @@ BLOCK_BYTES = 64 << 20
 """Size of a block of wide rows, which has fewer of them."""
 RANGE_ROWS = 1 << 25
 """Rows of a Parquet file of edges that are one stage."""
-DATABASE = "work.duckdb"
 
 Progress = Callable[[str, float], None]
 """Called with a stage ("features", "edges", "sorting") and the share of it that is done, 0 to 1."""
@@ -93,8 +95,8 @@ def prepare_graph(
 ) -> MappedGraph:
     """Write a graph folder and open it; the folder appears when it is complete.
 
-    An interrupted call keeps its finished stages in a hidden folder beside `out`, and the same call resumes
-    there. Other files or columns start again.
+    An interrupted call keeps its finished stages, and the same call resumes. Other files or columns start
+    again. Columns, header and delimiter are given as in `read_graph`.
 
     Args:
         edges: CSV, TSV or Parquet: one edge per row.
@@ -102,15 +104,10 @@ def prepare_graph(
             matrix of scipy (NPZ) is read as a whole and stays sparse.
         out: the folder to write; it must not hold anything else.
         labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
-            Without splits, ten are drawn, as the commands do for a graph in memory.
-        source_column, target_column, weight_column, node_column, feature_columns: as in `read_graph`.
-        label_id_column, label_column, split_columns, header, delimiter: as in `read_graph`.
-        memory: limit of the engine in bytes; None for half of the available memory. Blocks of features and
-            labels add to it.
+            Without splits, ten are drawn.
+        memory: limit for joining and sorting in bytes; None for half of the available memory. Blocks of
+            features and labels add to it.
         progress: called with each stage and the share of it that is done.
-
-    Raises:
-        GraphError: with file and row of what is wrong.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
@@ -127,7 +124,7 @@ def prepare_graph(
     if label_table is not None and label_table.label is not None:
         hidden = label_table.table.names[label_table.label]
     source = _open_features(Path(features), node_column, feature_columns, hidden, style)
-    with _work_folder(out, _made_of(table, source, style), memory) as work:
+    with work_folder(out, _made_of(table, source, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
         _edge_stage(work, table, source.path, sums.rows, progress)
         count, merged = _sort_stage(work, sums.rows, progress, weighted=bool(table.weight))
@@ -160,99 +157,6 @@ def prepare_graph(
     return open_mapped(out)
 
 
-class Work(Engine):
-    """The hidden folder in which a target is made, with a database of its finished stages.
-
-    Args:
-        folder: the hidden folder.
-        memory: limit in bytes.
-    """
-
-    def __init__(self, folder: Path, memory: int | None) -> None:
-        super().__init__(folder, memory, folder / DATABASE)
-        self.run("CREATE TABLE IF NOT EXISTS stages (name VARCHAR PRIMARY KEY, state VARCHAR)")
-
-    def state(self, stage: str) -> Any:
-        """Return what a stage has stored, None if nothing."""
-        found = self.run("SELECT state FROM stages WHERE name = ?", [stage])
-        return json.loads(found[0][0]) if found else None
-
-    def store(self, stage: str, state: Any) -> None:
-        """Store the state of a stage."""
-        self.run("INSERT OR REPLACE INTO stages VALUES (?, ?)", [stage, json.dumps(state)])
-
-    def sample(self, query: str, problems: Problems) -> Iterator[tuple[Any, ...]]:
-        """Yield the first rows of a query for problems; the others are only counted."""
-        rows = self.run(f"{query} LIMIT {MOST_SHOWN}")
-        yield from rows
-        if len(rows) == MOST_SHOWN:
-            problems.count += self.run(f"SELECT count(*) FROM ({query})")[0][0] - MOST_SHOWN
-
-    @property
-    def id_kind(self) -> str:
-        """Type of the nodes' ids, BIGINT or VARCHAR."""
-        return str(self.run("SELECT any_value(typeof(id)) FROM nodes")[0][0])
-
-
-@contextmanager
-def _work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work]:
-    """Yield the hidden folder of a target, which replaces the target when the block succeeds.
-
-    Invalid input removes it, since the same call would fail again. Any other exception keeps it if a stage
-    is finished.
-    """
-    remove_left(target.parent, target.name)
-    folder = hidden_beside(target)
-    folder.mkdir(exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
-    try:
-        if handle >= 0 and is_held(handle):
-            raise InputError(
-                f"another process is preparing {target}; wait for it, or stop it", code="folder-in-use"
-            )
-        with _open_work(folder, json.loads(json.dumps(made_of)), memory) as work:
-            try:
-                yield work
-            except BaseException as error:
-                if isinstance(error, GraphError) or work.state("features") is None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                raise
-        for path in folder.iterdir():
-            if path.name.startswith(DATABASE):
-                path.unlink()
-            else:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        folder.chmod(0o755)
-        if target.exists():
-            shutil.rmtree(target)
-        folder.replace(target)
-    finally:
-        if handle >= 0:
-            os.close(handle)
-
-
-def _open_work(folder: Path, made_of: Any, memory: int | None) -> Work:
-    """Open the database of an interrupted call with the same input, or else begin a new one."""
-    import duckdb
-
-    with suppress(duckdb.Error, OSError):  # damaged, or of another version of DuckDB
-        work = Work(folder, memory)
-        if work.state("made_of") == made_of:
-            return work
-        work.connection.close()
-    shutil.rmtree(folder)
-    folder.mkdir()
-    work = Work(folder, memory)
-    work.store("made_of", made_of)
-    return work
-
-
-def hidden_beside(target: Path) -> Path:
-    """Return the hidden folder in which a target is made; after an interruption it holds finished stages."""
-    return target.parent / f".{target.name}.unfinished"
-
-
 def _made_of(edges: EdgeTable, source: FeatureSource, style: dict[str, Any]) -> dict[str, Any]:
     """Return all that features and edges of a folder depend on."""
     files = [(path, path.stat()) for path in (edges.table.path, source.path)]
@@ -267,14 +171,7 @@ def _made_of(edges: EdgeTable, source: FeatureSource, style: dict[str, Any]) -> 
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where features come from.
-
-    Attributes:
-        path: the file.
-        values: an array or a sparse matrix; None for a table.
-        table: the chosen columns of a table; None for an array, whose row numbers are the ids.
-        repairs: changes made to them.
-    """
+    """Features of a file: the chosen columns of a `table`, or the `values` of an array, numbered from 0."""
 
     path: Path
     values: npt.NDArray[Any] | Tensor | None = None
@@ -320,11 +217,7 @@ def _open_features(
 
 
 def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tuple[int | None, MomentSums]:
-    """Write the features and the table of nodes.
-
-    Returns:
-        How many values a sparse matrix stores, None for dense features; and the moments.
-    """
+    """Write features and nodes; return how many values a sparse matrix stores (or None), and the moments."""
     if (done := work.state("features")) is not None:
         return done["stored"], MomentSums.from_dict(done["sums"])
     stored = None
@@ -365,9 +258,9 @@ def _write_dense(
     place: Callable[[int, int | None], str],
     columns: Sequence[int] = (),
 ) -> MomentSums:
-    """Write blocks of rows as float32 and return their moments; `place` names a row and a column.
+    """Write blocks of rows as float32 and return their moments.
 
-    All blocks are read before a bad value is reported, since malformed rows are counted by then.
+    A bad value is reported after all blocks: malformed rows, which shift the others, are reported first.
     """
     sums: MomentSums | None = None
     fault: tuple[int, int, float] | None = None
@@ -404,7 +297,9 @@ def _table_blocks(
     work.run(f"CREATE TABLE nodes (id {scan.id_kind(features.key)}, node BIGINT)")
     done, widths = 0, dict[int, int]()
     for block in scan.blocks(f"SELECT {', '.join(columns)} FROM {scan.sql()}", rows):
-        work.insert("nodes", pa.table({"id": block.column(0), "node": np.arange(done, done + len(block))}))
+        numbered = pa.table({"id": block.column(0), "node": np.arange(done, done + len(block))})
+        work.connection.register("numbered", numbered)
+        work.run("INSERT INTO nodes SELECT * FROM numbered")
         values = []
         for column, chunks in zip(features.chosen, block.columns[1:], strict=True):
             cells = chunks.combine_chunks()
@@ -460,21 +355,30 @@ def _edge_stage(work: Work, edges: EdgeTable, known_by: Path, nodes: int, progre
     while not done["finished"]:
         last = None if scan.rows is None else min(done["rows"] + RANGE_ROWS, scan.rows)
         span = None if last is None else (done["rows"], last)
-        work.connection.begin()
-        with scan.errors():
-            work.run(f"INSERT INTO edges {_joined(work, scan, edges, span, trim=done['trim'])}")
-        rows = work.run("SELECT count(*) FROM edges")[0][0]
-        scan.check_rows(rows)
-        if work.run(f"SELECT count(*) FROM edges WHERE {fault}")[0][0]:
-            work.connection.rollback()
+        try:
+            with work.transaction():
+                with scan.errors():
+                    work.run(f"INSERT INTO edges {_joined(work, scan, edges, span, trim=done['trim'])}")
+                rows = _count_edges(work, scan, fault)
+                done = {**done, "rows": rows, "finished": last == scan.rows}
+                work.store("edges", done)
+        except _InvalidEdgesError:
             if done["trim"]:
                 _raise_edge_problems(work, scan, edges, span, fault, known_by)
             done["trim"] = True  # white space around ids is rare, and removing it costs time
-            continue
-        done = {**done, "rows": rows, "finished": last == scan.rows}
-        work.store("edges", done)
-        work.connection.commit()
-        progress("edges", rows / (scan.rows or rows))
+        progress("edges", done["rows"] / (scan.rows or done["rows"] or 1))
+
+
+class _InvalidEdgesError(Exception):
+    """Some edges have no valid nodes or weight."""
+
+
+def _count_edges(work: Work, scan: TableScan, fault: str) -> int:
+    rows, bad = work.run(f"SELECT count(*), count(*) FILTER (WHERE {fault}) FROM edges")[0]
+    scan.check_rows(rows)
+    if bad:
+        raise _InvalidEdgesError
+    return int(rows)
 
 
 def _joined(
