@@ -11,7 +11,7 @@ import torch
 
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import measure_homophily, simple_edges, verdict
+from h3gnn.graphs.homophily import Homophily, measure_homophily, simple_edges, verdict
 from h3gnn.graphs.profile import profile
 
 
@@ -115,27 +115,24 @@ def test_direction_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("adjusted", "informativeness", "smoothness", "beginning"),
+    ("figures", "smoothness", "beginning"),
     [
-        (0.77, 0.59, 0.89, "Neighbours mostly share a class"),
-        (0.29, 0.47, 1.0, "Neighbours share a class more often than chance"),
-        (-0.29, 0.19, 0.98, "Neighbours rarely share a class, yet"),
-        (0.0, 0.0, 1.0, "One neighbour's class says almost nothing"),
-        (None, None, 0.85, "There are no labels, but neighbours have similar features"),
-        (None, None, 1.0, "There are no labels, and neighbours"),
-        (None, None, None, "There are no labels, and features that are all alike"),
+        ((0.77, 0.59), 0.89, "Neighbours mostly share a class"),
+        ((0.29, 0.47), 1.0, "Neighbours share a class more often than chance"),
+        ((-0.29, 0.19), 0.98, "Neighbours rarely share a class, but"),
+        ((0.0, 0.0), 1.0, "A neighbour's class is almost uninformative"),
+        (None, 0.85, "There are no labels, but neighbours have similar features"),
+        (None, 1.0, "There are no labels, and neighbours"),
+        (None, None, "There are no labels, and all features are equal"),
     ],
 )
-def test_the_sentence_follows_the_figures(
-    adjusted: float | None, informativeness: float | None, smoothness: float | None, beginning: str
+def test_the_verdict_follows_the_figures(
+    figures: tuple[float, float] | None, smoothness: float | None, beginning: str
 ) -> None:
-    sentence = verdict(
-        edges=9,
-        smoothness=smoothness,
-        adjusted_homophily=adjusted,
-        label_informativeness=informativeness,
-        mixed_share=0.5,
-    )
+    measured = None
+    if figures is not None:
+        measured = Homophily(0.5, 0.5, 0.5, *figures, (), torch.tensor([0.0, 0.5]))
+    sentence = verdict(measured, edges=9, smoothness=smoothness)
     assert sentence.startswith(beginning)
     assert sentence.endswith(".")
     assert "\n" not in sentence

@@ -1,8 +1,7 @@
-"""Do neighbours share a class? Five answers, one for every node, and what they mean in a plain sentence."""
+"""Homophily: whether neighbours share a class, with bootstrap intervals and a verdict in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,33 +10,37 @@ from torch import Tensor
 
 from h3gnn.graphs.convert import import_pyg
 
+LEVEL = 0.95
+REPEATS = 400
+WORK = 20_000_000
+"""Edges counted over all bootstrap samples: large graphs, whose intervals are narrow, are resampled less."""
+Interval = tuple[float, float]
+
 HOMOPHILOUS = 0.5
 PARTLY = 0.15
 INFORMATIVE = 0.05
 SMOOTH = 0.92
-"""Where the words change. Conventions, not laws: on the paper's nine graphs they tell apart the citation
-graphs (adjusted homophily 0.67 to 0.77, centred smoothness 0.84 to 0.89) and the others (0.03 at most, 0.95
-at least)."""
+"""Thresholds of the verdict. On the paper's nine graphs they separate the citation graphs (adjusted homophily
+0.67 to 0.77, centred smoothness 0.84 to 0.89) from the others (at most 0.03, at least 0.95)."""
 
 
 @dataclass(frozen=True)
 class Homophily:
-    """How labels lie on edges; only nodes with a label, and edges between two of them, count.
+    """Homophily of labelled nodes and the edges between them.
 
     Attributes:
         edge: share of directed edges, self-loops included, whose ends share a class (PyG, "edge").
         node: mean over nodes of the share of incoming edges from the own class (PyG, "node").
         class_insensitive: corrected for the sizes of the classes (PyG, "edge_insensitive").
-        adjusted: edge homophily corrected for the degrees of the classes, 0 where chance would put it
-            (Platonov et al., 2023); without direction and self-loops.
-        label_informativeness: share of a node's class entropy that a random neighbour's class takes away,
-            0 to 1 (the same authors); without direction and self-loops.
+        adjusted: edge homophily corrected for class degrees, 0 at chance (Platonov et al., 2023).
+        label_informativeness: share of a node's class entropy that is removed by the class of a random
+            neighbour, 0 to 1 (the same authors).
         by_class: for each class, the share of directed edges into it that come from it; NaN without edges.
-        of_nodes: float `[nodes]`, share of neighbours that have the node's class, NaN without any;
-            without direction and self-loops.
+        of_nodes: float `[nodes]`, share of neighbours that have the node's class, NaN without any.
         pairs: undirected edges between two labelled nodes.
-        adjusted_interval, informativeness_interval: where the two would lie with 95 % for all nodes; None
-            where all nodes have a label, and nothing is left open.
+        adjusted_interval, informativeness_interval: 95 % intervals; None if all nodes have a label.
+
+    `adjusted`, `label_informativeness`, `of_nodes` and `pairs` ignore direction and self-loops.
     """
 
     edge: float
@@ -51,32 +54,36 @@ class Homophily:
     adjusted_interval: Interval | None = None
     informativeness_interval: Interval | None = None
 
+    @property
+    def node_shares(self) -> Tensor:
+        """`of_nodes` of the nodes that have labelled neighbours, float64."""
+        return self.of_nodes[~self.of_nodes.isnan()].double()
+
+    @property
+    def mixed_share(self) -> float:
+        """Share of these nodes that have neighbours both in and out of their class."""
+        return float(((self.node_shares > 0) & (self.node_shares < 1)).double().mean())
+
 
 def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> Homophily:
-    """Measure how the labels of a graph lie on its edges.
-
-    Args:
-        edge_index: int64 `[2, edges]`.
-        labels: int64 `[nodes]`, -1 where unknown.
-        num_classes: number of classes.
-    """
+    """Measure homophily of labels int64 `[nodes]`, -1 where unknown, on edges int64 `[2, edges]`."""
     labelled = labels >= 0
     edges, known = _between(edge_index, labelled), labels[labelled]
     simple = simple_edges(edges, known.numel())
-    sure = None
-    if not bool(labelled.all()):
-        sure = intervals(simple, known, num_classes, _adjusted, _informativeness)
+    partly = not bool(labelled.all()) and simple.shape[1] > 0
+    bounds = _intervals(simple, known, num_classes) if partly else (None, None)
+    joint = _joint(simple, known, num_classes)
     return Homophily(
         edge=_pyg_measure(edges, known, "edge"),
         node=_pyg_measure(edges, known, "node"),
         class_insensitive=_pyg_measure(edges, known, "edge_insensitive"),
-        adjusted=adjusted_homophily(simple, known, num_classes),
-        label_informativeness=label_informativeness(simple, known, num_classes),
+        adjusted=_adjusted(joint),
+        label_informativeness=_informativeness(joint),
         by_class=_by_class(edges, known, num_classes),
         of_nodes=local_homophily(edge_index, labels),
         pairs=simple.shape[1] // 2,
-        adjusted_interval=None if sure is None else sure[0],
-        informativeness_interval=None if sure is None else sure[1],
+        adjusted_interval=bounds[0],
+        informativeness_interval=bounds[1],
     )
 
 
@@ -90,34 +97,26 @@ def local_homophily(edge_index: Tensor, labels: Tensor) -> Tensor:
 
 
 def simple_edges(edge_index: Tensor, nodes: int) -> Tensor:
-    """Return edges both ways, each once and without self-loops, int64 `[2, edges]`, sorted."""
+    """Return the edges in both directions, once, sorted and without self-loops, int64 `[2, edges]`."""
     first, second = edge_index[:, edge_index[0] != edge_index[1]]
     codes = torch.unique(torch.cat([first * nodes + second, second * nodes + first]))
     return torch.stack([codes // max(1, nodes), codes % max(1, nodes)])
 
 
 def _between(edge_index: Tensor, labelled: Tensor) -> Tensor:
-    """Return the edges between labelled nodes, which are numbered anew."""
+    """Return the edges between labelled nodes, renumbered."""
     both = labelled[edge_index[0]] & labelled[edge_index[1]]
     return (labelled.cumsum(0) - 1)[edge_index[:, both]]
 
 
-def adjusted_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> float:
-    """Return `(h - e) / (1 - e)`, where e is the edge homophily that the degrees alone would give."""
-    return _adjusted(_joint(edge_index, labels, num_classes)) if edge_index.shape[1] else float("nan")
-
-
 def _adjusted(joint: Tensor) -> float:
+    """Return `(h - e) / (1 - e)`, where e is the edge homophily expected from the degrees alone."""
     expected = float((joint.sum(1) ** 2).sum())
     return (float(joint.trace()) - expected) / (1 - expected) if expected < 1 else float("nan")
 
 
-def label_informativeness(edge_index: Tensor, labels: Tensor, num_classes: int) -> float:
-    """Return `I(class, neighbour's class) / H(class)` for an edge drawn at random."""
-    return _informativeness(_joint(edge_index, labels, num_classes)) if edge_index.shape[1] else float("nan")
-
-
 def _informativeness(joint: Tensor) -> float:
+    """Return `I(class, neighbour's class) / H(class)` for a random edge."""
     margin = joint.sum(1)
     entropy = -float(torch.special.xlogy(margin, margin).sum())
     independent = margin[:, None] * margin[None, :]
@@ -127,7 +126,7 @@ def _informativeness(joint: Tensor) -> float:
 
 
 def _joint(edge_index: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Return the share of edges from class to class, `[classes, classes]`."""
+    """Return the share of edges from class to class, `[classes, classes]`, NaN without edges."""
     pairs = labels[edge_index[0]] * num_classes + labels[edge_index[1]]
     counts = torch.bincount(pairs, minlength=num_classes**2).double()
     return (counts / counts.sum()).view(num_classes, num_classes)
@@ -154,55 +153,45 @@ def _share_of_own_class(edges: Tensor, labels: Tensor) -> Tensor:
     return own / torch.where(degree > 0, degree, torch.nan)
 
 
-def verdict(
-    *,
-    edges: int,
-    smoothness: float | None,
-    adjusted_homophily: float | None,
-    label_informativeness: float | None,
-    mixed_share: float | None,
-    labelled: int = 0,
-    pairs: int = 0,
-    adjusted_interval: Interval | None = None,
-    informativeness_interval: Interval | None = None,
-) -> str:
-    """Return the sentence; where few labels leave it open, one that says so.
+def verdict(measured: Homophily | None, *, edges: int, smoothness: float | None, labelled: int = 0) -> str:
+    """Return one sentence on the meaning of the figures; with few labels it says that they are not enough.
 
     Args:
+        measured: None without labels.
         edges: edges between different nodes.
-        smoothness: of the centred features; None where they are all alike.
-        adjusted_homophily, label_informativeness, mixed_share: None where labels do not tell them.
-        labelled: how many nodes have a label.
-        pairs: edges between two of them.
-        adjusted_interval, informativeness_interval: None where all nodes have a label.
+        smoothness: of the centred features; None if they are all equal.
+        labelled: nodes with a label.
     """
     if edges == 0:
-        return "No edge joins two nodes, so only the features speak and a graph method has nothing to add."
-    if adjusted_homophily is None or label_informativeness is None:
-        return _without_labels(smoothness, labelled, pairs)
-    if adjusted_interval is not None and informativeness_interval is not None:
-        may_be = {_kind(a, i) for a in adjusted_interval for i in informativeness_interval}
-        if len(may_be) > 1:
-            return _left_open(pairs, adjusted_interval, smoothness)
+        return "No edge joins two nodes, so a graph method has nothing to add to the features."
+    if measured is None or np.isnan([measured.adjusted, measured.label_informativeness]).any():
+        return _without_labels(smoothness, labelled, 0 if measured is None else measured.pairs)
+    adjusted, informativeness = measured.adjusted_interval, measured.informativeness_interval
+    bounds = [(a, i) for a in adjusted or () for i in informativeness or ()]
+    if adjusted is not None and len({_kind(*corner) for corner in bounds}) > 1:
+        return _too_few_labels(measured.pairs, adjusted, smoothness)
     figure = (
-        f"adjusted homophily {adjusted_homophily:.2f}{_within(adjusted_interval)}, "
-        f"label informativeness {label_informativeness:.2f}{_within(informativeness_interval)}"
+        f"adjusted homophily {measured.adjusted:.2f}{_within(adjusted)}, "
+        f"label informativeness {measured.label_informativeness:.2f}{_within(informativeness)}"
     )
-    mixed = f"{100 * (mixed_share or 0):.0f} % of the nodes have neighbours both in and out of their class"
-    return f"{KINDS[_kind(adjusted_homophily, label_informativeness)].format(figure=figure)}; {mixed}."
+    mixed = (
+        f"{100 * (measured.mixed_share or 0):.0f} % of the nodes have neighbours in and out of their class"
+    )
+    return (
+        f"{KINDS[_kind(measured.adjusted, measured.label_informativeness)].format(figure=figure)}; {mixed}."
+    )
 
 
 KINDS = {
     "homophilous": "Neighbours mostly share a class ({figure}), so averaging over neighbours helps and the "
     "hop tokens can carry most of the embedding",
     "mixed": "Neighbours share a class more often than chance, but far from always ({figure}): the mixture "
-    "of homophily and heterophily that this method is made for",
-    "heterophilous": "Neighbours rarely share a class, yet which classes they have tells something "
-    "({figure}), so it pays to keep a node's own features apart from its neighbours', as this method does",
-    "neither": "One neighbour's class says almost nothing about a node's own ({figure}), so averaging over "
-    "neighbours alone will not do, and the node's own features have to carry most",
+    "of homophily and heterophily that this method is designed for",
+    "heterophilous": "Neighbours rarely share a class, but their classes are informative ({figure}), so it "
+    "helps to keep a node's own features apart from its neighbours', as this method does",
+    "neither": "A neighbour's class is almost uninformative about a node's own ({figure}), so averaging over "
+    "neighbours is not enough, and the node's own features have to carry most",
 }
-"""What is said of each kind of graph."""
 
 
 def _kind(adjusted: float, informativeness: float) -> str:
@@ -217,16 +206,15 @@ def _within(interval: Interval | None) -> str:
     return "" if interval is None else f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _left_open(pairs: int, interval: Interval, smoothness: float | None) -> str:
-    """Return what can be said where the labels are too few: how wide the interval is, and the features."""
-    words = "1 edge joins two labelled nodes" if pairs == 1 else f"{pairs:,} edges join two labelled nodes"
+def _too_few_labels(pairs: int, interval: Interval, smoothness: float | None) -> str:
+    joined = "1 edge joins two labelled nodes" if pairs == 1 else f"{pairs:,} edges join two labelled nodes"
     features = ""
     if smoothness is not None:
         alike = "similar features" if smoothness < SMOOTH else "features no more alike than others"
         features = f"; neighbours have {alike} (centred smoothness {smoothness:.2f})"
     return (
-        f"There are too few labels to tell whether neighbours share a class: {words}, and with 95 % adjusted "
-        f"homophily lies somewhere from {interval[0]:.2f} to {interval[1]:.2f}{features}."
+        f"There are too few labels to tell whether neighbours share a class: {joined}, and the 95 % interval "
+        f"of adjusted homophily is {interval[0]:.2f} to {interval[1]:.2f}{features}."
     )
 
 
@@ -235,7 +223,7 @@ def _without_labels(smoothness: float | None, labelled: int, pairs: int) -> str:
     if labelled:
         known = "All labelled neighbours have one class" if pairs else "No edge joins two labelled nodes"
     if smoothness is None:
-        return f"{known}, and features that are all alike: nothing tells what the edges mean."
+        return f"{known}, and all features are equal: nothing shows what the edges mean."
     if smoothness < SMOOTH:
         return (
             f"{known}, but neighbours have similar features (centred smoothness {smoothness:.2f}, below 1), "
@@ -243,79 +231,56 @@ def _without_labels(smoothness: float | None, labelled: int, pairs: int) -> str:
         )
     return (
         f"{known}, and neighbours have features no more alike than others (centred smoothness "
-        f"{smoothness:.2f}, about 1), as in heterophilous graphs, so it pays to keep a node's own features "
+        f"{smoothness:.2f}, about 1), as in heterophilous graphs, so it helps to keep a node's own features "
         "apart from its neighbours', as this method does."
     )
 
 
-LEVEL = 0.95
-REPEATS = 400
-WORK = 20_000_000
-"""About so many edges are counted in all: a large graph, whose interval is narrow, is drawn less often."""
+def _intervals(edge_index: Tensor, labels: Tensor, num_classes: int) -> tuple[Interval, Interval]:
+    """Return 95 % intervals of adjusted homophily and label informativeness, by a bootstrap over nodes.
 
-Interval = tuple[float, float]
-Measure = Callable[[Tensor], float]
-"""From the share of edges from class to class, `[classes, classes]`, to a number."""
-
-
-def intervals(
-    edge_index: Tensor, labels: Tensor, num_classes: int, adjusted: Measure, informativeness: Measure
-) -> tuple[Interval, Interval] | None:
-    """Return 95 % intervals of adjusted homophily and label informativeness; None without an edge.
-
-    Nodes are drawn anew with repetition, and an edge counts as often as both of its ends were drawn: edges at
-    one hub stand or fall together, and the interval knows. A few edges that happen to agree would look
-    certain so; therefore the interval of adjusted homophily is never narrower than the exact one for as many
-    independent pairs (Clopper and Pearson).
+    An edge counts as often as both of its ends were drawn, so that the edges of a hub are not taken for
+    independent. Because few edges that happen to agree would look certain, the interval of adjusted homophily
+    is at least the exact one for as many independent pairs (Clopper and Pearson).
 
     Args:
-        edge_index: edges between labelled nodes, each in both directions, without self-loops.
+        edge_index: edges between labelled nodes, in both directions, without self-loops.
         labels: of the labelled nodes, int64 `[nodes]`.
-        num_classes: how many classes there are.
-        adjusted, informativeness: the measures.
+        num_classes: number of classes.
     """
     edges = edge_index.shape[1]
-    if edges == 0:
-        return None
-    kind = labels[edge_index[0]] * num_classes + labels[edge_index[1]]
-    draw = torch.Generator().manual_seed(0)
-    found: list[tuple[float, float]] = []
+    cell = labels[edge_index[0]] * num_classes + labels[edge_index[1]]
+    generator = torch.Generator().manual_seed(0)
+    samples: list[tuple[float, float]] = []
     for _ in range(max(50, min(REPEATS, WORK // edges))):
-        picked = torch.randint(labels.numel(), (labels.numel(),), generator=draw)
-        often = torch.bincount(picked, minlength=labels.numel()).double()
-        counts = torch.bincount(kind, often[edge_index[0]] * often[edge_index[1]], num_classes**2)
+        drawn = torch.randint(labels.numel(), (labels.numel(),), generator=generator)
+        times = torch.bincount(drawn, minlength=labels.numel()).double()
+        counts = torch.bincount(cell, times[edge_index[0]] * times[edge_index[1]], num_classes**2)
         if float(counts.sum()) > 0:
-            share = (counts / counts.sum()).view(num_classes, num_classes)
-            found.append((adjusted(share), informativeness(share)))
-    drawn = np.array(found or [(np.nan, np.nan)])
-    whole = (torch.bincount(kind, minlength=num_classes**2).double() / edges).view(num_classes, num_classes)
-    exact = _exact(whole, edges // 2)
-    return _spread([*_middle(drawn[:, 0]), *exact]), _spread(list(_middle(drawn[:, 1])))
+            joint = (counts / counts.sum()).view(num_classes, num_classes)
+            samples.append((_adjusted(joint), _informativeness(joint)))
+    values = np.array(samples or [(np.nan, np.nan)])
+    exact = _exact_interval(_joint(edge_index, labels, num_classes), edges // 2)
+    return _hull([*_quantiles(values[:, 0]), *exact]), _hull(_quantiles(values[:, 1]))
 
 
-def _exact(share: Tensor, pairs: int) -> Interval:
+def _exact_interval(joint: Tensor, pairs: int) -> list[float]:
     """Return the adjusted homophily at the ends of the exact interval of edge homophily."""
     from scipy.stats import beta
 
-    same = round(float(share.trace()) * pairs)
-    rest = (1 - LEVEL) / 2
-    low = float(beta.ppf(rest, same, pairs - same + 1)) if same else 0.0
-    high = float(beta.ppf(1 - rest, same + 1, pairs - same)) if same < pairs else 1.0
-    expected = float((share.sum(1) ** 2).sum())
-    return (
-        ((low - expected) / (1 - expected), (high - expected) / (1 - expected)) if expected < 1 else (-1, 1)
-    )
+    same, tail = round(float(joint.trace()) * pairs), (1 - LEVEL) / 2
+    low = float(beta.ppf(tail, same, pairs - same + 1)) if same else 0.0
+    high = float(beta.ppf(1 - tail, same + 1, pairs - same)) if same < pairs else 1.0
+    expected = float((joint.sum(1) ** 2).sum())
+    return [(end - expected) / (1 - expected) for end in (low, high)] if expected < 1 else [-1.0, 1.0]
 
 
-def _middle(values: np.ndarray) -> Interval:
+def _quantiles(values: np.ndarray) -> list[float]:
     known = values[~np.isnan(values)]
-    if not known.size:
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist() if known.size else []
 
 
-def _spread(ends: list[float]) -> Interval:
-    """Return the smallest interval with all of these in it, within what the measures can be."""
-    known = [one for one in ends if not np.isnan(one)]
+def _hull(ends: list[float]) -> Interval:
+    """Return the smallest interval that holds all ends, within [-1, 1]."""
+    known = [end for end in ends if not np.isnan(end)]
     return (max(-1.0, min(known)), min(1.0, max(known))) if known else (-1.0, 1.0)

@@ -1,30 +1,45 @@
-"""What kind of graph it is, in numbers and in one sentence."""
+"""Measure a graph: sizes, degrees, smoothness of the features, and homophily."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.checks import is_sparse
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, scipy_features
 from h3gnn.graphs.homophily import Homophily, measure_homophily, verdict
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import simple_adjacency
 
 BINS = 10
-"""Bars of the histogram of homophily over nodes."""
+"""Bins of the histogram of homophily over nodes."""
 
 TINY = 1e-12
-"""A squared norm below this is what rounding leaves of 0."""
+"""A squared norm below this is rounding error."""
 
 COLUMN_BLOCK = 256
-"""Feature columns that are made dense at a time."""
+"""Feature columns made dense at a time."""
+
+LABEL_FIGURES = (
+    "edge_homophily",
+    "node_homophily",
+    "class_insensitive_homophily",
+    "adjusted_homophily",
+    "label_informativeness",
+    "class_homophily",
+    "node_homophily_histogram",
+    "mixed_share",
+    "labelled_pairs",
+    "adjusted_homophily_interval",
+    "label_informativeness_interval",
+)
 
 
 @dataclass(frozen=True)
@@ -39,28 +54,27 @@ class Degrees:
 
 @dataclass(frozen=True)
 class GraphProfile:
-    """What `h3gnn inspect` tells about a graph; measures that need labels are None without them.
+    """Measures of a graph, as `h3gnn inspect` shows them; those that need labels are None without them.
 
     Attributes:
         edges: directed edges, self-loops included; an undirected edge counts twice.
         directed: whether some edge has no opposite.
-        components: connected components, direction disregarded; an isolated node is one.
+        components: weakly connected components; an isolated node is one.
         isolated: nodes without an edge to another node.
         feature_density: share of feature values that are not 0.
-        smoothness: the paper's normalised Laplacian form of the features, divided by their squared norm:
-            0 where neighbours are alike, up to 2 where they are opposed.
-        centred_smoothness: the same after the mean of each column is taken off, so that what all nodes share
-            does not count; about 1 where neighbours are unrelated.
+        smoothness: normalised Laplacian form of the features, divided by their squared norm: 0 if neighbours
+            are alike, up to 2 if they are opposed.
+        centred_smoothness: the same for centred columns; about 1 if neighbours are unrelated.
         labelled: nodes with a known class.
         edge_homophily to label_informativeness: see `Homophily`.
         class_homophily: by class name.
         node_homophily_histogram: nodes by share of neighbours in their class, ten bins from 0 to 1.
         mixed_share: share of these nodes that have neighbours both in and out of their class.
-        labelled_pairs: edges between two labelled nodes, which alone these figures can count.
-        adjusted_homophily_interval, label_informativeness_interval: where the two lie with 95 %, None where
-            all nodes have a label.
-        verdict: what the figures mean for this method, in one sentence.
-        columns: what each column of the features holds, why that is thought, and how it became numbers.
+        labelled_pairs: undirected edges between two labelled nodes.
+        adjusted_homophily_interval, label_informativeness_interval: 95 % intervals; None if all nodes have a
+            label.
+        verdict: the meaning of the figures for this method, in one sentence.
+        columns: type and encoding of each column of the features.
     """
 
     source: str
@@ -113,7 +127,6 @@ def profile(graph: Graph) -> GraphProfile:
     measured = None
     if graph.labels is not None and labelled:
         measured = measure_homophily(edges, graph.labels, graph.num_classes)
-    figures = _label_figures(measured, graph.class_names)
     return GraphProfile(
         source=graph.provenance.source,
         sha256=graph.provenance.sha256,
@@ -133,48 +146,33 @@ def profile(graph: Graph) -> GraphProfile:
         centred_smoothness=centred,
         labelled=labelled,
         splits=graph.num_splits,
-        **figures,
+        **_label_figures(measured, graph.class_names),
         repairs=graph.provenance.repairs,
-        verdict=verdict(
-            edges=int(adjacency.nnz),
-            smoothness=centred,
-            adjusted_homophily=figures["adjusted_homophily"],
-            label_informativeness=figures["label_informativeness"],
-            mixed_share=figures["mixed_share"],
-            labelled=labelled,
-            pairs=figures["labelled_pairs"] or 0,
-            adjusted_interval=figures["adjusted_homophily_interval"],
-            informativeness_interval=figures["label_informativeness_interval"],
-        ),
+        verdict=verdict(measured, edges=int(adjacency.nnz), smoothness=centred, labelled=labelled),
         columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
     )
 
 
 def _label_figures(measured: Homophily | None, class_names: tuple[str, ...]) -> dict[str, Any]:
-    names = ("edge", "node", "class_insensitive", "adjusted")
     if measured is None:
-        unknown = [*(f"{name}_homophily" for name in names), "label_informativeness", "class_homophily"]
-        unknown += ["labelled_pairs", "adjusted_homophily_interval", "label_informativeness_interval"]
-        return dict.fromkeys([*unknown, "node_homophily_histogram", "mixed_share"])
-    shares = measured.of_nodes[~measured.of_nodes.isnan()].double()
+        return dict.fromkeys(LABEL_FIGURES)
+    names = ("edge", "node", "class_insensitive", "adjusted")
     return {
         **{f"{name}_homophily": _known(getattr(measured, name)) for name in names},
         "label_informativeness": _known(measured.label_informativeness),
         "labelled_pairs": measured.pairs,
         "adjusted_homophily_interval": measured.adjusted_interval,
         "label_informativeness_interval": measured.informativeness_interval,
-        "class_homophily": {
-            name: _known(share) for name, share in zip(class_names, measured.by_class, strict=True)
-        },
+        "class_homophily": dict(zip(class_names, map(_known, measured.by_class), strict=True)),
         "node_homophily_histogram": tuple(
-            int(count) for count in np.histogram(shares.numpy(), bins=BINS, range=(0.0, 1.0))[0]
+            np.histogram(measured.node_shares.numpy(), bins=BINS, range=(0.0, 1.0))[0].tolist()
         ),
-        "mixed_share": _known(float(((shares > 0) & (shares < 1)).double().mean())),
+        "mixed_share": _known(measured.mixed_share),
     }
 
 
 def _known(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return None for NaN, which JSON does not have."""
     return None if math.isnan(value) else value
 
 
@@ -184,10 +182,7 @@ def _density(features: Tensor) -> float:
 
 
 def _smoothness(features: Tensor, adjacency: Any) -> tuple[float | None, float | None]:
-    """Return `Σ_columns fᵀ L f / Σ_columns fᵀ f`, as the features are and with their columns centred.
-
-    Only nodes that have neighbours count; None stands where the features are 0.
-    """
+    """Return `Σ fᵀ L f / Σ fᵀ f` over the columns f, raw and centred, of nodes with neighbours; or None."""
     degree = np.diff(adjacency.indptr)
     some = degree > 0
     scale = sp.diags_array(np.where(some, 1.0 / np.sqrt(np.maximum(degree, 1)), 0.0))
@@ -205,13 +200,9 @@ def _smoothness(features: Tensor, adjacency: Any) -> tuple[float | None, float |
     return ratios[0], ratios[1]
 
 
-def _dense_blocks(features: Tensor) -> Any:
-    matrix: Any
-    if features.layout == torch.sparse_csr:
-        parts = (features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy())
-        matrix = sp.csr_array(parts, shape=(features.shape[0], features.shape[1])).tocsc()
-    else:
-        matrix = features.numpy()
+def _dense_blocks(features: Tensor) -> Iterator[npt.NDArray[np.float64]]:
+    sparse = features.layout == torch.sparse_csr
+    matrix: Any = scipy_features(features).tocsc() if sparse else features.numpy()
     for start in range(0, features.shape[1], COLUMN_BLOCK):
         block = matrix[:, start : start + COLUMN_BLOCK]
-        yield (block.toarray() if is_sparse(block) else block).astype(np.float64)
+        yield (block.toarray() if sparse else block).astype(np.float64)
