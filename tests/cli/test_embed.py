@@ -102,6 +102,6 @@ def test_a_fit_of_graphml_takes_attributes_by_name_and_names_the_others(tmp_path
     assert done.exit_code == 0, done.output
     assert H3GNN.load(tmp_path / "run").feature_names_in_.tolist() == ["b", "a"]
     wrong = run("inspect", tmp_path / "g.graphml", "--feature-columns", "age")
-    assert "there are: a, b, label" in str(wrong.exception)
+    assert "attributes: a, b, label" in str(wrong.exception)
     other = run("inspect", "synthetic", "--feature-columns", "age")
     assert "needs --edges" in str(other.exception)

@@ -185,6 +185,7 @@ def test_other_commands_say_that_they_do_not_read_files(files: Path) -> None:
     assert "needs a graph in memory" in done.stderr
 
 
+@pytest.mark.slow
 def test_several_processes_need_batches(files: Path) -> None:
     done = run("fit", "synthetic", "--epochs", "1", "--out", "none", cwd=files, processes=2)
     assert done.returncode != 0

@@ -69,7 +69,7 @@ def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Pa
 
     chance, kills = random.Random(), 0
     arguments: tuple[str, ...] = FIT
-    for _ in range(3):
+    for _ in range(2):
         process = start(*arguments, cwd=files)
         reached = newest_epoch(files / "run")
         wait_for(lambda: newest_epoch(files / "run") > reached, process)  # noqa: B023
