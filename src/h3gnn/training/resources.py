@@ -114,8 +114,8 @@ def cost_of(seconds: float, megabytes: float | None, models: int) -> dict[str, A
     return {
         "seconds": round(seconds, 3),
         "peak_megabytes": megabytes,
-        "seconds_per_model": round(seconds / models, 3),
-        "megabytes_per_model": None if megabytes is None else round(megabytes / models, 1),
+        "seconds_per_model": round(seconds / int(models), 3),
+        "megabytes_per_model": None if megabytes is None else round(megabytes / int(models), 1),
     }
 
 
