@@ -262,6 +262,11 @@ BAD: list[tuple[dict[str, str], str, str]] = [
     ),
     ({"edges": EDGES, "features": "id\nann\n"}, "column-missing", "features.csv"),
     (
+        {"edges": EDGES, "features": "branch,account_id,f\n1,ann,1\n1,,2\n1,cid,2\n"},
+        "id-missing",
+        "line 3, column 2 (account_id):",
+    ),
+    (
         {"edges": EDGES, "features": FEATURES, "labels": "id,label\nann,1\nzoe,2\n"},
         "node-unknown",
         "line 3: node 'zoe'",

@@ -172,12 +172,17 @@ def _load(
 ) -> Loaded:
     """Read a table once, and assign roles to its columns; an invalid table raises all of its problems."""
     table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
+    roles = None
     try:
-        loaded = table.load(range(len(table.names)))
-        roles = _assign_roles(table, id_column, columns, loaded.is_unique)
+        if columns is None:
+            loaded = table.load(range(len(table.names)))
+            roles = _assign_roles(table, id_column, None, loaded.is_unique)
+        else:
+            roles = _assign_roles(table, id_column, columns, lambda at: table.load([at]).is_unique(at))
+            loaded = table.load((roles.key, *roles.chosen))
         loaded.ids(roles.key)
     except GraphError:
-        _report_problems(_assign_roles(table, id_column, columns, lambda at: False), encoding)
+        _report_problems(roles or _assign_roles(table, id_column, columns, lambda at: False), encoding)
         raise
     return roles, loaded
 
