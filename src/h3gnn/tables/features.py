@@ -172,7 +172,7 @@ def _load(
 ) -> Loaded:
     """Read a table once, and assign roles to its columns; an invalid table raises all of its problems."""
     table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
-    roles = None
+    roles: FeatureTable | None = None
     try:
         if columns is None:
             loaded = table.load(range(len(table.names)))
