@@ -23,7 +23,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import STRENGTHS, inner_products, turned
 from h3gnn.evaluation.protocols import best_within_error, known_classes, tempered_loss
-from h3gnn.experiments.selection import inner_draws
+from h3gnn.experiments.selection import resplit
 from h3gnn.graphs.datasets import benchmarks, load
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import pick_device
@@ -66,7 +66,7 @@ def compare(graph: Graph, embedding: Tensor) -> dict[str, float]:
     train, val = graph.train_mask, graph.val_mask
     if graph.num_splits == 1:
         own = torch.where((train | val)[:, 0], graph.labels, -1)
-        train, val = inner_draws(own, train[:, 0], val[:, 0], SPLITS_OF_ONE, 0)
+        train, val = resplit(own, train[:, 0], val[:, 0], SPLITS_OF_ONE, 0)
     labels, classes = graph.labels.to(embedding.device), known_classes(graph.labels, train, val)
     generator, scores = torch.Generator().manual_seed(0), list[dict[str, float]]()
     for split in range(train.shape[1]):
@@ -91,7 +91,7 @@ def _choices(
     """Return what each rule takes, by the training nodes and the validation nodes that are seen."""
     right, loss, tempered = probes.judged(log_p, nodes)
     many, own = len(nodes), torch.where(train | seen, probes.labels, -1).cpu()
-    dealt = inner_draws(own, train.cpu(), seen.cpu(), DRAWS, seed)
+    dealt = resplit(own, train.cpu(), seen.cpu(), DRAWS, seed)
     dealt_train, dealt_val = (mask.to(train.device) for mask in dealt)
     asked = [torch.nonzero(one).flatten() for one in dealt_val.t()]
     said = probes.say(dealt_train, asked)

@@ -84,7 +84,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
         lines = [ranks, ranks.prefetching] if isinstance(ranks, ProcessGroup) else [ranks]
         before = [line.sent for line in lines]
         for batch in islice(source.epoch(step.order, ranks), steps):
-            step._train_on(batch, mask)
+            step.train_on(batch, mask)
         sent = [(line.sent - one) / steps for line, one in zip(lines, before, strict=True)]
         per_node = [step.difficulty, mask, source.support.receives, source.support.sends]
         numbers = 4 + 8  # where each node stands in a batch, and the order of an epoch

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from h3gnn.evaluation.clustering import kmeans_clusters, lloyd_clusters, silhouettes
+from h3gnn.evaluation.clustering import lloyd_clusters, silhouettes
 from h3gnn.evaluation.logistic import Regressions, fit_logistic
 from h3gnn.evaluation.probe import STRENGTHS, probe_candidates, standardise, turned
 from h3gnn.evaluation.projection import place
@@ -88,7 +89,9 @@ def compare_kmeans(
     there = rows.to(device)
     ways = {"ours": lambda seed: lloyd_clusters(there, clusters, 10, seed).cpu().numpy()}
     if reference:
-        ways["scikit-learn"] = lambda seed: kmeans_clusters(there.cpu(), clusters, starts=10, seed=seed)
+        ways["scikit-learn"] = lambda seed: KMeans(clusters, n_init=10, random_state=seed).fit_predict(
+            there.cpu().numpy()
+        )
     row: dict[str, Any] = {"nodes": nodes, "columns": width, "clusters": clusters}
     for name, way in ways.items():
         seconds, found = timed(lambda way=way: [way(seed) for seed in SEEDS], device, repeats=1)  # type: ignore[misc]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from h3gnn.experiments.search import preset_of
+from h3gnn.experiments.tune import preset_of
 from h3gnn.graphs.datasets import benchmarks
 from h3gnn.storage.atomic import write_atomically
 from reproduction.cells import Scope, lines_of

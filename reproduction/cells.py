@@ -178,7 +178,7 @@ def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
         ranges = {key: list(values) for key, values in method.system.ranges.items()}
     if entry.method.startswith("paper") and entry.allowance:
         ranges["channels"] = widths_of(graph, entry.allowance)
-    budget = asdict(allowance(entry.allowance)) if entry.allowance else {}
+    budget = allowance(entry.allowance).as_dict() if entry.allowance else {}
     if budget.get("looks"):
         budget["looks"] = [one for one in budget["looks"] if one <= longest_of(graph, entry.allowance)]
         settings["epochs"] = max(budget["looks"])

@@ -29,7 +29,8 @@ from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.search import Allowance, Part, run_clustered, run_nested
+from h3gnn.experiments.search import Part, run_nested, search_clusterings
+from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.graphs.homophily import measure_homophily
@@ -242,7 +243,7 @@ def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
         method_of(params),
         graph,
         seeds=cell.seeds,
-        allowance=Allowance.of(params["allowance"]),
+        budget=SearchBudget.of(params["allowance"]),
         protocols=params["protocols"],
         parts={title: Part(**told) for title, told in params["parts"].items()},
         device=str(device),
@@ -303,8 +304,8 @@ def pack(result: Result) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Cell, Graph, torch.device], dict[str, Any]]] = {
     "method": run_searched,
-    "clustering": lambda cell, graph, device: run_clustered(
-        method_of(cell.params), graph, cell.seeds, Allowance.of(cell.params["allowance"]), device
+    "clustering": lambda cell, graph, device: search_clusterings(
+        method_of(cell.params), graph, cell.seeds, SearchBudget.of(cell.params["allowance"]), device
     ),
     "efficiency": run_efficiency,
     "convergence": run_convergence,

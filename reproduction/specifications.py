@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from h3gnn.experiments.search import Allowance, Part
+from h3gnn.experiments.search import Part
+from h3gnn.experiments.spaces import SearchBudget
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ def paper_title() -> str:
     return str(_specified()["paper"])
 
 
-def allowance(name: str) -> Allowance:
+def allowance(name: str) -> SearchBudget:
     """Return the search budget of a name."""
-    return Allowance.of(_specified()["allowances"][name])
+    return SearchBudget.of(_specified()["allowances"][name])
 
 
 def parts_of(name: str) -> dict[str, Part]:

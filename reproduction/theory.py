@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.encoder.stack import per_model
 from h3gnn.errors import InputError
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.spaces import source_of
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import WholeGraph
+from h3gnn.preprocessing import Preprocessing
+from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.loop import measure, runner
 from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import PerModel, Shape, Training, derive_seeds, stack_step
@@ -275,6 +276,18 @@ def look_epochs(epochs: int, count: int) -> list[int]:
     if epochs == 0:
         return [0]
     return sorted({max(1, round(epochs * (i / count) ** 2)) for i in range(1, count + 1)})
+
+
+def source_of(graph: Graph, params: Mapping[str, Any], device: torch.device) -> WholeGraph:
+    """Return the graph as one batch, with its features scaled."""
+    features = graph.fit_scaler(params["scale_features"])(graph.features).to(device)
+    compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
+    return WholeGraph(
+        FeatureMatrix(features, storage=params["feature_storage"]),
+        Preprocessing.of(params).support(graph).to(device),
+        params["hops"],
+        compared,
+    )
 
 
 def run_convergence(cell: Cell, graph: Graph, device: torch.device) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from h3gnn.cli.app import app
 from h3gnn.experiments.compare import compare
 from h3gnn.experiments.methods import find_methods
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tune import Budget, open_study, tune
+from h3gnn.experiments.studies import open_study
+from h3gnn.experiments.tune import Budget, tune
 from h3gnn.graphs.graph import Graph
 
 SMALL: dict[str, Any] = {"epochs": 4, "channels": 8, "heads": 2, "n_models": 4, "device": "cpu"}
@@ -70,8 +71,8 @@ def test_a_search_twice_is_the_same(small_mixed: Graph) -> None:
     space = Space({"channels": (8,), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8)})
 
     def made() -> Any:
-        study = open_study(small_mixed, "study", None, "validation", seed=0)
-        budget = Budget(trials=4, at_once=2, joined=1, rungs=(1, 2))
+        study = open_study(small_mixed, "study", None, "validation")
+        budget = Budget(trials=4, joined=1, eval_epochs=(1, 2))
         found = tune(small_mixed, study, space, budget, finalists=1, device=torch.device("cpu"))
         return found.params, found.record
 

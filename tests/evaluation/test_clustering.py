@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from sklearn.cluster import KMeans
 
 from h3gnn.evaluation.clustering import (
     cluster_scores,
@@ -11,6 +12,7 @@ from h3gnn.evaluation.clustering import (
     compact,
     compare_clusters,
     kmeans_clusters,
+    lloyd_clusters,
     pick_clusters,
     silhouette,
     silhouettes,
@@ -51,7 +53,7 @@ def test_kmeans_finds_blobs_and_is_repeatable() -> None:
 
 def test_many_columns_are_turned_into_few_with_the_same_distances() -> None:
     rows = torch.randn(30, 400, generator=torch.Generator().manual_seed(0))
-    few = torch.from_numpy(compact(rows))
+    few = compact(rows)
     assert few.shape == (30, 30)
     torch.testing.assert_close(torch.pdist(few), torch.pdist(rows), rtol=1e-4, atol=1e-4)
 
@@ -60,7 +62,7 @@ def test_scores_have_one_value_per_seed_and_leave_unknown_labels_out() -> None:
     rows, labels = blobs()
     hidden = labels.copy()
     hidden[:5] = -1
-    found = cluster_scores(rows, torch.from_numpy(hidden), seeds=(0, 1), starts=2)
+    found = cluster_scores(rows, torch.from_numpy(hidden), seeds=(0, 1), n_init=2)
     assert set(found) == {"acc", "nmi", "ari", "macro_f1"}
     assert found["acc"] == [1.0, 1.0]
     assert spread({"acc": [0.5, 1.0]})["acc"] == {"mean": 0.75, "std": 0.25, "values": [0.5, 1.0]}
@@ -68,7 +70,7 @@ def test_scores_have_one_value_per_seed_and_leave_unknown_labels_out() -> None:
 
 def test_the_silhouette_finds_the_number_of_blobs() -> None:
     rows, labels = blobs()
-    clusters, measured = pick_clusters(rows, range(2, 7), starts=3)
+    clusters, measured = pick_clusters(rows, range(2, 7), n_init=3)
     assert max(measured, key=lambda count: measured[count]) == 3
     assert clustering_accuracy(clusters, labels) > 0.95
     assert silhouette(rows, clusters) == pytest.approx(measured[3])
@@ -77,12 +79,12 @@ def test_the_silhouette_finds_the_number_of_blobs() -> None:
 
 def test_numbers_to_try_and_numbers_of_clusters() -> None:
     rows, _ = blobs()
-    assert list(pick_clusters(rows, starts=1)[1]) == list(range(2, 13))
-    assert list(pick_clusters(rows, most=4, starts=1)[1]) == [2, 3, 4]
-    assert list(pick_clusters(rows[:4], starts=1)[1]) == [2, 3]
-    assert list(pick_clusters(rows[:2], starts=1)[1]) == [2]
+    assert list(pick_clusters(rows, n_init=1)[1]) == list(range(2, 13))
+    assert list(pick_clusters(rows, most=4, n_init=1)[1]) == [2, 3, 4]
+    assert list(pick_clusters(rows[:4], n_init=1)[1]) == [2, 3]
+    assert list(pick_clusters(rows[:2], n_init=1)[1]) == [2]
     uneven = torch.cat([rows[2::3][:3], rows[0::3], rows[1::3][:9]])  # 3, 30 and 9 of each blob
-    assert pick_clusters(uneven, [3], starts=3)[0].tolist() == [2] * 3 + [0] * 30 + [1] * 9
+    assert pick_clusters(uneven, [3], n_init=3)[0].tolist() == [2] * 3 + [0] * 30 + [1] * 9
 
 
 def test_equal_rows_are_no_error() -> None:
@@ -108,3 +110,45 @@ def test_a_large_sample_is_measured_block_by_block(monkeypatch: pytest.MonkeyPat
     whole = silhouette(rows, labels)
     monkeypatch.setattr("h3gnn.evaluation.clustering.DISTANCES_OF", 7)
     assert silhouette(rows, labels) == pytest.approx(whole)
+
+
+def loss(rows: torch.Tensor, found: torch.Tensor) -> float:
+    clusters = [rows[found == one] for one in range(int(found.max()) + 1)]
+    return sum(float((some - some.mean(dim=0)).square().sum()) for some in clusters if len(some))
+
+
+def test_clear_clusters_are_found() -> None:
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.arange(4).repeat_interleave(50)
+    rows = 10 * torch.eye(4)[truth] + torch.randn(200, 4, generator=draw)
+    found = lloyd_clusters(rows, 4, 5, seed=1)
+    assert clustering_accuracy(found.numpy(), truth.numpy()) == 1.0
+
+
+@pytest.mark.parametrize(("nodes", "columns"), [(300, 6), (60, 200)])
+def test_its_loss_is_as_small_as_scikit_learns(nodes: int, columns: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(nodes, columns, generator=draw) + 2 * torch.randn(6, columns, generator=draw).repeat(
+        nodes // 6, 1
+    )
+    for seed in range(3):
+        own = loss(rows, torch.from_numpy(kmeans_clusters(rows, 5, n_init=20, seed=seed)))
+        theirs = KMeans(5, n_init=20, random_state=seed).fit(rows.numpy()).inertia_
+        assert own <= 1.001 * float(theirs)
+
+
+def test_no_other_kmeans_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measured speed of `lloyd_clusters` is the speed that users get, on a CPU too."""
+    monkeypatch.setattr(KMeans, "fit", lambda *_, **__: pytest.fail("scikit-learn's k-means"))
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_array_equal(
+        kmeans_clusters(rows.numpy(), 3, n_init=2, seed=5), lloyd_clusters(compact(rows), 3, 2, 5).numpy()
+    )
+    pick_clusters(rows, [2, 3], n_init=1)
+
+
+def test_fewer_distinct_rows_than_clusters_stay_together() -> None:
+    assert np.unique(lloyd_clusters(torch.ones(10, 3), 3, 2, seed=0).numpy()).size == 1
+    two = torch.tensor([[0.0, 1.0]] * 6 + [[9.0, 4.0]] * 4)
+    found = lloyd_clusters(two, 4, 2, seed=0)
+    assert clustering_accuracy(found.numpy(), np.repeat([0, 1], [6, 4])) == 1.0

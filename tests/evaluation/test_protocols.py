@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.evaluator import Judge, Judgement, agreement
+from h3gnn.evaluation.evaluator import Evaluation, Evaluator, agreement
 from h3gnn.evaluation.protocols import (
     PUBLISHED,
     VALIDATION,
@@ -45,11 +45,13 @@ def embeddings_on_the_way(labels: Tensor) -> list[tuple[int, Tensor]]:
     return [(epoch, 0.6 * centres[labels] + noise[i]) for i, epoch in enumerate(EPOCHS)]
 
 
-def judged(labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], **options: Any) -> Judgement:
-    judge = Judge(labels, *masks, **options)
+def evaluated(
+    labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], **options: Any
+) -> Evaluation:
+    evaluator = Evaluator(labels, *masks, **options)
     for epoch, embedding in runs:
-        judge.add(epoch, embedding)
-    return judge.result()
+        evaluator.add(epoch, embedding)
+    return evaluator.result()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +61,10 @@ def judged(labels: Tensor, masks: list[Tensor], runs: list[tuple[int, Tensor]], 
 def test_nothing_but_the_final_score_depends_on_test_labels(rule: str, probe: str) -> None:
     labels, masks = graph()
     runs = embeddings_on_the_way(labels)
-    first = judged(labels, masks, runs, epoch_rule=rule, probe=probe).scores
+    first = evaluated(labels, masks, runs, epoch_rule=rule, probe=probe).scores
     for garbage in ((labels[90:] + 1) % 3, torch.full((30,), 40), torch.full((30,), -1)):
         changed = torch.cat([labels[:90], garbage])
-        second = judged(changed, masks, runs, epoch_rule=rule, probe=probe).scores
+        second = evaluated(changed, masks, runs, epoch_rule=rule, probe=probe).scores
         assert second.chosen == first.chosen
         assert second.validation == first.validation
         assert second.accuracy != first.accuracy
@@ -71,9 +73,9 @@ def test_nothing_but_the_final_score_depends_on_test_labels(rule: str, probe: st
 def test_published_chooses_by_what_the_others_must_not_see() -> None:
     labels, masks = graph()
     runs = embeddings_on_the_way(labels)
-    honest = judged(labels, masks, runs, epoch_rule="validation").scores
-    best = judged(labels, masks, runs, protocol=PUBLISHED).scores
-    alone = [judged(labels, masks, [run], protocol=PUBLISHED).scores.accuracy for run in runs]
+    honest = evaluated(labels, masks, runs, epoch_rule="validation").scores
+    best = evaluated(labels, masks, runs, protocol=PUBLISHED).scores
+    alone = [evaluated(labels, masks, [run], protocol=PUBLISHED).scores.accuracy for run in runs]
     assert best.accuracy == np.max(alone, axis=0).tolist()
     assert all(b >= h for b, h in zip(best.accuracy, honest.accuracy, strict=True))
 
@@ -149,8 +151,8 @@ def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree()
     noise = torch.randn(NODES, 12, generator=torch.Generator().manual_seed(2))
     agreeing = torch.cat([clear, clear, clear, clear], dim=1) + 0.01 * noise
     runs = [(5, noise), (10, agreeing), (15, noise.roll(1, 0))]
-    assert judged(labels, masks, runs).scores.chosen[0]["epoch"] == 15
-    chosen = judged(labels, masks, runs, epoch_rule="label-free", parts=2, cluster=True)
+    assert evaluated(labels, masks, runs).scores.chosen[0]["epoch"] == 15
+    chosen = evaluated(labels, masks, runs, epoch_rule="label-free", parts=2, cluster=True)
     assert chosen.scores.chosen[0]["epoch"] == 10
     assert chosen.clustering is not None
     assert np.mean(chosen.clustering["acc"]) == 1.0

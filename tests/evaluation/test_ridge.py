@@ -20,9 +20,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def test_equals_ridge_regression_onto_the_classes() -> None:
     embedding, labels, train, val = data()
-    found = RidgeValidation(labels, train, val, torch.device("cpu"), ridges=(0.3,)).accuracies(
-        embedding[None]
-    )
+    found = RidgeValidation(labels, train, val, torch.device("cpu"), ridges=(0.3,)).accuracies(embedding)
     rows = ((embedding - embedding.mean(0)) / embedding.std(0, correction=0) / 3**0.5).double().numpy()
     rows = np.hstack([rows, np.ones((60, 1))])  # the constant of the kernel is a column of ones
     for split in range(2):
@@ -30,24 +28,24 @@ def test_equals_ridge_regression_onto_the_classes() -> None:
         weights = np.linalg.solve(x.T @ x + 0.3 * np.eye(4), x.T @ y)
         chosen = val[:, split]
         right = (rows[chosen] @ weights).argmax(1) == labels[chosen].numpy()
-        assert found[0, split].item() == np.float32(right.mean())
+        assert found[split].item() == np.float32(right.mean())
 
 
 def test_labels_of_test_nodes_change_nothing() -> None:
     embedding, labels, train, val = data()
     garbled = torch.where((train | val).any(dim=1), labels, 2 - labels)
     device = torch.device("cpu")
-    honest = RidgeValidation(labels, train, val, device).accuracies(embedding[None])
-    assert torch.equal(honest, RidgeValidation(garbled, train, val, device).accuracies(embedding[None]))
+    honest = RidgeValidation(labels, train, val, device).accuracies(embedding)
+    assert torch.equal(honest, RidgeValidation(garbled, train, val, device).accuracies(embedding))
 
 
 def test_an_embedding_that_is_not_finite_scores_nothing() -> None:
     embedding, labels, train, val = data()
-    broken = torch.stack([embedding, embedding])
-    broken[1, 5, 0] = float("nan")
-    scores = RidgeValidation(labels, train, val, torch.device("cpu")).accuracies(broken)
-    assert (scores[0] > 0.3).all()
-    assert (scores[1] == 0).all()
+    broken = embedding.clone()
+    broken[5, 0] = float("nan")
+    ridge = RidgeValidation(labels, train, val, torch.device("cpu"))
+    assert (ridge.accuracies(embedding) > 0.3).all()
+    assert (ridge.accuracies(broken) == 0).all()
 
 
 def uneven() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -85,26 +83,24 @@ def test_splits_of_different_sizes_are_what_each_is_by_itself() -> None:
     each = one_by_one(embedding, labels, train, val)
     together = RidgeValidation(labels, train, val, torch.device("cpu"))
     best = each.mean(axis=1).argmax()
-    np.testing.assert_allclose(together.accuracies(embedding[None])[0], each[best], atol=1e-6)
+    np.testing.assert_allclose(together.accuracies(embedding), each[best], atol=1e-6)
     own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], torch.device("cpu")) for i in range(3)]
     assert len(set(each.argmax(axis=0))) > 1  # what is best for all is not what is best for each
     beside = RidgeValidation.beside(own)
-    np.testing.assert_allclose(beside.accuracies(embedding[None])[0], each.max(axis=0), atol=1e-6)
+    np.testing.assert_allclose(beside.accuracies(embedding), each.max(axis=0), atol=1e-6)
     two = RidgeValidation.beside(
         [RidgeValidation(labels, train[:, :2], val[:, :2], torch.device("cpu")), own[2]]
     )
     shared = each[:, :2].mean(axis=1).argmax()
-    np.testing.assert_allclose(
-        two.accuracies(embedding[None])[0], [*each[shared, :2], each[:, 2].max()], atol=1e-6
-    )
+    np.testing.assert_allclose(two.accuracies(embedding), [*each[shared, :2], each[:, 2].max()], atol=1e-6)
 
 
 def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding, labels, train, val = uneven()
     criterion = RidgeValidation(labels, train, val, torch.device("cpu"))
-    whole = criterion.accuracies(embedding[None])
+    whole = criterion.accuracies(embedding)
     monkeypatch.setattr(criteria, "AT_ONCE", 1)  # one split at a time
-    assert torch.equal(criterion.accuracies(embedding[None]), whole)
+    assert torch.equal(criterion.accuracies(embedding), whole)
 
 
 def test_few_columns_give_what_inner_products_give() -> None:
@@ -119,4 +115,4 @@ def test_few_columns_give_what_inner_products_give() -> None:
     many = ridge._right(*ridge._by_products(scaled @ scaled.mT + 1, every), every)
     assert 0.4 < float(few.mean()) < 1
     assert torch.equal(few, many)
-    assert torch.equal(ridge.accuracies(rows[None]), few)
+    assert torch.equal(ridge.accuracies(rows), few[0])

@@ -6,7 +6,9 @@ Nothing is trained: the scores of a trial are made up from its settings.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,13 +20,12 @@ import torch
 from hypothesis import strategies as st
 
 from h3gnn import Graph
-from h3gnn.experiments import tune as tuning
 from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tune import Budget, Searcher, Stack, Tried, open_study, tune
+from h3gnn.experiments.studies import open_study
+from h3gnn.experiments.tune import Budget, ScoredTrial, Searcher, tune
 from tests.fuzz.mutations import ODD, byte_changes, json_changes
 
 SPACE = Space({"channels": (8, 16), "hops": (1, 2), "mask_ratio": (0.3, 0.5, 0.8)})
-KEPT = "results"
 TABLES = {
     "studies": ("study_name",),
     "study_directions": ("direction",),
@@ -41,23 +42,27 @@ TABLES = {
 
 
 def made_up(
-    self: Searcher, tried: Sequence[Tried], joined: int, rungs: Sequence[int], fell_behind: Any = None
-) -> None:
-    for one in tried:
-        one.looks |= {(rung, 0.5): (hash(str(sorted(one.params.items()))) % 97) / 97 for rung in rungs}
+    self: Searcher, params: Any, seed: int, models: int, epochs: Sequence[int], after: Any = None
+) -> ScoredTrial:
+    trial = ScoredTrial(dict(params), seed)
+    for epoch in epochs:
+        trial.scores[epoch, 0.5] = (hash(str(sorted(params.items()))) % 97) / 97
+        if after is not None:
+            after(epoch, trial)
+    return trial
 
 
 class Search:
-    """A folder with a storage of six trials, of which the last two were trained and not told."""
+    """A folder with a storage of four trials and one that was interrupted."""
 
     def __init__(self, graph: Graph, folder: Path, name: str) -> None:
         folder.mkdir()
         self.graph, self.folder, self.name = graph, folder, name
         self._go_on(folder, 4)
-        study = open_study(graph, "study", self._address(folder), "validation", seed=0)
-        stack = Stack.reserve(study, SPACE, 2, 0)
-        told = Tried({}, 7, {(1, 0.5): 0.25, (2, 0.5): 0.5}).as_result() | {"behind": False}
-        stack.keep([told, told])
+        study = open_study(graph, "study", self._address(folder), "validation")
+        trial = study.ask()
+        trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
+        trial.report(0.5, 1)
         self.content = (folder / name).read_bytes()
 
     def read(self, folder: Path) -> object:
@@ -80,10 +85,9 @@ class Search:
 
     def _go_on(self, folder: Path, trials: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Searcher, "score", made_up)
-            patch.setattr(tuning, "_forget", lambda device: None)  # it takes longer than all else
-            study = open_study(self.graph, "study", self._address(folder), "validation", seed=0)
-            budget = Budget(trials=trials, at_once=2, rungs=(1, 2))
+            patch.setattr(Searcher, "run", made_up)
+            study = open_study(self.graph, "study", self._address(folder), "validation")
+            budget = Budget(trials=trials, eval_epochs=(1, 2))
             return tune(self.graph, study, SPACE, budget, finalists=2, device=torch.device("cpu"))
 
     def _lines(self, data: st.DataObject) -> bytes:
@@ -92,22 +96,12 @@ class Search:
         at, to = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
         kind = data.draw(st.sampled_from(["change", "change", "change", "leave out", "double", "move"]))
         if kind == "change":
-            lines[at] = json.dumps(self._inner(data, json.loads(lines[at]))).encode()
+            lines[at] = json.dumps(data.draw(json_changes())(json.loads(lines[at]))).encode()
         else:
             line = lines[at] if kind == "double" else lines.pop(at)
             if kind != "leave out":
                 lines.insert(to, line)
         return b"\n".join(lines) + b"\n"
-
-    def _inner(self, data: st.DataObject, record: Any) -> Any:
-        """Change a record, or the scores of a stack, which are a text within it."""
-        told = record.get("user_attr") if isinstance(record, dict) else None
-        if isinstance(told, dict) and KEPT in told and data.draw(st.booleans()):
-            return {
-                **record,
-                "user_attr": {KEPT: json.dumps(data.draw(json_changes())(json.loads(told[KEPT])))},
-            }
-        return data.draw(json_changes())(record)
 
     def _rows(self, path: Path, data: st.DataObject) -> None:
         """Change a value of a database, or delete its row."""
@@ -129,7 +123,4 @@ class Search:
         if not is_json:
             new = data.draw(st.sampled_from(ODD))
             return new if isinstance(new, str | int | float | None) else json.dumps(new)
-        value = json.loads(old)
-        if isinstance(value, str) and value.startswith("[") and data.draw(st.booleans()):
-            return json.dumps(json.dumps(data.draw(json_changes())(json.loads(value))))
-        return json.dumps(data.draw(json_changes())(value))
+        return json.dumps(data.draw(json_changes())(json.loads(old)))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.errors import InputError
-from h3gnn.experiments.spaces import source_of
 from h3gnn.graphs.graph import Graph
 from reproduction import claims, running
 from reproduction import claims as readings
@@ -20,7 +19,16 @@ from reproduction.figures import draw_theory
 from reproduction.markdown import markdown_of
 from reproduction.results import measured_rows
 from reproduction.specifications import tables
-from reproduction.theory import RATIOS, Asked, Descent, LossRoseError, descend, errors_under_masks, walk
+from reproduction.theory import (
+    RATIOS,
+    Asked,
+    Descent,
+    LossRoseError,
+    descend,
+    errors_under_masks,
+    source_of,
+    walk,
+)
 
 QUICK = Scope(quick=True)
 PARAMS = QUICK.settings_of("paper", mask="random", objective="teacher", precision="float32", epochs=4)

@@ -216,7 +216,7 @@ def test_masks_have_the_distribution_of_full_graph_training(
         hidden[:, seeds] += mask[:, seeds]
         return torch.zeros(MODELS, len(seeds))
 
-    monkeypatch.setattr(step, "_train_on", look)
+    monkeypatch.setattr(step, "train_on", look)
     step.difficulty.copy_(difficulty)
     for _ in range(rounds):
         step(STRATEGIES[name]())

@@ -85,7 +85,7 @@ def _cluster(
     if (count or 2) > nodes:
         raise InputError(f"{count or 2} clusters need as many nodes; there are {nodes}", code="too-few-nodes")
     given = None if count is None else [count]
-    found, measured = pick_clusters(read.values, given, most=most, starts=starts, seed=seed)
+    found, measured = pick_clusters(read.values, given, most=most, n_init=starts, seed=seed)
     sizes = np.bincount(found).tolist()
     silhouettes = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
     return found, {

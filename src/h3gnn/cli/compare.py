@@ -15,7 +15,7 @@ from h3gnn.resources import AddBar, progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
-    from h3gnn.experiments.compare import Comparison, LeftOut
+    from h3gnn.experiments.compare import Comparison, Skipped
     from h3gnn.experiments.methods import Method
 
 DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
@@ -177,13 +177,13 @@ class _Watcher:
         else:
             say(f"{method.title}: {self.out} has it with other settings; running it again")
 
-    def end(self, method: Method, result: Result | LeftOut) -> None:
+    def end(self, method: Method, result: Result | Skipped) -> None:
         """Report a finished method."""
-        from h3gnn.experiments.compare import LeftOut
+        from h3gnn.experiments.compare import Skipped
 
         self.done += 1
         self._total(method, 1.0)
-        if isinstance(result, LeftOut):
+        if isinstance(result, Skipped):
             say(f"{method.title}: {result.word}")
         elif not sys.stderr.isatty():
             mean, seconds = 100 * result.score(result.leading).mean, result.seconds

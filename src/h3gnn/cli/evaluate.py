@@ -119,7 +119,8 @@ def _of_preset(
     from h3gnn.evaluation.protocols import NESTED, POOLED, VALIDATION
     from h3gnn.experiments.methods import METHODS
     from h3gnn.experiments.run import duration, run_method
-    from h3gnn.experiments.search import Allowance, holding, run_nested
+    from h3gnn.experiments.search import fix_settings, run_nested
+    from h3gnn.experiments.spaces import SearchBudget
 
     began = time.perf_counter()
 
@@ -151,8 +152,8 @@ def _of_preset(
             )
         if trials > 1:
             options.say_fixed(fixed, method.ranges)
-        method = holding(method, fixed, trials) if trials > 1 else replace(method, ranges={})
-        found = run_nested(method, graph, allowance=Allowance(trials), top=how["top"], watch=watch, **given)
+        method = fix_settings(method, fixed, trials) if trials > 1 else replace(method, ranges={})
+        found = run_nested(method, graph, budget=SearchBudget(trials), top=how["top"], watch=watch, **given)
         return found.results[NESTED.name]
     result = run_method(method, graph, watch=watch, **given, **how)
     return replace(result, protocol=POOLED.name) if pooled and how["protocol"] is VALIDATION else result
@@ -174,4 +175,4 @@ def _of_embedding(
     )
     seeds = [] if read.seed is None else [read.seed]
     with stages() as told:
-        return run_method(made, read.graph, seeds=seeds, device=device, name=name, told=told, **how)
+        return run_method(made, read.graph, seeds=seeds, device=device, name=name, scoring=told, **how)

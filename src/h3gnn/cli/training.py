@@ -14,7 +14,7 @@ from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
-    from h3gnn.experiments.run import Outlook
+    from h3gnn.experiments.run import TrainingTime
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.storage.checkpoint_file import Checkpoints
@@ -81,7 +81,7 @@ def train_and_write(
     safe: bool,
 ) -> float:
     """Train, write the result, and return the seconds; of several processes, the first one writes."""
-    from h3gnn.experiments.run import Outlook
+    from h3gnn.experiments.run import TrainingTime
 
     started = time.perf_counter()
     if not is_first():  # of several processes, the first one writes and speaks
@@ -90,12 +90,10 @@ def train_and_write(
         except TrainingStopped as stop:
             raise Stopped(code_of_signal(stop)) from None
         return time.perf_counter() - started
-    outlook = Outlook(model, graph, say)
+    eta = TrainingTime(model, graph, say)
     with _scalar_log(tensorboard) as log_of:
         try:
-            model.fit(
-                graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(outlook, log_of, first)
-            )
+            model.fit(graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(eta, log_of, first))
         except TrainingStopped as stop:
             _save_stopped(model, graph, out, embeddings, checkpoints, stop, safe=safe)
     seconds = time.perf_counter() - started
@@ -107,11 +105,11 @@ def train_and_write(
     return seconds
 
 
-def _both(outlook: Outlook, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
+def _both(eta: TrainingTime, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
     """Return the callback that estimates the remaining time and logs to TensorBoard."""
     from h3gnn.training.loop import each
 
-    watched = each(outlook.of(first), None if log_of is None else log_of(first))
+    watched = each(eta.of(first), None if log_of is None else log_of(first))
     assert watched is not None
     return watched
 

@@ -14,7 +14,6 @@ from h3gnn.cli import options
 from h3gnn.cli.options import Source, option, takes_graph
 from h3gnn.cli.output import say
 from h3gnn.errors import InputError, check_number, without_secrets
-from h3gnn.experiments import LARGEST_STACK
 from h3gnn.resources import progress
 from h3gnn.settings import PRESET, check_arguments, parse_value
 from h3gnn.storage.schema import check_values
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
     import optuna
 
-    from h3gnn.experiments.search import Allowance
-    from h3gnn.experiments.spaces import Space
+    from h3gnn.experiments.spaces import SearchBudget, Space
     from h3gnn.experiments.tune import Tuned
     from h3gnn.graphs.graph import Graph
 
@@ -74,7 +72,7 @@ def tune(
     joined: Annotated[
         int | None, _search("Models of a trial; default: 4 of an ensemble, else 1.", min=1)
     ] = None,
-    at_once: Annotated[int, _search("Models trained together.", min=1, max=LARGEST_STACK)] = 16,
+    at_once: Annotated[int | None, _search("No longer used.", hidden=True)] = None,
     finalists: Annotated[int, _search("Best trials to train again with --models.", min=1)] = 4,
     repeats: Annotated[int, _search("Trainings of each finalist, with different seeds.", min=1)] = 1,
     probed: Annotated[
@@ -95,11 +93,14 @@ def tune(
 
     `h3gnn tune texas --trials 200 --out texas.json`, then `h3gnn fit texas --preset texas.json --out run/`
     """
-    from h3gnn.experiments.search import Allowance
-    from h3gnn.experiments.tune import Budget, open_study
+    from h3gnn.experiments.spaces import SearchBudget
+    from h3gnn.experiments.studies import open_study
+    from h3gnn.experiments.tune import Budget
     from h3gnn.experiments.tune import tune as run
     from h3gnn.training.resources import pick_device
 
+    if at_once is not None:
+        say("--at-once is not used any more: run the same command several times to train trials in parallel")
     if protocol not in ("pooled", "nested"):
         raise InputError(f"--protocol must be pooled or nested, not {protocol!r}", code="value-invalid")
     for path in (out, record):
@@ -108,20 +109,18 @@ def tune(
     chosen = build_space(space, choices)
     of_trial = joined or (4 if "objective" in chosen.choices else 1)
     seconds = None if minutes is None else 60 * check_number("--minutes", minutes, 0, 1e6)
-    budget = Budget(trials, at_once, of_trial, parse_epochs(EPOCHS if epochs is None else epochs), seconds)
+    budget = Budget(trials, of_trial, parse_epochs(EPOCHS if epochs is None else epochs), seconds)
     loaded = source.load()
     name = study or _study_name(loaded, objective)
     if protocol == "nested":
         if objective != "validation":
             raise InputError("--protocol nested needs --objective validation", code="nested-objective")
-        allowance = Allowance(trials, seconds, () if epochs is None else budget.rungs, seed)
-        tuned = _from_list(loaded, chosen, allowance, splits, models, name, device)
+        drawn = SearchBudget(trials, seconds, () if epochs is None else budget.eval_epochs, seed)
+        tuned = _from_list(loaded, chosen, drawn, splits, models, name, device)
         _tell_list(tuned, loaded, out, record, as_json)
         return
-    opened = open_study(loaded, name, storage, objective, seed)
-    say(
-        f"{trials} trials of up to {budget.rungs[-1]} epochs on {loaded.num_nodes:,} nodes, {at_once} at once"
-    )
+    opened = open_study(loaded, name, storage, objective)
+    say(f"{trials} trials of up to {budget.eval_epochs[-1]} epochs on {loaded.num_nodes:,} nodes")
     with progress(counted=True) as add_bar:
         bar = add_bar("trials", trials)
         found = run(
@@ -138,8 +137,8 @@ def tune(
             clusters=clusters,
             device=pick_device(device),
             seed=seed,
-            told=_watching(bar),
-            looked=lambda epoch: bar(description=f"trials (these at epoch {epoch} of {budget.rungs[-1]})"),
+            progress=_watching(bar),
+            scored=lambda epoch: bar(description=f"trials (epoch {epoch} of {budget.eval_epochs[-1]})"),
         )
     _write(found, out, record)
     if as_json:
@@ -153,24 +152,24 @@ def tune(
 
 
 def _from_list(
-    graph: Graph, space: Space, allowance: Allowance, splits: int | None, models: int, name: str, device: str
+    graph: Graph, space: Space, budget: SearchBudget, splits: int | None, models: int, name: str, device: str
 ) -> Tuned:
     """Try settings that are drawn beforehand, and let each split choose."""
-    from h3gnn.experiments.search import tune_from_list
+    from h3gnn.experiments.tune import tune_from_list
 
     choosing = min(splits or graph.num_splits, graph.num_splits)
-    say(f"up to {allowance.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
+    say(f"up to {budget.trials} settings on {graph.num_nodes:,} nodes; {choosing} split(s) choose")
     options.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
     with progress() as add_bar:
         bar = add_bar("settings", 1.0)
         return tune_from_list(
             graph,
             space,
-            allowance,
+            budget,
             models=models,
             study=name,
             device=device,
-            seed=allowance.seed,
+            seed=budget.seed,
             splits=splits,
             watch=lambda share: bar(completed=share),
         )
@@ -203,10 +202,10 @@ def _write(found: Tuned, out: Path, record: Path | None) -> None:
 
 def parse_epochs(text: str) -> tuple[int, ...]:
     """Return `10,20,40` as numbers."""
-    rungs = options.parse_numbers("--epochs", text, "10,20,40")
-    if rungs[0] < 1 or sorted(set(rungs)) != rungs:
+    epochs = options.parse_numbers("--epochs", text, "10,20,40")
+    if epochs[0] < 1 or sorted(set(epochs)) != epochs:
         raise InputError(f"--epochs {text}: give increasing integers, e.g. 10,20,40", code="value-invalid")
-    return tuple(rungs)
+    return tuple(epochs)
 
 
 def build_space(name: str, choices: list[str] | None) -> Space:
@@ -238,10 +237,11 @@ def _text(path: Path, content: dict[str, Any]) -> bytes:
 
 def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:
     """Return what shows the trials done and the best score."""
-    from h3gnn.experiments.tune import finished, scores_of
+    from h3gnn.experiments.studies import finished
+    from h3gnn.experiments.tune import best_trials
 
-    def told(study: optuna.Study) -> None:
-        scores = scores_of(study)
-        bar(completed=finished(study), note=f"best {max(scores):.4f}" if scores else "")
+    def show(study: optuna.Study) -> None:
+        best = best_trials(study, 1)
+        bar(completed=finished(study), note=f"best {best[0].score:.4f}" if best else "")
 
-    return told
+    return show

@@ -1,4 +1,4 @@
-"""k-means on embeddings: how well its clusters agree with classes, and how clear they are without any."""
+"""k-means on embeddings: agreement of its clusters with classes, and their silhouette."""
 
 from __future__ import annotations
 
@@ -16,43 +16,39 @@ from h3gnn.evaluation.metrics import macro_f1
 from h3gnn.evaluation.probe import as_rows
 
 MEASURES = ("acc", "nmi", "ari", "macro_f1")
-"""How clusters are compared with classes."""
+"""Measures of clusters against classes."""
 SEEDS = tuple(range(10))
-"""k-means is run once for each, every time as the best of several starts."""
+"""Seeds of the k-means runs."""
 LLOYD_STEPS = 300
-"""Lloyd's algorithm ends after so many steps, if it has not come to rest."""
+"""Maximum number of iterations of Lloyd's algorithm."""
 SAMPLE = 5000
-"""The silhouette is measured on no more nodes than this, since it needs all distances between them."""
+"""Maximum number of nodes of a silhouette, which needs all pairwise distances."""
 DISTANCES_OF = 500
-"""The distances of so many nodes to all others are in memory at once."""
+"""Number of rows of the distance matrix that are in memory at once."""
 
 Labels = npt.NDArray[np.int64]
 
 
 def kmeans_clusters(
-    embedding: npt.ArrayLike | Tensor, clusters: int, *, starts: int = 10, seed: int = 0
+    embedding: npt.ArrayLike | Tensor, clusters: int, *, n_init: int = 10, seed: int = 0
 ) -> Labels:
-    """Return the cluster of each node, `[nodes]`: the best of several starts by k-means's own loss.
+    """Return the cluster of each node, `[nodes]`: the best of `n_init` runs by the k-means loss.
 
-    The embedding is taken as it is, not standardised: in it, distances are what training made them.
+    The embedding is not standardised: its distances are those that training produced.
     """
-    if _on_gpu(embedding):  # ten to some hundred times faster there, see benchmarks/waiting.py
-        return lloyd_clusters(as_rows(embedding).float(), clusters, starts, seed).cpu().numpy()
-    return _kmeans(compact(embedding), clusters, starts, seed)
+    return lloyd_clusters(compact(embedding), clusters, n_init, seed).cpu().numpy()
 
 
-def compact(embedding: npt.ArrayLike | Tensor) -> npt.NDArray[np.float32]:
-    """Return rows with the same distances between them and no more columns than there are nodes.
+def compact(embedding: npt.ArrayLike | Tensor) -> Tensor:
+    """Return centred float32 rows with the same distances and at most as many columns as rows.
 
-    k-means and the silhouette know rows by their distances alone, so a rotation into the rows' own span
-    changes neither.
+    k-means and the silhouette depend on distances only, so a rotation into the span of the rows is exact.
     """
     rows = as_rows(embedding).float()
     rows = rows - rows.mean(dim=0)
     if rows.shape[1] > rows.shape[0]:
         rows = torch.linalg.qr(rows.mT.double(), mode="r").R.mT.float()
-    found: npt.NDArray[np.float32] = np.ascontiguousarray(rows.cpu().numpy())
-    return found
+    return rows.contiguous()
 
 
 def clustering_accuracy(clusters: Labels, labels: Labels) -> float:
@@ -61,9 +57,9 @@ def clustering_accuracy(clusters: Labels, labels: Labels) -> float:
 
 
 def match_clusters(clusters: Labels, labels: Labels) -> Labels:
-    """Return for each node the class that its cluster is matched to, under the matching with most hits.
+    """Return the class that each node's cluster is matched to, under the best matching (Hungarian algorithm).
 
-    Clusters beyond the number of classes get numbers of their own, which no label has.
+    Clusters beyond the number of classes get numbers that no label has.
     """
     size = int(max(clusters.max(), labels.max())) + 1
     counts = np.zeros((size, size), dtype=np.int64)
@@ -74,7 +70,7 @@ def match_clusters(clusters: Labels, labels: Labels) -> Labels:
 
 
 def compare_clusters(clusters: Labels, labels: Labels) -> dict[str, float]:
-    """Return `MEASURES` of clusters against classes; nodes with a negative label are left out."""
+    """Return `MEASURES` of clusters against classes, ignoring nodes with a negative label."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     known = labels >= 0
@@ -94,24 +90,24 @@ def cluster_scores(
     clusters: int | None = None,
     *,
     seeds: Sequence[int] = SEEDS,
-    starts: int = 10,
+    n_init: int = 10,
 ) -> dict[str, list[float]]:
     """Run k-means on all nodes once for each seed, and compare the clusters with the classes.
 
     Args:
         embedding: `[nodes, D]`.
         labels: `[nodes]`; nodes with a negative label are clustered and not scored.
-        clusters: how many; by default as many as there are classes.
-        seeds: one run of k-means for each.
-        starts: of each run, how many starts; the best by k-means's own loss is taken.
+        clusters: their number; by default the number of classes.
+        seeds: of the k-means runs.
+        n_init: initialisations of each run, of which the best by the k-means loss is taken.
 
     Returns:
         For each of `MEASURES`, one value per seed.
     """
     known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
-    rows = embedding if _on_gpu(embedding) else compact(embedding)
+    rows = compact(embedding)
     count = clusters or int(np.unique(known[known >= 0]).size)
-    found = [kmeans_clusters(rows, count, starts=starts, seed=seed) for seed in seeds]
+    found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in seeds]
     runs = [compare_clusters(one, known) for one in found]
     return {name: [run[name] for run in runs] for name in MEASURES}
 
@@ -125,7 +121,7 @@ def spread(values: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def silhouette(embedding: npt.ArrayLike | Tensor, clusters: Labels, *, seed: int = 0) -> float:
-    """Return how much nearer nodes are to their own cluster than to the next, −1 to 1, on a sample.
+    """Return the mean silhouette, −1 to 1, on a sample of the nodes.
 
     NaN where there are fewer than two clusters, or as many as nodes.
     """
@@ -135,27 +131,26 @@ def silhouette(embedding: npt.ArrayLike | Tensor, clusters: Labels, *, seed: int
 def silhouettes(
     embedding: npt.ArrayLike | Tensor, several: Sequence[Labels], *, seed: int = 0
 ) -> list[float]:
-    r"""Return the silhouette of each of several clusterings, from distances that are measured once for all.
+    r"""Return the silhouette of each of several clusterings, from shared distances.
 
     .. math:: \frac1n \sum_v \frac{b_v - a_v}{\max(a_v, b_v)}
 
     a is a node's mean distance to the others of its cluster, b the least mean distance to those of another;
     a node alone in its cluster counts as 0.
     """
-    rows = compact(embedding)
+    rows = compact(embedding).cpu()
     if len(rows) > SAMPLE:
         chosen = np.random.default_rng(seed).choice(len(rows), SAMPLE, replace=False)
-        rows, several = rows[chosen], [clusters[chosen] for clusters in several]
+        rows, several = rows[torch.from_numpy(chosen)], [clusters[chosen] for clusters in several]
     members = [_memberships(clusters) for clusters in several]
-    there = torch.from_numpy(rows)
     counts = [one.sum(dim=0) for one in members]
-    every = _distance_sums(there, torch.cat(members, dim=1))
+    every = _distance_sums(rows, torch.cat(members, dim=1))
     sums = torch.split(every, [one.shape[1] for one in members], dim=1)
     return [_silhouette(*one) for one in zip(sums, members, counts, strict=True)]
 
 
 def _memberships(clusters: Labels) -> Tensor:
-    """Return 1 where a node is in a cluster, float64 `[nodes, clusters]`; no cluster is empty."""
+    """Return the one-hot clusters, float64 `[nodes, clusters]`, without empty ones."""
     _, place = np.unique(clusters, return_inverse=True)
     found: Tensor = torch.nn.functional.one_hot(torch.from_numpy(place)).double()
     return found
@@ -167,7 +162,7 @@ def _distance_sums(rows: Tensor, members: Tensor) -> Tensor:
     sums = []
     for some in torch.split(torch.arange(len(rows)), DISTANCES_OF):
         apart = (squares[some, None] + squares).addmm_(every[some], every.mT, alpha=-2).clamp_min_(0).sqrt_()
-        apart[torch.arange(len(some)), some] = 0  # rounding leaves something
+        apart[torch.arange(len(some)), some] = 0  # exact, despite rounding
         sums.append(apart @ members)
     return torch.cat(sums)
 
@@ -179,7 +174,7 @@ def _silhouette(sums: Tensor, members: Tensor, counts: Tensor) -> float:
     inside = sums[own] / (counts - 1).expand_as(sums)[own]
     outside = (sums / counts).masked_fill(own, torch.inf).amin(dim=1)
     clear = (outside - inside) / torch.maximum(inside, outside)
-    return float(clear.nan_to_num(0.0).mean())  # of a node alone, or of rows that are all the same
+    return float(clear.nan_to_num(0.0).mean())  # a single node, or identical rows
 
 
 def pick_clusters(
@@ -187,24 +182,19 @@ def pick_clusters(
     counts: Sequence[int] | None = None,
     *,
     most: int = MOST_CLUSTERS,
-    starts: int = 10,
+    n_init: int = 10,
     seed: int = 0,
 ) -> tuple[Labels, dict[int, float]]:
     """Return the clusters whose number has the best silhouette, and the silhouette of each number tried.
 
-    The numbers tried are those given; by default all from 2 to `most`, fewer than there are nodes. Clusters
-    are numbered from the largest to the smallest.
+    By default all numbers from 2 to `most` are tried. Clusters are numbered from the largest to the smallest.
     """
     rows = compact(embedding)
     tried = counts or range(2, max(3, min(most + 1, len(rows))))
-    found = {count: _kmeans(rows, count, starts, seed) for count in tried}
+    found = {count: kmeans_clusters(rows, count, n_init=n_init, seed=seed) for count in tried}
     measured = dict(zip(found, silhouettes(rows, list(found.values()), seed=seed), strict=True))
     best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
     return _by_size(found[best]), measured
-
-
-def _on_gpu(embedding: npt.ArrayLike | Tensor) -> bool:
-    return isinstance(embedding, Tensor) and embedding.device.type == "cuda"
 
 
 def _by_size(clusters: Labels) -> Labels:
@@ -213,34 +203,22 @@ def _by_size(clusters: Labels) -> Labels:
     return rank[place]
 
 
-def _kmeans(rows: npt.NDArray[np.float32], clusters: int, starts: int, seed: int) -> Labels:
-    import warnings
+def lloyd_clusters(rows: Tensor, clusters: int, n_init: int, seed: int) -> Tensor:
+    r"""Return the cluster of each row, int64 `[nodes]`: the best of `n_init` runs by the k-means loss.
 
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
-        found: npt.NDArray[np.int32] = KMeans(clusters, n_init=starts, random_state=seed).fit_predict(rows)
-    return found.astype(np.int64)
-
-
-def lloyd_clusters(rows: Tensor, clusters: int, starts: int, seed: int) -> Tensor:
-    r"""Return the cluster of each row, int64 `[nodes]`: the best of several starts by the k-means loss.
-
-    Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii, 2007). Squared distances come from
-    inner products, :math:`|x - c|^2 = |x|^2 - 2 x^\top c + |c|^2`, of all starts in one product.
+    Lloyd's algorithm with k-means++ initialisation (Arthur and Vassilvitskii, 2007). Squared distances come
+    from inner products, :math:`|x - c|^2 = |x|^2 - 2 x^\top c + |c|^2`, of all runs in one product.
 
     Args:
         rows: float32 `[nodes, D]`, on any device.
-        clusters: how many.
-        starts: how many runs.
-        seed: of the starts.
+        clusters: their number.
+        n_init: number of runs.
+        seed: of the initialisations.
     """
     rows = rows - rows.mean(dim=0)
     squares = rows.square().sum(dim=1)
     generator = torch.Generator(rows.device).manual_seed(seed)
-    centres = _plus_plus(rows, squares, clusters, starts, generator)  # [starts, clusters, D]
+    centres = _plus_plus(rows, squares, clusters, n_init, generator)  # [n_init, clusters, D]
     found = _nearest(rows, squares, centres)[0]
     for _ in range(LLOYD_STEPS):
         centres = _means(rows, found, centres)
@@ -253,26 +231,26 @@ def lloyd_clusters(rows: Tensor, clusters: int, starts: int, seed: int) -> Tenso
 
 
 def _plus_plus(
-    rows: Tensor, squares: Tensor, clusters: int, starts: int, generator: torch.Generator
+    rows: Tensor, squares: Tensor, clusters: int, n_init: int, generator: torch.Generator
 ) -> Tensor:
     """Draw each next centre with a probability in proportion to the squared distance to those drawn."""
-    weight = torch.ones(starts, len(rows), device=rows.device)
+    weight = torch.ones(n_init, len(rows), device=rows.device)
     nearest = torch.full_like(weight, torch.inf)
     centres = []
     for _ in range(clusters):
         drawn = torch.multinomial(weight, 1, generator=generator).flatten()
-        centre = rows[drawn]  # [starts, D]
+        centre = rows[drawn]  # [n_init, D]
         centres.append(centre)
         apart = squares - 2 * centre @ rows.mT + squares[drawn][:, None]
         nearest = torch.minimum(nearest, apart.clamp_min(0))
-        weight = nearest + torch.finfo(torch.float32).tiny  # rows may all be the same
+        weight = nearest + torch.finfo(torch.float32).tiny  # rows may be identical
     return torch.stack(centres, dim=1)
 
 
 def _nearest(rows: Tensor, squares: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's nearest centre and its squared distance, both `[starts, nodes]`."""
-    starts, clusters, width = centres.shape
-    products = (rows @ centres.view(-1, width).mT).view(-1, starts, clusters)
+    """Return each row's nearest centre and its squared distance, both `[n_init, nodes]`."""
+    n_init, clusters, width = centres.shape
+    products = (rows @ centres.view(-1, width).mT).view(-1, n_init, clusters)
     apart = squares[:, None, None] - 2 * products + centres.square().sum(dim=2)
     distance, found = apart.min(dim=2)
     return found.mT, distance.mT
@@ -280,8 +258,8 @@ def _nearest(rows: Tensor, squares: Tensor, centres: Tensor) -> tuple[Tensor, Te
 
 def _means(rows: Tensor, found: Tensor, centres: Tensor) -> Tensor:
     """Return the mean of each cluster; an empty one keeps its centre."""
-    starts, clusters, width = centres.shape
-    members = torch.nn.functional.one_hot(found, clusters).to(rows.dtype).mT.reshape(starts * clusters, -1)
-    counts = members.sum(dim=1).view(starts, clusters, 1)
-    sums = (members @ rows).view(starts, clusters, width)
+    n_init, clusters, width = centres.shape
+    members = torch.nn.functional.one_hot(found, clusters).to(rows.dtype).mT.reshape(n_init * clusters, -1)
+    counts = members.sum(dim=1).view(n_init, clusters, 1)
+    sums = (members @ rows).view(n_init, clusters, width)
     return torch.where(counts > 0, sums / counts.clamp_min(1), centres)

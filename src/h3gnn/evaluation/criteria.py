@@ -1,8 +1,8 @@
-"""What a search makes large: accuracy of probe or k-means on validation nodes, or clusters that agree."""
+"""Criteria that a search maximizes: validation accuracy of a probe or k-means, or agreement of clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -15,13 +15,13 @@ from h3gnn.evaluation.probe import probe_candidates, standardise
 from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Strengths to choose from, relative to a kernel with ones on its diagonal."""
+"""Ridge penalties to choose from, relative to a kernel with ones on its diagonal."""
 AT_ONCE = 2**30
-"""So many bytes of inner products are worked on at a time."""
+"""Bytes of inner products that are processed at a time."""
 
 
 class Draw(NamedTuple):
-    """Who is learned from and who is asked: positions, the classes of the first as 0 and 1, of the second."""
+    """Positions of training and validation nodes, one-hot classes of the former, classes of the latter."""
 
     training: Tensor
     validation: Tensor
@@ -30,21 +30,20 @@ class Draw(NamedTuple):
 
 
 class RidgeValidation:
-    r"""Accuracy on validation nodes of ridge regression onto the classes, for a batch of embeddings.
+    r"""Accuracy on validation nodes of ridge regression onto the classes.
 
     With the rows z of the standardised embedding scaled so that :math:`k(u, v) = z_u^\top z_v / D + 1`,
 
     .. math:: \alpha = (K_{tt} + \rho I)^{-1} Y_t, \qquad \hat y_v = \arg\max_c \, (K_{vt}\, \alpha)_c
 
     for the training nodes t of each split. The class holds no label of a test node. The inner products are
-    formed once; all splits are solved together, shorter ones filled up with nodes that say nothing.
+    formed once, and all splits are solved together with padding.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train_mask, val_mask: bool `[nodes, splits]`.
-        device: where the embeddings will lie.
-        ridges: the strengths ρ; for each embedding the one counts that is best over all splits' validation
-            nodes together. (The best for each split by itself would reward luck.)
+        device: of the embeddings.
+        ridges: the penalties ρ. One is chosen for all splits together; one for each would reward luck.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class RidgeValidation:
 
     @classmethod
     def beside(cls, several: Sequence[RidgeValidation]) -> RidgeValidation:
-        """Return several as one, worked out together; each chooses its strength by its own splits."""
+        """Return several as one, solved together; each chooses its penalty by its own splits."""
         joined = cls.__new__(cls)
         joined.ridges, joined.device = several[0].ridges, several[0].device
         joined.classes = max(one.classes for one in several)
@@ -76,7 +75,7 @@ class RidgeValidation:
         return joined
 
     def _take(self, draws: Sequence[Draw], group: Sequence[int]) -> None:
-        """Keep the draws as padded tensors; `group` says which of them choose their strength together."""
+        """Keep the draws as padded tensors; those of one `group` choose their penalty together."""
         self.draws, self.group = list(draws), torch.tensor(group, device=self.device)
         used = torch.unique(torch.cat([torch.cat([one.training, one.validation]) for one in draws]))
         self.used = used.to(self.device)
@@ -94,19 +93,14 @@ class RidgeValidation:
         padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
         return padded.to(self.device)
 
-    def accuracies(self, embeddings: Tensor) -> Tensor:
-        """Return the accuracy of each embedding on each split's validation nodes, `[embeddings, splits]`.
+    def accuracies(self, rows: Tensor) -> Tensor:
+        """Return the accuracy of an embedding `[nodes, D]` on each split's validation nodes, `[splits]`.
 
-        Args:
-            embeddings: `[embeddings, nodes, D]`; one that is not finite scores 0.
+        An embedding that is not finite scores 0.
         """
-        return torch.stack([self._of(one) for one in embeddings])
-
-    def _of(self, rows: Tensor) -> Tensor:
-        """Return the accuracy of one embedding on each split's validation nodes, `[splits]`."""
         scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
         width, many = rows.shape[1] + 1, self.training.shape[1]
-        # columns where they are fewer than training nodes, else inner products: the same answers
+        # the primal form where columns are fewer than training nodes, else the dual one
         way, known = (
             (self._by_columns, torch.nn.functional.pad(scaled, (0, 1), value=1.0))
             if width < many
@@ -123,7 +117,7 @@ class RidgeValidation:
         return each[best, torch.arange(len(best), device=best.device)] * rows.isfinite().all()
 
     def _by_products(self, products: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return of some splits K, Y and what the validation nodes are asked with, from inner products."""
+        """Return K, Y and the rows of the validation nodes for some splits, from inner products."""
         training, there = self.training[some], self.is_there[some]
         within = products[training[:, :, None], training[:, None, :]]
         within = torch.where(there[:, :, None] & there[:, None, :], within, 0.0)
@@ -151,93 +145,72 @@ class RidgeValidation:
         return torch.stack(right)
 
 
-class ValidationAccuracy:
-    """Mean over splits of the accuracy on validation nodes, by ridge regression."""
-
-    def __init__(self, ridge: RidgeValidation) -> None:
-        self.ridge = ridge
-
-    def __call__(self, embeddings: Tensor) -> list[float]:
-        """Return the score of each model."""
-        scores: list[float] = self.ridge.accuracies(embeddings).mean(dim=1).tolist()
-        return scores
+Criterion = Callable[[Tensor], float]
+"""From an embedding `[nodes, D]` to a score; larger is better."""
 
 
-class _EachModel:
-    """Scores models one by one; a model that is not finite scores 0."""
-
-    def __call__(self, embeddings: Tensor) -> list[float]:
-        """Return the score of each model of `[models, nodes, D]`."""
-        return [self.score(one) if bool(one.isfinite().all()) else 0.0 for one in embeddings]
-
-    def score(self, embedding: Tensor) -> float:
-        """Return the score of one model's embedding."""
-        raise NotImplementedError
+def validation_accuracy(ridge: RidgeValidation) -> Criterion:
+    """Score by the mean over splits of the ridge accuracy on validation nodes."""
+    return lambda embedding: float(ridge.accuracies(embedding).mean())
 
 
-class ProbeAccuracy(_EachModel):
-    """The same by the linear probe itself, with the strength that it would choose: slower, and to the point.
+def probe_accuracy(labels: Tensor, train_mask: Tensor, val_mask: Tensor) -> Criterion:
+    """Score by the validation accuracy of the linear probe itself, which is slower than ridge regression.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train_mask, val_mask: bool `[nodes, splits]`.
     """
+    known = (labels, train_mask, val_mask, torch.zeros_like(val_mask))
 
-    def __init__(self, labels: Tensor, train_mask: Tensor, val_mask: Tensor) -> None:
-        self.known = (labels, train_mask, val_mask, torch.zeros_like(val_mask))
-
-    def score(self, embedding: Tensor) -> float:
-        """Return the mean accuracy of what each split's validation nodes choose."""
-        found = probe_candidates(embedding, *self.known)
+    def score(embedding: Tensor) -> float:
+        found = probe_candidates(embedding, *known)
         choices = VALIDATION.choose({0: found})
         return float(np.mean([found.val_accuracy[i, one.position] for i, one in enumerate(choices)]))
 
+    return _finite(score)
 
-class ClusterAccuracy(_EachModel):
-    """k-means on all nodes, and its accuracy on validation nodes under the best matching; mean over splits.
+
+def cluster_accuracy(labels: Tensor, val_mask: Tensor, clusters: int, n_init: int = 10) -> Criterion:
+    """Score by the accuracy of k-means on validation nodes under the best matching; mean over splits.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         val_mask: bool `[nodes, splits]`.
-        clusters: how many.
-        starts: of k-means; the best by its own loss is taken, as where clusters are scored.
+        clusters: their number.
+        n_init: initialisations of k-means.
+    """
+    known = labels.cpu().numpy()
+    seen = [val.cpu().numpy() & (known >= 0) for val in val_mask.t()]
+
+    def score(embedding: Tensor) -> float:
+        found = kmeans_clusters(embedding, clusters, n_init=n_init)
+        return float(np.mean([clustering_accuracy(found[one], known[one]) for one in seen]))
+
+    return _finite(score)
+
+
+def cluster_agreement(clusters: int, runs: int = 4) -> Criterion:
+    """Score without labels: the adjusted Rand index between runs of k-means, times the clusters' evenness.
+
+    A representation with structure yields the same clusters from every initialisation; noise does not. The
+    evenness (entropy of the sizes over its maximum) keeps a collapsed representation from winning.
     """
 
-    def __init__(self, labels: Tensor, val_mask: Tensor, clusters: int, starts: int = 10) -> None:
-        self.clusters, self.starts = clusters, starts
-        known = labels.cpu().numpy()
-        seen = [val.cpu().numpy() & (known >= 0) for val in val_mask.t()]
-        self.splits = [(one, known[one]) for one in seen]
-
-    def score(self, embedding: Tensor) -> float:
-        """Return the mean accuracy over splits."""
-        found = kmeans_clusters(embedding, self.clusters, starts=self.starts)
-        return float(np.mean([clustering_accuracy(found[seen], truth) for seen, truth in self.splits]))
-
-
-class ClusterAgreement(_EachModel):
-    """Label-free: how far the k-means clusters of several starts agree, by the adjusted Rand index.
-
-    A representation with structure falls into the same clusters wherever k-means starts; noise does not. The
-    agreement is multiplied by the clusters' evenness (their entropy over its largest value), so that a
-    collapsed representation with one large cluster does not win.
-
-    Args:
-        clusters: how many.
-        starts: k-means runs to compare, one start each.
-    """
-
-    def __init__(self, clusters: int, starts: int = 4) -> None:
-        self.clusters, self.starts = clusters, starts
-
-    def score(self, embedding: Tensor) -> float:
-        """Return agreement times evenness."""
+    def score(embedding: Tensor) -> float:
         from sklearn.metrics import adjusted_rand_score
 
-        rows = standardise(embedding).cpu().numpy()
-        found = [kmeans_clusters(rows, self.clusters, starts=1, seed=seed) for seed in range(self.starts)]
+        rows = standardise(embedding)
+        found = [kmeans_clusters(rows, clusters, n_init=1, seed=seed) for seed in range(runs)]
         agreement = np.mean([adjusted_rand_score(a, b) for a, b in combinations(found, 2)])
-        sizes = np.mean([np.sort(np.bincount(one, minlength=self.clusters)) for one in found], axis=0)
+        sizes = np.mean([np.sort(np.bincount(one, minlength=clusters)) for one in found], axis=0)
         shares = sizes[sizes > 0] / sizes.sum()
-        evenness = -(shares * np.log(shares)).sum() / np.log(max(2, self.clusters))
+        evenness = -(shares * np.log(shares)).sum() / np.log(max(2, clusters))
         return float(agreement * evenness)
+
+    return _finite(score)
+
+
+def _finite(score: Criterion) -> Criterion:
+    """Score an embedding that is not finite as 0."""
+    return lambda embedding: score(embedding) if bool(embedding.isfinite().all()) else 0.0

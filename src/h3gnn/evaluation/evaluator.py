@@ -1,4 +1,4 @@
-"""Embeddings of several epochs in, the scores of the chosen one out: one embedding in memory at a time."""
+"""Score the embeddings of a run, epoch by epoch, with one embedding in memory at a time."""
 
 from __future__ import annotations
 
@@ -33,74 +33,46 @@ PROBES: dict[str, Callable[..., Candidates]] = {
     "features": partial(probe_candidates, by_column=False),
     "scaled": scaled_candidates,
 }
-"""The default is solved to the end; "gradient" is a linear layer trained by Adam, as in the paper; "features"
-is the default, with all columns divided by one number instead of each by its own; "scaled" is both, and the
-scale is chosen as the strength is."""
+"""Probes by name: "logistic" is solved to convergence; "gradient" is a linear layer trained by Adam, as in
+the paper; "features" is "logistic" with one scale for all columns; "scaled" chooses between both scalings."""
 
 
 def find_probe(name: str) -> Callable[..., Candidates]:
     """Return a probe by its name."""
     if name not in PROBES:
-        raise InputError(f"there is no probe {name!r}; the probes are {', '.join(PROBES)}")
+        raise InputError(f"unknown probe {name!r}; the probes are {', '.join(PROBES)}", code="unknown-probe")
     return PROBES[name]
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The scores of one training run, and of k-means where it was asked for."""
+class Evaluation:
+    """The scores of one training run, and of k-means if requested."""
 
     scores: SplitScores
     clustering: dict[str, list[float]] | None
 
 
-class Joining:
-    """Takes the embeddings of some models at a time, and adds them up when those of all are there.
+class Evaluator:
+    """Receives the embeddings of a run and keeps of each only what its protocol needs.
 
-    Args:
-        parts: how many models' embeddings stand side by side.
-    """
+    The rule "last" keeps the newest embedding and probes it at the end. "label-free" keeps the one whose
+    parts agree most, see `agreement`. "validation" and the protocol `published` probe every epoch.
 
-    def __init__(self, parts: int) -> None:
-        self.parts = parts
-        self._waiting: dict[int, list[Tensor]] = {}
-
-    def take(self, epoch: int, models: range, embedding: Tensor) -> None:
-        """Take the embedding of some models as a training hands it over; `add` it when all are there."""
-        if len(models) < self.parts:  # trained in groups: what comes first waits in the computer's memory
-            pieces = self._waiting.setdefault(epoch, [])
-            pieces.append(embedding.cpu())
-            if models.stop < self.parts:
-                return
-            embedding = torch.cat(self._waiting.pop(epoch), dim=1).to(embedding.device)
-        self.add(epoch, embedding)
-
-    def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
-        """Take the embedding after so many epochs, `[nodes, D]`."""
-        raise NotImplementedError
-
-
-class Judge(Joining):
-    """Takes a run's embeddings epoch by epoch and keeps of each what its protocol needs.
-
-    Under the rule "last" only the newest embedding is kept and probed at the end. Under "label-free" it is
-    the one in which the parts agree most, see `agreement`. Under "validation", and for the protocol
-    `published`, every epoch is probed and a few numbers for each validation and test node are kept.
-
-    k-means is run on the epoch that the rule chose. "validation" has an epoch for each split, so there
-    k-means takes the last; `published` takes each measure's best over epochs, as the released code does.
+    k-means runs on the chosen epoch. "validation" chooses an epoch for each split, so k-means takes the last;
+    `published` takes the best epoch of each measure, as the released code does.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
-        protocol: what may be looked at.
+        protocol: the labels that may be used to choose.
         epoch_rule: "last", "validation" or "label-free"; `published` has its own.
         probe: one of `PROBES`.
-        parts: how many models' embeddings stand side by side, for "label-free" and for `take`.
+        parts: number of models whose embeddings are concatenated, for "label-free".
         cluster: whether to run k-means too.
-        cluster_options: `seeds` and `starts` of `cluster_scores`.
-        probe_last: probe the last embedding alone, where k-means is what is asked for.
-        top: the k of recall at k; by default as many as the rare class has test nodes.
-        told: called with what is done next, and the share of the scoring that is done.
+        cluster_options: `seeds` and `n_init` of `cluster_scores`.
+        probe_last: probe the last embedding only.
+        top: the k of recall at k; by default the number of test nodes of the rare class.
+        progress: receives the next step and the share of the scoring that is done.
     """
 
     def __init__(
@@ -118,21 +90,21 @@ class Judge(Joining):
         cluster_options: dict[str, Any] | None = None,
         probe_last: bool = False,
         top: int | None = None,
-        told: Callable[[str, float], None] = lambda words, share: None,
+        progress: Callable[[str, float], None] = lambda step, share: None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
-        super().__init__(parts)
+        self.parts = parts
         self.fit = find_probe(probe)
         self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
-        self.top, self.told = top, told
+        self.top, self.progress = top, progress
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}
         self.clusters: dict[int, dict[str, list[float]]] = {}
 
     def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
-        """Take the embedding after so many epochs, `[nodes, D]`."""
+        """Add the embedding `[nodes, D]` of an epoch."""
         if self.epoch_rule == "label-free":
             agreed = agreement(embedding, known_classes(self.labels, *self.masks[:2]), self.parts)
             if agreed > self.best_agreement:
@@ -144,7 +116,7 @@ class Judge(Joining):
         if self.protocol.sees_test and self.cluster:
             self._clustering(epoch, embedding)
 
-    def result(self) -> Judgement:
+    def result(self) -> Evaluation:
         """Choose, and score what was chosen."""
         last = self.result_at_end()
         if self.epoch_rule in ("last", "label-free"):
@@ -155,19 +127,19 @@ class Judge(Joining):
         if clustering is not None:
             every = self.clusters.values()
             clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
-        return Judgement(score(self.by_epoch, choices, answers, self.top), clustering)
+        return Evaluation(score(self.by_epoch, choices, answers, self.top), clustering)
 
-    def result_at_end(self) -> Judgement:
-        """Score the embedding that was kept with nothing chosen on test nodes, whatever the protocol."""
+    def result_at_end(self) -> Evaluation:
+        """Score the kept embedding with nothing chosen on test nodes, under any protocol."""
         if self.kept is None:
-            raise ValueError("there is no embedding to judge")
+            raise ValueError("no embedding was added")
         epoch, embedding = self.kept
-        self.told("linear probe", 0.0)
+        self.progress("linear probe", 0.0)
         candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
         if self.cluster:
-            self.told("k-means", 0.5)
+            self.progress("k-means", 0.5)
         scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
-        return Judgement(scores, self._clustering(epoch, embedding) if self.cluster else None)
+        return Evaluation(scores, self._clustering(epoch, embedding) if self.cluster else None)
 
     def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Candidates:
         if epoch not in self.by_epoch:
@@ -182,14 +154,13 @@ class Judge(Joining):
 
 
 def agreement(embedding: npt.ArrayLike | Tensor, clusters: int, parts: int = 1) -> float:
-    """Return how much the parts of an embedding agree on the nodes' clusters, without any label.
+    """Return the mean adjusted Rand index between k-means clusterings of the parts of an embedding.
 
-    Each part is clustered by k-means on its own, and the adjusted Rand index is averaged over pairs. With
-    several models the parts are their embeddings; of one model, the even and the odd columns.
+    The parts are the embeddings of the models, or the even and the odd columns of a single model.
     """
     from sklearn.metrics import adjusted_rand_score
 
     rows = as_rows(embedding)
     pieces = torch.chunk(rows, parts, dim=1) if parts > 1 else (rows[:, ::2], rows[:, 1::2])
-    found = [kmeans_clusters(piece, clusters, starts=3) for piece in pieces]
+    found = [kmeans_clusters(piece, clusters, n_init=3) for piece in pieces]
     return float(np.mean([adjusted_rand_score(one, other) for one, other in combinations(found, 2)]))

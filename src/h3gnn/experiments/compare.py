@@ -19,17 +19,18 @@ from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits
 from h3gnn.evaluation.protocols import NESTED
 from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant
-from h3gnn.experiments.run import build_judge, method_params, run_method
-from h3gnn.experiments.search import Allowance, holding, ranges_of, run_nested
-from h3gnn.experiments.stored import COMPARISON, COMPARISON_FORMAT
+from h3gnn.experiments.run import build_evaluator, method_params, run_method
+from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
+from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import versions, write_atomically
-from h3gnn.storage.schema import check_values, parse_json
+
+COMPARISON_FORMAT = "h3gnn comparison"
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Skipped:
     """Why a method has no result.
 
     Attributes:
@@ -41,7 +42,7 @@ class LeftOut:
     why: str
 
     @classmethod
-    def of(cls, finished: Finished) -> LeftOut:
+    def of(cls, finished: Finished) -> Skipped:
         """Return what a failure means."""
         too_large = finished.fault == TooLargeError.__name__ or finished.out_of_memory
         return cls("too large" if too_large else "not here", finished.failure)
@@ -60,7 +61,7 @@ class Comparison:
 
     results: Mapping[str, Result]
     test_to_train: float
-    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    left_out: Mapping[str, Skipped] = field(default_factory=dict)
 
     @property
     def leading(self) -> str:
@@ -189,7 +190,7 @@ class Comparing:
     def method(self, name: str) -> Method:
         """Return a method as it is run here."""
         method = variant(METHODS[name], self.settings, self.name)
-        return holding(method, self.fixed, self.trials) if self.trials else method
+        return fix_settings(method, self.fixed, self.trials) if self.trials else method
 
     def run(self, name: str, watch: Progress) -> Result:
         """Run a method."""
@@ -199,7 +200,7 @@ class Comparing:
                 method,
                 self.graph,
                 seeds=self.seeds,
-                allowance=Allowance(self.trials),
+                budget=SearchBudget(self.trials),
                 model=self.model,
                 device=self.model.device,
                 name=self.name,
@@ -249,7 +250,7 @@ def compare(
     jobs: int = 1,
     watch: Callable[[Method, float], None] = lambda method, share: None,
     reused: Callable[[Method, bool], None] | None = None,
-    ended: Callable[[Method, Result | LeftOut], None] | None = None,
+    ended: Callable[[Method, Result | Skipped], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Run methods on a graph and compare them; one that cannot take the graph is left out with a word.
@@ -272,23 +273,23 @@ def compare(
     comparing = Comparing(graph, seeds, model, **options)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
-    left_out: dict[str, LeftOut] = {}
-    build_judge(graph)  # says at once what labels and splits cannot give
+    left_out: dict[str, Skipped] = {}
+    build_evaluator(graph)  # says at once what labels and splits cannot give
     for method in methods:
         comparing.method(method.name)  # says at once if nothing is left to vary
         if method.name not in kept:
             continue
-        same = kept[method.name]["key"] == comparing.key(method.name)
-        if same:
-            results[method.name] = Result.from_dict(kept[method.name]["result"])
+        stored = _stored_result(kept[method.name], out, comparing.key(method.name))
+        if stored is not None:
+            results[method.name] = stored
         if reused is not None:
-            reused(method, same)
+            reused(method, stored is not None)
     missing = [method.name for method in methods if method.name not in results]
     told = {method.name: partial(watch, method) for method in methods}
     for name, result in _run(comparing, missing, min(jobs, len(missing)), told):
         if ended is not None:
             ended(METHODS[name], result)
-        if isinstance(result, LeftOut):
+        if isinstance(result, Skipped):
             left_out[name] = result
             continue
         results[name] = result
@@ -307,7 +308,7 @@ def compare(
 
 def _run(
     comparing: Comparing, names: Sequence[str], jobs: int, told: Mapping[str, Progress]
-) -> Iterator[tuple[str, Result | LeftOut]]:
+) -> Iterator[tuple[str, Result | Skipped]]:
     """Run methods, in this process or in several, and yield each as it ends.
 
     A sentence that a method has for the user leaves it out; anything else is a fault and ends the comparison.
@@ -320,7 +321,7 @@ def _run(
                     result = comparing.run(name, told[name])
                 yield name, result
             except InputError as error:
-                yield name, LeftOut.of(Finished(name, None, str(error), type(error).__name__))
+                yield name, Skipped.of(Finished(name, None, str(error), type(error).__name__))
         return
     for finished in in_processes(
         names, comparing.run, jobs, threads=1, watch=lambda name, share: told[name](share)
@@ -328,7 +329,7 @@ def _run(
         if finished.record is not None:
             yield finished.task, finished.record
         elif finished.foreseen or finished.out_of_memory:
-            yield finished.task, LeftOut.of(finished)
+            yield finished.task, Skipped.of(finished)
         else:
             raise RuntimeError(f"{METHODS[finished.task].title}: {finished.fault}: {finished.failure}")
 
@@ -339,20 +340,31 @@ def refuse_unscorable(graph: Graph) -> None:
         return
     if not usable_splits(graph.labels, graph.train_mask, graph.test_mask).any():
         raise InputError(
-            f"{graph.provenance.source}: no split has labelled nodes to train on and to test on, so that "
-            "no method can be scored: label more nodes"
+            f"{graph.provenance.source}: no split has labelled training and test nodes; label more nodes",
+            code="no-usable-split",
         )
 
 
 def read_kept(path: Path) -> dict[str, Any]:
-    """Return the results that a file of an earlier comparison holds, by method; nothing without a file."""
+    """Return the results of an earlier comparison by method; nothing without a file."""
     if not path.exists():
         return {}
-    words = "holds something else than a comparison; choose another file"
-    stored = parse_json(path.read_bytes(), path, InputError, words)
-    check_values(COMPARISON, stored, path, InputError, words)
-    kept: dict[str, Any] = stored["methods"]
+    try:
+        stored = json.loads(path.read_bytes())
+        kept: dict[str, Any] = dict(stored["methods"]) if stored["format"] == COMPARISON_FORMAT else {}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        kept = {}
+    if not kept:
+        raise InputError(f"{path} is not a file of `h3gnn compare`; choose another file", code="comparison")
     return kept
+
+
+def _stored_result(kept: dict[str, Any], path: Path | None, key: dict[str, Any]) -> Result | None:
+    """Return a stored result, or None where it belongs to other settings."""
+    try:
+        return Result.from_dict(kept["result"]) if kept["key"] == key else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} holds a damaged result; choose another file", code="comparison") from None
 
 
 def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
@@ -364,7 +376,9 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
     ]
     unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
     if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
-        raise InputError(f"{out} holds results of other splits or seeds than it says; choose another file")
+        raise InputError(
+            f"{out} holds results of other splits or seeds; choose another file", code="comparison"
+        )
 
 
 def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:
@@ -374,7 +388,6 @@ def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = Non
         rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
         stored["comparison"] = {**told, "rows": rows}
     text = json.dumps(stored, indent=1, ensure_ascii=False)
-    check_values(COMPARISON, json.loads(text), path, words="cannot be written")
     write_atomically(path, text.encode(errors="backslashreplace"))
 
 

@@ -1,30 +1,29 @@
 """The methods that can be compared: one list, and one way to run each.
 
-A new system is a class of `h3gnn.baselines` with a card, see `h3gnn.baselines.registry`. One that embeds is
-probed; a classifier is trained on each split's labels.
+A method either embeds a graph, and the caller scores its embeddings, or predicts the classes of each
+split. A new system is a class of `h3gnn.baselines` with a card, see `h3gnn.baselines.registry`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.embedder import Looks, embed
 from h3gnn.baselines.registry import GROUPS, Sizes, System, systems
 from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
+from h3gnn.baselines.supervised import GRIDS, Predictions, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.evaluator import Judge
 from h3gnn.experiments.spaces import COMMITTEE, PAPER
 from h3gnn.graphs.graph import Graph
 from h3gnn.settings import preset
@@ -32,29 +31,29 @@ from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
 
 GRAPH = ("features", "edges")
-"""What a method sees that learns without labels."""
+"""The input of a method that learns without labels."""
 STACK = {"cpu": 2**26, "cuda": 40 * 2**30}
-"""Bytes of a stack of supervised models; larger ones are no faster.
-
-On a CPU they are slower: what a few models share lies in a cache, and stacks train beside one another.
-"""
+"""Largest stack of supervised models in bytes. Larger stacks are no faster, and slower on a CPU (caches)."""
 QUICK_EPOCHS = 20
-"""Epochs of a quick look; a classifier has four times as many."""
+"""Epochs of the settings "quick"; a classifier trains four times as long."""
 SNAPSHOTS = 20
-"""At so many points of the training may the epoch be chosen, where it is chosen."""
+"""Number of epochs that are evaluated where the epoch is chosen."""
+
+Callback = Callable[[int, Tensor], None]
+"""Receives the number of epochs and the embedding `[nodes, D]`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a method is given to do.
+    """The input of one or several trainings.
 
     Attributes:
         graph: with labels and splits.
         seeds: one training each.
         device: where to train.
-        settings: the method's own, with what was changed in them.
-        watch: told the share of the work that is done.
-        snapshots: at how many points of a training the epoch may be chosen, where it is chosen; or at which.
+        settings: of the method.
+        watch: receives the share of the work that is done.
+        eval_epochs: epochs after which an embedding is reported; () for the end of the training only.
     """
 
     graph: Graph
@@ -62,11 +61,7 @@ class Task:
     device: torch.device
     settings: Mapping[str, Any]
     watch: Progress = unwatched
-    snapshots: int | Sequence[int] = SNAPSHOTS
-
-
-Outcome = Callable[[Judge], None] | Predictions
-"""What becomes of one seed: a training that shows a judge its embeddings, or predictions for each split."""
+    eval_epochs: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -74,22 +69,24 @@ class Method:
     """One way to classify nodes.
 
     Attributes:
-        name: as the command line knows it.
-        title: as tables show it.
-        sees: which of "features", "edges" and "labels" it learns from.
-        train: from a task to one outcome for each of its seeds, in their order.
-        settings: its own, all that a result depends on beside graph and seed.
-        takes_settings: whether the settings of `H3GNN` that a user gives are its own too.
-        has_chance: whether seeds matter; without chance one run says all.
+        name: on the command line.
+        title: in tables.
+        sees: the subset of "features", "edges" and "labels" that it learns from.
+        embed: trains with the first seed of a task and reports embeddings; None for a classifier.
+        predict: trains a classifier with every seed of a task; None for a method that embeds.
+        settings: all settings that a result depends on, besides graph and seed.
+        takes_settings: whether it also takes the user's settings of `H3GNN`.
+        has_chance: whether the seed matters; without, one run is enough.
         probe: the probe of its embedding.
-        system: what is known about it, where it is somebody else's.
-        ranges: the values of its settings that a search chooses from; a system has its own.
+        system: the description of a published system.
+        ranges: the values that a search chooses from; a system has its own.
     """
 
     name: str
     title: str
     sees: tuple[str, ...]
-    train: Callable[[Task], Iterable[Outcome]]
+    embed: Callable[[Task, Callback], None] | None = None
+    predict: Callable[[Task], list[Predictions]] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     takes_settings: bool = False
     has_chance: bool = True
@@ -99,31 +96,36 @@ class Method:
 
     @property
     def supervised(self) -> bool:
-        """Whether it is trained on labels; all that it chooses it then chooses on validation nodes."""
+        """Whether it is trained on labels; it then chooses everything on validation nodes."""
         return "labels" in self.sees
 
     def with_settings(self, **changes: Any) -> Method:
         """Return the method with some settings changed."""
         return replace(self, settings={**self.settings, **changes})
 
+    def report(self, task: Task, callback: Callback) -> None:
+        """Train once and report the embeddings."""
+        if self.embed is None:
+            raise InputError(f"{self.title} is a classifier and has no embedding", code="no-embedding")
+        self.embed(task, callback)
+
 
 def embedding(system: System) -> Method:
     """Return a system that embeds a graph without labels as a method."""
 
-    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
+    def embed_system(task: Task, callback: Callback) -> None:
         settings = checked_settings(system, task)
-        looked_at = [] if judge.epoch_rule == "last" else snapshot_epochs(settings.epochs, task.snapshots)
-        looks = Looks(looked_at, judge.add)
-        rows = embed(system.kind, task.graph, seed, task.device, settings, watch, looks)
-        if not looked_at:
-            _show(judge, rows, task.device)
+        looks = Looks(task.eval_epochs, callback)
+        rows = embed(system.kind, task.graph, task.seeds[0], task.device, settings, task.watch, looks)
+        if not task.eval_epochs:
+            callback(0, torch.from_numpy(rows).to(task.device))
 
     return Method(
         system.name,
         system.title,
         system.sees,
-        _each_seed(train),
-        asdict(system.settings),
+        embed_system,
+        settings=asdict(system.settings),
         has_chance=system.kind.has_chance,
         probe="logistic" if system.kind.has_chance else "features",
         system=system,
@@ -137,36 +139,37 @@ def features(
     settings: Mapping[str, Any],
     sees: tuple[str, ...] = GRAPH,
 ) -> Method:
-    """Return a method that trains nothing: features, or what neighbours make of them.
+    """Return a method that trains nothing: features, possibly propagated over the edges.
 
     Args:
         name, title, sees: of the method.
         of: from a graph, with the settings as arguments, to `[nodes, D]`.
-        settings: beside them may stand how the rows were made, `"rows"`, which is said and not passed on.
+        settings: `"rows"` describes how the rows are scaled and is recorded only.
     """
 
-    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
+    def embed_features(task: Task, callback: Callback) -> None:
         arguments = {key: value for key, value in task.settings.items() if key != "rows"}
-        _show(judge, of(task.graph, **arguments), task.device)
+        callback(0, torch.from_numpy(of(task.graph, **arguments)).to(task.device))
 
-    return Method(name, title, sees, _each_seed(train), settings, has_chance=False, probe="features")
+    return Method(name, title, sees, embed_features, settings=settings, has_chance=False, probe="features")
 
 
 def estimator(
     name: str, title: str, ranges: Mapping[str, Sequence[Any]] = COMMITTEE, **settings: Any
 ) -> Method:
-    """Return `H3GNN` with a user's settings, some of them changed; a search leaves those as they are."""
+    """Return `H3GNN` with the user's settings and some fixed ones, which a search does not vary."""
     own = {key: values for key, values in ranges.items() if key not in settings}
 
-    def train(task: Task, seed: int, watch: Progress, judge: Judge) -> None:
-        fit_and_judge(_estimator(task, seed), task.graph, judge, task.snapshots)
+    def embed_h3gnn(task: Task, callback: Callback) -> None:
+        settings = {**task.settings, "random_state": task.seeds[0], "device": str(task.device)}
+        fit_and_report(H3GNN.from_settings(settings), task.graph, callback, task.eval_epochs)
 
     searched = {} if settings.get("epochs") == 0 else own
-    return Method(name, title, GRAPH, _each_seed(train), settings, takes_settings=True, ranges=searched)
+    return Method(name, title, GRAPH, embed_h3gnn, settings=settings, takes_settings=True, ranges=searched)
 
 
 def as_printed(name: str, title: str, **settings: Any) -> Method:
-    """Return the paper's method: the structure as printed, and its appendix's ranges for a search."""
+    """Return the paper's method, with the ranges of its appendix for a search."""
     fixed = {key: value for key, value in {**preset("paper"), **settings}.items() if key not in PAPER}
     usual = {key: value for key, value in preset("paper").items() if key in PAPER and key not in settings}
     own = {key: values for key, values in PAPER.items() if key not in settings}
@@ -177,7 +180,7 @@ def as_printed(name: str, title: str, **settings: Any) -> Method:
 def supervised(system: System) -> Method:
     """Return a classifier that is trained on each split's training nodes as a method."""
 
-    def train(task: Task) -> list[Predictions]:
+    def predict_splits(task: Task) -> list[Predictions]:
         settings = checked_settings(system, task)
         return predict(
             system.kind,
@@ -190,25 +193,31 @@ def supervised(system: System) -> Method:
             watch=task.watch,
         )
 
-    settings = {"grid": find_grid("small"), **asdict(system.settings)}
-    return Method(system.name, f"{system.title} (supervised)", system.sees, train, settings, system=system)
+    return Method(
+        system.name,
+        f"{system.title} (supervised)",
+        system.sees,
+        predict=predict_splits,
+        settings={"grid": find_grid("small"), **asdict(system.settings)},
+        system=system,
+    )
 
 
 def checked_settings(system: System, task: Task) -> Any:
-    """Return a system's settings; a graph that is too large for it is refused before its training begins."""
+    """Return the settings of a system; reject a graph that is too large for it before training."""
     settings = system.with_settings({key: value for key, value in task.settings.items() if key != "grid"})
     system.check_memory(Sizes.of(task.graph), settings, free_bytes(task.device))
     return settings
 
 
 def variant(method: Method, settings: str, graph: str | None = None) -> Method:
-    """Return a method with other settings than its own.
+    """Return a method with other settings.
 
     Args:
         method: any.
-        settings: "default" changes nothing; "published" takes those of a system's authors for a graph, where
-            they are known; "quick" trains for a few epochs, and tries one point of a grid.
-        graph: its name, where it is a benchmark.
+        settings: "default" changes nothing; "published" takes the authors' settings for a graph, if known;
+            "quick" trains for a few epochs and tries one point of the grid.
+        graph: name of a benchmark graph.
     """
     if settings == "quick":
         return _quick(method)
@@ -225,7 +234,7 @@ def variant(method: Method, settings: str, graph: str | None = None) -> Method:
 
 
 def _quick(method: Method) -> Method:
-    """Return a system's method that ends soon; those of our own take the settings that a user gives."""
+    """Return the method of a system with few epochs; our own methods take the user's settings."""
     if method.system is None:
         return method
     epochs = min(method.settings["epochs"], QUICK_EPOCHS * (4 if method.supervised else 1))
@@ -234,39 +243,24 @@ def _quick(method: Method) -> Method:
 
 
 def given(
-    title: str, values: torch.Tensor, settings: Mapping[str, Any], *, epoch: int = 0, probe: str = "logistic"
+    title: str, values: Tensor, settings: Mapping[str, Any], *, epoch: int = 0, probe: str = "logistic"
 ) -> Method:
-    """Return an embedding `[nodes, D]` that is there already, trained for so many epochs, as a method."""
-
-    def train(task: Task) -> Iterable[Outcome]:
-        return [lambda judge: judge.add(epoch, values.to(task.device))]
-
-    return Method("given", title, (), train, settings, probe=probe)
+    """Return an existing embedding `[nodes, D]`, trained for `epoch` epochs, as a method."""
+    return Method(
+        "given",
+        title,
+        (),
+        lambda task, callback: callback(epoch, values.to(task.device)),
+        settings=settings,
+        probe=probe,
+    )
 
 
 def find_grid(name: str) -> list[dict[str, Any]]:
     """Return the points of a grid by its name, as plain values."""
     if name not in GRIDS:
-        raise InputError(f"there is no grid {name!r}; the grids are {', '.join(GRIDS)}")
+        raise InputError(f"unknown grid {name!r}; the grids are {', '.join(GRIDS)}", code="unknown-grid")
     return [asdict(point) for point in GRIDS[name]]
-
-
-def _each_seed(train: Callable[[Task, int, Progress, Judge], None]) -> Callable[[Task], Iterable[Outcome]]:
-    """Return what trains one seed after another, each when its judge is there."""
-
-    def trainings(task: Task) -> Iterable[Outcome]:
-        many = len(task.seeds)
-        return [partial(train, task, s, part_of(task.watch, i, 1, many)) for i, s in enumerate(task.seeds)]
-
-    return trainings
-
-
-def _estimator(task: Task, seed: int) -> H3GNN:
-    return H3GNN.from_settings({**task.settings, "random_state": seed, "device": str(task.device)})
-
-
-def _show(judge: Judge, values: npt.NDArray[np.float32], device: torch.device) -> None:
-    judge.add(0, torch.from_numpy(values).to(device))
 
 
 _UNIT = {"rows": "unit length"}
@@ -290,22 +284,24 @@ METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
 def find_methods(names: str) -> list[Method]:
     """Return the methods of a list such as `raw,gcn,h3gnn`, in the order of `METHODS`.
 
-    A group's name stands for its systems with H3GNN, and `all` for everything.
+    The name of a group selects its systems and H3GNN; `all` selects every method.
     """
-    asked = [name.strip().lower() for name in names.split(",") if name.strip()]
-    found = {name for one in asked for name in _meant(one)}
-    unknown = [name for name in asked if not _meant(name)]
-    if unknown or not asked:
+    requested = [name.strip().lower() for name in names.split(",") if name.strip()]
+    selected = {name for one in requested for name in _expand(one)}
+    unknown = [name for name in requested if not _expand(name)]
+    if unknown or not requested:
         near = [one for name in unknown for one in get_close_matches(name, METHODS, 1, 0.6)]
         raise InputError(
-            f"there is no method {', '.join(map(repr, unknown)) or repr(names)}"
-            + (f"; did you mean {', '.join(near)}?" if near else "")
-            + f" There are {', '.join(METHODS)}, and {', '.join(('all', *GROUPS))} for many at once"
+            f"unknown method {', '.join(map(repr, unknown)) or repr(names)}"
+            + (f"; did you mean {', '.join(near)}?" if near else ".")
+            + f" The methods are {', '.join(METHODS)}; {', '.join(('all', *GROUPS))} select several",
+            code="unknown-method",
         )
-    return [method for name, method in METHODS.items() if name in found]
+    return [method for name, method in METHODS.items() if name in selected]
 
 
-def _meant(name: str) -> list[str]:
+def _expand(name: str) -> list[str]:
+    """Return the methods that a name selects: by name, group or the title of a system."""
     if name == "all":
         return list(METHODS)
     if name in GROUPS:
@@ -316,25 +312,37 @@ def _meant(name: str) -> list[str]:
     return [one.name for one in METHODS.values() if one.system and one.system.title.lower() == name]
 
 
-def fit_and_judge(
-    model: H3GNN, graph: Graph, judge: Judge, snapshots: int | Sequence[int] = SNAPSHOTS
-) -> None:
-    """Fit a model and show the judge the epochs that its rule needs: the last, or some on the way."""
-    if judge.epoch_rule == "last":
+def fit_and_report(model: H3GNN, graph: Graph, callback: Callback, eval_epochs: Sequence[int] = ()) -> None:
+    """Fit a model and report its embedding after some epochs, or at the end.
+
+    Models that do not fit into memory together train in groups; their embeddings are joined first.
+    """
+    if not eval_epochs:
         model.fit(graph)
-        judge.add(model.epochs, torch.from_numpy(model.embedding_).to(pick_device(model.device)))
+        callback(model.epochs, torch.from_numpy(model.embedding_).to(pick_device(model.device)))
         return
-    model.fit(graph, snapshots=Snapshots(snapshot_epochs(model.epochs, snapshots), judge.take))
+    waiting: dict[int, list[Tensor]] = {}
+
+    def join(epoch: int, models: range, embedding: Tensor) -> None:
+        if len(models) < model.n_models:
+            parts = waiting.setdefault(epoch, [])
+            parts.append(embedding.cpu())
+            if models.stop < model.n_models:
+                return
+            embedding = torch.cat(waiting.pop(epoch), dim=1).to(embedding.device)
+        callback(epoch, embedding)
+
+    model.fit(graph, snapshots=Snapshots(eval_epochs, join))
 
 
-def snapshot_epochs(epochs: int, many: int | Sequence[int] = SNAPSHOTS) -> list[int]:
-    """Return up to so many epochs, evenly spaced, the last one among them and never the untrained start.
+def snapshot_epochs(epochs: int, count: int | Sequence[int] = SNAPSHOTS) -> list[int]:
+    """Return at most `count` evenly spaced epochs, including the last one and excluding the untrained model.
 
-    Epochs that are given are those; ones beyond the end are left out.
+    Of given epochs, those after the end are dropped.
     """
     if epochs == 0:
         return [0]
-    if not isinstance(many, int):
-        return [epoch for epoch in many if epoch <= epochs]
-    spaced = np.linspace(0, epochs, min(many, epochs) + 1)[1:]
+    if not isinstance(count, int):
+        return [epoch for epoch in count if epoch <= epochs]
+    spaced = np.linspace(0, epochs, min(count, epochs) + 1)[1:]
     return sorted({round(float(epoch)) for epoch in spaced})

@@ -1,4 +1,4 @@
-"""Running one method on one graph, for several seeds, into a result."""
+"""Run one method on one graph for several seeds, and estimate how long a training takes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import islice
 from typing import Any
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.supervised import Predictions
+from h3gnn.baselines.supervised import Predictions, part_of
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import spread
-from h3gnn.evaluation.evaluator import Judge, Judgement
+from h3gnn.evaluation.evaluator import Evaluation, Evaluator
 from h3gnn.evaluation.metrics import warn_of_limits
 from h3gnn.evaluation.protocols import (
     VALIDATION,
@@ -24,7 +24,7 @@ from h3gnn.evaluation.protocols import (
     score,
 )
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.methods import SNAPSHOTS, Method, Outcome, Task, find_grid, find_methods
+from h3gnn.experiments.methods import SNAPSHOTS, Method, Task, find_grid, find_methods, snapshot_epochs
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.preprocessing import Preprocessing
 from h3gnn.resources import check_memory
@@ -37,7 +37,13 @@ from h3gnn.training.models import Shape, Training, derive_seeds, stack_step
 from h3gnn.training.resources import pick_device
 
 METHOD_COLUMN = 4 * 4 * 32
-"""Bytes that any method takes for a column of features: some weights, their gradient and Adam's moments."""
+"""Bytes that any method needs for a feature column: some weights, their gradients and Adam's moments."""
+LONG, VERY_LONG = 30.0, 120.0
+"""Seconds of remaining training from which a duration is reported, and mini-batches are measured too."""
+SLOW = 60.0
+"""Seconds after which a first epoch counts, although it includes the set-up."""
+BATCH_SIZE, BATCHES = 1024, 2
+"""Size and number of the mini-batches that are measured."""
 
 
 def run_method(
@@ -55,7 +61,7 @@ def run_method(
     name: str | None = None,
     top: int | None = None,
     watch: Progress = unwatched,
-    told: Callable[[str, float], None] = lambda words, share: None,
+    scoring: Callable[[str, float], None] = lambda step, share: None,
 ) -> Result:
     """Train a method once for each seed, and score it on every split of a graph.
 
@@ -63,19 +69,18 @@ def run_method(
         method: one of `METHODS`, or its name.
         graph: with labels and splits.
         seeds: one training each; a method without chance takes the first.
-        model: the settings of H3GNN, for the methods that take them; by default its defaults. It is not
-            fitted itself.
-        protocol, epoch_rule: what may be looked at, and how H3GNN's epoch is chosen. Supervised methods
-            choose epoch and settings on validation nodes always; the others' epoch is their own.
+        model: settings of H3GNN for the methods that take them; it is not fitted itself.
+        protocol, epoch_rule: which labels may choose, and how H3GNN's epoch is chosen. Supervised methods
+            always choose epoch and settings on validation nodes.
         device: "auto", "cpu", "cuda".
-        grid: name of the hyper-parameter grid of the supervised methods, in `baselines.supervised.GRIDS`;
-            None for the method's own.
+        grid: name of the hyper-parameter grid of supervised methods, in `baselines.supervised.GRIDS`; None
+            for the method's own.
         cluster: run k-means too, on methods that embed.
-        snapshots: at how many points of H3GNN's training the epoch may be chosen, where it is chosen.
+        snapshots: number of epochs that are evaluated, where the epoch is chosen.
         name: of the graph, for the result.
-        top: the k of recall at k; by default as many as the rare class has test nodes.
-        watch: told the share of the work that is done.
-        told: called with what is scored next, and the share of one seed's scoring that is done.
+        top: the k of recall at k; by default the number of test nodes of the rare class.
+        watch: receives the share of the work that is done.
+        scoring: receives the next step of one seed's scoring, and the share of it that is done.
     """
     started, place, made = time.perf_counter(), pick_device(device), made_with()
     method = find_methods(method)[0] if isinstance(method, str) else method
@@ -84,18 +89,25 @@ def run_method(
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
     options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1), "top": top}
-    options["told"] = told
-    rule = build_judge(graph, **options).epoch_rule  # says at once if there are no labels
+    options["progress"] = scoring
+    rule = build_evaluator(graph, **options).epoch_rule  # rejects a graph without labels before training
     if chooses and rule != "last":
         params["snapshots"] = snapshots
     check_memory(
         METHOD_COLUMN * graph.num_features, f"{method.title} on {graph.num_features:,} feature columns"
     )
-    judgements: list[Judgement] = []
-    for outcome in method.train(Task(graph, used, place, settings, watch, snapshots)):
-        judgements.append(judge_outcome(outcome, build_judge(graph, **options)))
-        if not method.supervised:
-            watch(len(judgements) / max(1, len(used)))
+    eval_epochs = [] if rule == "last" else snapshot_epochs(settings.get("epochs", 0), snapshots)
+    task = Task(graph, used, place, settings, watch, eval_epochs)
+    found: list[Evaluation] = []
+    if method.predict is not None:
+        found = [evaluate_predictions(one, build_evaluator(graph, **options)) for one in method.predict(task)]
+    else:
+        for position, seed in enumerate(used or [0]):  # an existing embedding has no seed
+            evaluator = build_evaluator(graph, **options)
+            part = part_of(watch, position, 1, max(1, len(used)))
+            method.report(replace(task, seeds=[seed], watch=part), evaluator.add)
+            found.append(evaluator.result())
+            watch(len(found) / max(1, len(used)))
     return Result(
         method=method.title,
         graph=name or graph.provenance.source,
@@ -107,24 +119,28 @@ def run_method(
         **made,
         device=str(place),
         seconds=time.perf_counter() - started,
-        clustering=_join_clusterings([one.clustering for one in judgements if one.clustering is not None]),
+        clustering=_join_clusterings([one.clustering for one in found if one.clustering is not None]),
         rare=rare_name(graph),
         top=top,
-        **join_seeds([one.scores for one in judgements]),
+        **join_seeds([one.scores for one in found]),
     )
 
 
-def build_judge(graph: Graph, **options: Any) -> Judge:
-    """Return a judge for a graph's labels and splits; the options are those of `Judge`."""
+def build_evaluator(graph: Graph, **options: Any) -> Evaluator:
+    """Return an evaluator for a graph's labels and splits; the options are those of `Evaluator`."""
     if graph.labels is None or not bool((graph.labels >= 0).any()):
         raise InputError(
-            f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none"
+            f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none",
+            code="no-labels",
         )
     if graph.train_mask is None or graph.val_mask is None or graph.test_mask is None:
-        raise InputError(f"{graph.provenance.source} has no splits into training, validation and test nodes")
+        raise InputError(
+            f"{graph.provenance.source} has no splits into training, validation and test nodes",
+            code="no-splits",
+        )
     masks = (graph.train_mask, graph.val_mask, graph.test_mask)
     warn_of_limits(graph.labels, *masks, graph.class_names)
-    return Judge(graph.labels, *masks, **options)
+    return Evaluator(graph.labels, *masks, **options)
 
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
@@ -136,22 +152,19 @@ def method_params(method: Method, model: H3GNN | None = None, grid: str | None =
 
 
 def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
-    """Return a method's settings with what the user asked for: those of H3GNN, or the grid's points."""
+    """Return a method's settings including the user's: those of H3GNN, or the points of the grid."""
     if method.takes_settings:
         return {**(model or H3GNN()).get_settings(), **method.settings}
     return {**method.settings, **({"grid": find_grid(grid)} if method.supervised and grid else {})}
 
 
-def judge_outcome(outcome: Outcome, judge: Judge) -> Judgement:
-    """Score one seed; of predictions everything was chosen on validation nodes, whatever the protocol."""
-    if not isinstance(outcome, Predictions):
-        outcome(judge)
-        return judge.result()
-    labels, (train, val, test) = judge.labels, judge.masks
+def evaluate_predictions(predictions: Predictions, evaluator: Evaluator) -> Evaluation:
+    """Score a classifier, which has chosen everything on validation nodes under any protocol."""
+    labels, (train, val, test) = evaluator.labels, evaluator.masks
     rare = known_rarest(labels, train, val)
-    candidates = {0: candidates_from_scores(outcome.scores, labels, val, test, rare)}
-    scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test), judge.top)
-    return Judgement(replace(scored, chosen=outcome.chosen), None)
+    candidates = {0: candidates_from_scores(predictions.scores, labels, val, test, rare)}
+    scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test), evaluator.top)
+    return Evaluation(replace(scored, chosen=predictions.chosen), None)
 
 
 def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | None:
@@ -161,7 +174,7 @@ def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | N
 
 
 def rare_name(graph: Graph) -> str:
-    """Return the name of the class that average precision is about."""
+    """Return the name of the class that average precision refers to."""
     assert graph.labels is not None
     assert graph.train_mask is not None
     assert graph.val_mask is not None
@@ -169,104 +182,89 @@ def rare_name(graph: Graph) -> str:
     return graph.class_names[rare] if rare < graph.num_classes else str(rare)
 
 
-LONG = 30.0
-"""A training with fewer seconds to go is over before anybody wants to know."""
-VERY_LONG = 120.0
-"""From so many seconds on it is worth a moment to find out what mini-batches would take."""
-SLOW = 60.0
-"""A first epoch that takes so long tells alone, though it sets things up as well."""
-BATCH_SIZE = 1024
-MEASURED = 2
-"""So many mini-batches are measured."""
-
-
-class Outlook:
-    """Says once, as soon as the first epochs tell, what a training does and how long it will take.
+class TrainingTime:
+    """Reports the expected duration of a training once, after its first epochs.
 
     Args:
-        model: that is trained.
+        model: in training.
         graph: that it is trained on.
-        tell: gets the sentence.
-        clock: seconds, from any start.
+        report: receives the sentence.
+        clock: returns seconds.
     """
 
     def __init__(
         self,
         model: H3GNN,
         graph: GraphLike,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.model, self.graph, self.tell, self.clock = model, graph, tell, clock
-        self.began, self.told = clock(), False
+        self.model, self.graph, self.report, self.clock = model, graph, report, clock
+        self.start, self.reported = clock(), False
 
     def of(self, first: int) -> AfterEpoch:
-        """Return what is called after each epoch of the group of models that starts with a given one."""
-        at = self.clock()
+        """Return the callback after each epoch of the group of models that starts with a given one."""
+        group_start = self.clock()
         seen: list[tuple[int, float]] = []
 
         def after(epoch: int, recorder: Recorder) -> None:
-            if self.told:
+            if self.reported:
                 return
             now = self.clock()
             seen.append((epoch, now))
             epochs, warm = epoch - seen[0][0], now - seen[0][1]
-            if epochs >= 3 or warm >= 1.0:  # the first epoch sets things up, and does not count
-                self._say(epoch, recorder, first, warm / epochs)
-            elif now - at >= SLOW:
-                self._say(epoch, recorder, first, (now - at) / (epochs + 1))
+            if epochs >= 3 or warm >= 1.0:  # the first epoch includes the set-up and does not count
+                self._estimate(epoch, recorder, first, warm / epochs)
+            elif now - group_start >= SLOW:
+                self._estimate(epoch, recorder, first, (now - group_start) / (epochs + 1))
 
         return after
 
-    def _say(self, epoch: int, recorder: Recorder, first: int, seconds: float) -> None:
-        """Tell how long it takes, given the seconds of an epoch of the models that train now."""
-        self.told = True
+    def _estimate(self, epoch: int, recorder: Recorder, first: int, seconds: float) -> None:
+        """Report the duration, given the seconds per epoch of the current group of models."""
+        self.reported = True
         model, group = self.model, len(recorder.newest()["loss"])
-        later = (model.n_models - first - group) / group  # groups of models that train after this one
-        left = seconds * (model.epochs - 1 - epoch + later * model.epochs)
-        whole = self.clock() - self.began + left
+        later_groups = (model.n_models - first - group) / group
+        left = seconds * (model.epochs - 1 - epoch + later_groups * model.epochs)
+        total = self.clock() - self.start + left
         if left < LONG:
             return
         models = "1 model" if model.n_models == 1 else f"{model.n_models} models"
-        words = f"{self.graph.num_nodes:,} nodes, {models}, {model.epochs} epochs: about {duration(whole)}"
-        other = self._in_batches() if left >= VERY_LONG else None
-        if other is not None and other < 0.8 * whole:
-            words += f"; with `--batch-size {BATCH_SIZE}` about {duration(other)}"
-        self.tell(words)
+        words = f"{self.graph.num_nodes:,} nodes, {models}, {model.epochs} epochs: about {duration(total)}"
+        batched = self._in_batches() if left >= VERY_LONG else None
+        if batched is not None and batched < 0.8 * total:
+            words += f"; with `--batch-size {BATCH_SIZE}` about {duration(batched)}"
+        self.report(words)
 
     def _in_batches(self) -> float | None:
-        """Return the seconds of a whole training in mini-batches; None where that is no choice."""
+        """Return the seconds of the whole training in mini-batches; None where that is no option."""
         model, graph = self.model, self.graph
         if model.get_settings()["edge_weights"] in ("free", "learned"):  # they need the full graph
             return None
         if model.batch_size is not None or not graph.in_memory or graph.num_nodes < 4 * BATCH_SIZE:
             return None
-        return model.epochs * batched_epoch(model, graph, BATCH_SIZE)
+        return model.epochs * batched_epoch_seconds(model, graph, BATCH_SIZE)
 
 
-def batched_epoch(model: H3GNN, graph: GraphLike, batch_size: int) -> float:
-    """Return how long an epoch of a model's training would take in mini-batches, measured on two of them.
-
-    The model does not change.
-    """
+def batched_epoch_seconds(model: H3GNN, graph: GraphLike, batch_size: int) -> float:
+    """Return the seconds of a training epoch in mini-batches, extrapolated from a few of them."""
     params = {**model.get_settings(), "batch_size": batch_size}
     models, device = model.n_models, pick_device(model.device)
-    prepared = Preprocessing.of(params).fit(graph)
-    source, training = prepared.source(params, device), Training.of(params)
+    source, training = Preprocessing.of(params).fit(graph).source(params, device), Training.of(params)
     student = Shape.of(params).build(graph.num_features, 0, models, device)
     step = stack_step(student, source, derive_seeds(0, models), training)
     mask = training.mask_of(models)(0)(step.difficulty, step.generators)
     batches = source.epoch(step.order, Ranks())
-    step._train_on(next(batches), mask)  # sets things up
-    began, nodes = time.perf_counter(), 0
-    for batch in islice(batches, MEASURED):
+    step.train_on(next(batches), mask)  # includes the set-up
+    start, nodes = time.perf_counter(), 0
+    for batch in islice(batches, BATCHES):
         nodes += batch.own
-        step._train_on(batch, mask)
-    return (time.perf_counter() - began) * source.nodes / max(1, nodes)
+        step.train_on(batch, mask)
+    return (time.perf_counter() - start) * source.nodes / max(1, nodes)
 
 
 def duration(seconds: float) -> str:
-    """Return a time as a person would say it."""
+    """Format a duration, rounded."""
     if seconds < 90:
         return f"{max(5, 5 * round(seconds / 5))} s"
     if seconds < 90 * 60:

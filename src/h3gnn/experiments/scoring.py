@@ -121,13 +121,13 @@ def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
     This is what `h3gnn cluster` finds too, but for graphs of many nodes, which are seen `as_compared`. One or
     two nodes without classes are one cluster.
     """
-    embedding, starts = as_compared(embedding), 10 if len(embedding) <= MANY else _starts(embedding)
+    embedding, n_init = as_compared(embedding), 10 if len(embedding) <= MANY else _n_init(embedding)
     classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
     counts = range(2, min(MOST_CLUSTERS, len(embedding) - 1) + 1)
     with one_thread(len(embedding)):
         if classes:
-            return kmeans_clusters(embedding, classes, starts=starts)
-        picked = pick_clusters(embedding, counts, starts=starts) if counts else None
+            return kmeans_clusters(embedding, classes, n_init=n_init)
+        picked = pick_clusters(embedding, counts, n_init=n_init) if counts else None
         return picked[0] if picked else np.zeros(len(embedding), dtype=np.int64)
 
 
@@ -243,12 +243,12 @@ def score_without_labels(
     if count < 2:
         return Scoreboard((), "too few different nodes to cluster")
 
-    starts = _starts(clusters)
+    n_init = _n_init(clusters)
 
     def stand(name: str) -> Standing:
         told(name)
         rows = embeddings[name][_clustered(len(clusters))]
-        found = [kmeans_clusters(rows, count, starts=starts, seed=seed) for seed in SEEDS]
+        found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in SEEDS]
         return Standing(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
     rows = map_in_threads(stand, embeddings, _at_once(len(clusters)))
@@ -267,13 +267,13 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
 
 def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
     """Return how well k-means agrees with the classes of the labelled nodes, from each seed."""
-    some, starts = _clustered(len(embedding)), _starts(embedding)
-    each = cluster_scores(embedding[some], labels[torch.from_numpy(some)], seeds=SEEDS, starts=starts)
+    some, n_init = _clustered(len(embedding)), _n_init(embedding)
+    each = cluster_scores(embedding[some], labels[torch.from_numpy(some)], seeds=SEEDS, n_init=n_init)
     named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
     return {name: np.array(each[measure]) for name, measure in named.items()}
 
 
-def _starts(embedding: Floats | Whole) -> int:
+def _n_init(embedding: Floats | Whole) -> int:
     return 10 if len(embedding) <= FEW else 2 if len(embedding) <= MANY else 1
 
 

@@ -1,11 +1,12 @@
-"""What each split's own nodes like best among the settings that were tried; and what test nodes like.
+"""Choose among trained settings: by each split's own training and validation nodes, or by test nodes.
 
-Two rules stand apart here by what they hold: `OwnNodes` has the labels of a split's own training and
-validation nodes and no other; `OnTestNodes`, which only `published` may ask, has the test nodes'.
+`SplitValidation` holds the labels of a split's own training and validation nodes and no others, so whatever
+chooses by it cannot use test labels. Only the protocol `published` uses `TestSelection`, which holds them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,46 +15,47 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.baselines.supervised import Predictions
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.graphs.graph import Graph
 
 Changes = dict[str, Any]
 """The settings that a trial changes in a method."""
 
-MOST_DRAWS, DEALT = 10, 5000
-"""A split's nodes are dealt anew up to so often to score a setting, until so many were trained on."""
+MAX_RESPLITS, RESPLIT_NODES = 10, 5000
+"""A split is resplit at most this often, until this many nodes have been trained on."""
 
 
-def inner_draws(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Deal the training and validation nodes of one split anew: as many of each class for training as before.
+def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Redistribute the training and validation nodes of one split, with the same class counts for training.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train, val: bool `[nodes]`, of the split.
-        draws: how often.
-        seed: of the chance.
+        draws: number of random redistributions.
+        seed: of the random numbers.
 
     Returns:
-        Two bool masks `[nodes, draws]`; nodes of neither mask are in none.
+        Training and validation masks, bool `[nodes, draws]`.
     """
     generator = torch.Generator().manual_seed(seed)
     own = (train | val) & (labels >= 0)
     inner_train = torch.zeros(len(labels), draws, dtype=torch.bool)
     for one in torch.unique(labels[own]).tolist():
         members = torch.nonzero(own & (labels == one)).flatten()
-        many = int((train & (labels == one)).sum())
-        many = min(max(1, many), max(1, len(members) - 1))  # one is left to be asked, where there are two
+        count = int((train & (labels == one)).sum())
+        count = min(max(1, count), max(1, len(members) - 1))  # one remains for validation, of two or more
         for draw in range(draws):
             order = torch.randperm(len(members), generator=generator)
-            inner_train[members[order[:many]], draw] = True
+            inner_train[members[order[:count]], draw] = True
     return inner_train, own[:, None] & ~inner_train
 
 
-class Dealt(NamedTuple):
-    """The nodes that one split may choose by, dealt anew several times.
+class Resplit(NamedTuple):
+    """The nodes that one split may choose by, redistributed several times.
 
     Attributes:
-        labels: int64 `[nodes]`, of the split's own training and validation nodes; of all others -1.
+        labels: int64 `[nodes]`, of the split's own training and validation nodes; -1 for all others.
         train, val: bool `[nodes, draws]`.
     """
 
@@ -62,39 +64,38 @@ class Dealt(NamedTuple):
     val: Tensor
 
 
-class OwnNodes:
-    """How each split's own training and validation nodes like an embedding.
+class SplitValidation:
+    """Accuracy of an embedding on each split's own training and validation nodes, which are resplit.
 
-    For each split it holds the labels of these nodes and no other: whoever chooses by it cannot have seen a
-    test node's, of that split, in whichever split else the node is used.
+    For each split it holds the labels of these nodes and no others.
 
     Args:
         graph: with labels and splits.
-        device: where embeddings lie.
-        seed: of the dealt nodes.
+        device: of the embeddings.
+        seed: of the resplits.
 
     Attributes:
-        dealt: the nodes of each split.
+        resplits: the nodes of each split.
     """
 
     def __init__(self, graph: Graph, device: torch.device, seed: int) -> None:
         assert graph.labels is not None
         assert graph.train_mask is not None
         assert graph.val_mask is not None
-        self.dealt: list[Dealt] = []
+        self.resplits: list[Resplit] = []
         for split in range(graph.num_splits):
             train, val = graph.train_mask[:, split], graph.val_mask[:, split]
             own = torch.where(train | val, graph.labels, -1)
-            draws = min(MOST_DRAWS, DEALT // max(1, int(train.sum())))
+            draws = min(MAX_RESPLITS, RESPLIT_NODES // max(1, int(train.sum())))
             masks = (train[:, None], val[:, None])
             if draws > 1:
-                masks = inner_draws(own, train, val, draws, seed + split)
-            self.dealt.append(Dealt(own, *masks))
-        self.ridge = RidgeValidation.beside([RidgeValidation(*one, device) for one in self.dealt])
+                masks = resplit(own, train, val, draws, seed + split)
+            self.resplits.append(Resplit(own, *masks))
+        self.ridge = RidgeValidation.beside([RidgeValidation(*one, device) for one in self.resplits])
 
     def accuracies(self, rows: Tensor) -> npt.NDArray[np.float64]:
-        """Return the mean accuracy over the dealt nodes of each split, `[splits]`."""
-        each = self.ridge.accuracies(rows[None])[0]
+        """Return the mean accuracy over the resplits of each split, `[splits]`."""
+        each = self.ridge.accuracies(rows)
         splits = int(self.ridge.group.max()) + 1
         total = torch.zeros(2, splits, dtype=torch.float64, device=each.device)
         total.index_add_(1, self.ridge.group, torch.stack([each.double(), torch.ones_like(each).double()]))
@@ -103,67 +104,74 @@ class OwnNodes:
 
 
 @dataclass
-class Tried:
-    """A setting that was trained, with how each split's own nodes liked it.
+class Trial:
+    """A trained setting and its score.
 
     Attributes:
-        trial: its number.
-        drawn: what was drawn for the trial.
-        at: after how many epochs, and with which read-out.
-        own: the accuracy on each split's dealt nodes, `[splits]`.
-        rows: the embedding, as long as some split, or all together, like no other better.
+        number: of the drawn setting.
+        drawn: the settings that were drawn.
+        variant: the number of epochs and the smoothing, which need no training of their own.
+        scores: the accuracy on each split's resplit nodes, `[splits]`.
+        rows: the embedding, while it is the best for some split or for all together.
     """
 
-    trial: int
+    number: int
     drawn: Changes
-    at: Changes
-    own: npt.NDArray[np.float64]
+    variant: Changes
+    scores: npt.NDArray[np.float64]
     rows: Tensor | None = None
 
     @property
     def changes(self) -> Changes:
-        """All that differs from the method's own settings."""
-        return {**self.drawn, **self.at}
+        """All differences from the method's own settings."""
+        return {**self.drawn, **self.variant}
 
     def as_row(self) -> list[Any]:
-        """Return plain values for JSON: the trial, where it was looked at, and how it was liked."""
-        return [self.trial, self.at, self.own.round(4).tolist()]
+        """Return plain values for JSON."""
+        return [self.number, self.variant, self.scores.round(4).tolist()]
 
 
-class Preferences:
-    """All settings that were tried, and which of them each split likes best."""
+class Trials:
+    """All trials, and the best of them for each split."""
 
-    def __init__(self, own_nodes: OwnNodes) -> None:
-        self.own_nodes = own_nodes
-        self.tried: list[Tried] = []
+    def __init__(self, validation: SplitValidation) -> None:
+        self.validation = validation
+        self.all: list[Trial] = []
 
-    def add(self, trial: int, drawn: Changes, at: Changes, rows: Tensor) -> None:
+    def add(self, number: int, drawn: Changes, variant: Changes, rows: Tensor) -> None:
         """Score an embedding `[nodes, D]`; of equal ones a split keeps the first."""
-        own = self.own_nodes.accuracies(rows)
-        before = self.wanted() if self.tried else set()
-        self.tried.append(Tried(trial, drawn, at, own))
-        wanted = self.wanted()
-        if len(self.tried) - 1 in wanted:
-            self.tried[-1].rows = rows.cpu()
-        for left in before - wanted:
-            self.tried[left].rows = None
+        scores = self.validation.accuracies(rows)
+        before = self._best() if self.all else set()
+        self.all.append(Trial(number, drawn, variant, scores))
+        best = self._best()
+        if len(self.all) - 1 in best:
+            self.all[-1].rows = rows.cpu()
+        for position in before - best:
+            self.all[position].rows = None
 
-    def wanted(self) -> set[int]:
-        """Return the positions of what some split, or all together, like best."""
-        return {*self.nested(), self.pooled()}
+    def _best(self) -> set[int]:
+        return {*self._of_splits(), self._of_all()}
 
-    def nested(self) -> list[int]:
-        """Return for each split what its own nodes like best."""
-        found: list[int] = np.array([one.own for one in self.tried]).argmax(axis=0).tolist()
+    def _of_splits(self) -> list[int]:
+        found: list[int] = np.array([one.scores for one in self.all]).argmax(axis=0).tolist()
         return found
 
-    def pooled(self) -> int:
-        """Return what all splits' nodes together like best."""
-        return int(np.argmax([one.own.mean() for one in self.tried]))
+    def _of_all(self) -> int:
+        return int(np.argmax([one.scores.mean() for one in self.all]))
+
+    def nested(self) -> list[Trial]:
+        """Return the best trial of each split, by its own nodes."""
+        return [self.all[position] for position in self._of_splits()]
+
+    def pooled(self) -> Trial:
+        """Return the best trial by the nodes of all splits together."""
+        return self.all[self._of_all()]
 
 
-class OnTestNodes:
-    """What `published` goes by: the best accuracy of each setting on test nodes, over its looks."""
+class TestSelection:
+    """The choice of `published`: the best accuracy of each setting on test nodes, over its epochs."""
+
+    __test__ = False  # not a test case
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
         assert graph.labels is not None
@@ -173,14 +181,35 @@ class OnTestNodes:
         self.best: dict[tuple[Any, ...], npt.NDArray[np.float64]] = {}
         self.changes: dict[tuple[Any, ...], Changes] = {}
 
-    def add(self, trial: int, drawn: Changes, at: Changes, rows: Tensor) -> None:
+    def add(self, number: int, drawn: Changes, variant: Changes, rows: Tensor) -> None:
         """Score an embedding on each split's test nodes."""
-        found = self.ridge.accuracies(rows[None])[0].cpu().numpy().astype(np.float64)
-        read_out = {key: value for key, value in at.items() if key != "epochs"}
-        key = (trial, *read_out.values())
+        found = self.ridge.accuracies(rows).cpu().numpy().astype(np.float64)
+        read_out = {key: value for key, value in variant.items() if key != "epochs"}
+        key = (number, *read_out.values())
         self.best[key] = np.maximum(self.best.get(key, found), found)
         self.changes[key] = {**drawn, **read_out}
 
     def chosen(self) -> Changes:
-        """Return the setting with the best mean over splits; of its epochs, each split has its best."""
+        """Return the setting with the best mean over splits, each at its best epoch."""
         return self.changes[max(self.best, key=lambda key: float(self.best[key].mean()))]
+
+
+def best_predictions(found: Sequence[Predictions], graph: Graph) -> list[int]:
+    """Return for each split the position of the predictions with the best accuracy on its validation nodes.
+
+    Ties are broken by the cross-entropy there.
+    """
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    known = graph.val_mask & (graph.labels >= 0)[:, None]
+    labels = graph.labels.clamp_min(0)
+    best = []
+    for split in range(graph.num_splits):
+        own = known[:, split]
+        accuracy, loss = [], []
+        for one in found:
+            scores = one.scores[split][own]
+            accuracy.append(float((scores.argmax(dim=-1) == labels[own]).float().mean()))
+            loss.append(-float(scores.gather(1, labels[own][:, None]).mean()))
+        best.append(min(range(len(found)), key=lambda at: (-accuracy[at], loss[at])))
+    return best

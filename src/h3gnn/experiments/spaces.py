@@ -1,119 +1,22 @@
-"""What a search may choose from, and the stack that trains many of its choices as one program."""
+"""Search spaces, budgets, and the list of settings that is drawn from a space."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from h3gnn.encoder import FeatureMatrix
-from h3gnn.encoder.encode import embed_models
 from h3gnn.errors import InputError
-from h3gnn.graphs.graph import Graph
-from h3gnn.preprocessing import Preprocessing
-from h3gnn.training.batches import WholeGraph, compared_nodes
-from h3gnn.training.checkpoints import put_back, select_models, take
-from h3gnn.training.history import Recorder
-from h3gnn.training.loop import runner
-from h3gnn.training.models import Shape, Training, stack_step
-
-OWN = ("mask_ratio", "hard_fraction", "momentum", "token_dropout", "attention_dropout")
-"""Arguments that each model of a stack may have for itself at no cost; the others all models share."""
 
 FREE = ("smoothing",)
-"""Arguments that need no training of their own: each value is tried on every model that was trained."""
-
-
-class ConfigurationStack:
-    """Models that share their shape and the graph, each with its own seed and its own values of `OWN`.
-
-    Args:
-        graph: the graph to learn from; labels are not looked at.
-        params: arguments of `H3GNN`, shared by all models.
-        own: for each model, its values of arguments in `OWN`.
-        seeds: one for each model.
-        device: where to train.
-        scaled: the graph's features after scaling, if a caller keeps them for several stacks.
-
-    Attributes:
-        models: the positions, in `own`, of the models that are still in training.
-        epoch: how many epochs they have made.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        params: Mapping[str, Any],
-        own: Sequence[Mapping[str, float]],
-        seeds: Sequence[int],
-        device: torch.device,
-        scaled: FeatureMatrix | None = None,
-    ) -> None:
-        self._params, self._own, self._seeds, self._device = dict(params), list(own), list(seeds), device
-        self._source = source_of(graph, params, device, scaled)
-        self.models = list(range(len(own)))
-        self.epoch = 0
-        self._begin()
-
-    def train(self, epochs: int) -> None:
-        """Train until `epochs` have been made in all."""
-        self._step.student.train()
-        for epoch in range(self.epoch, epochs):
-            self._step.set_learning_rate(self._rate_of(epoch))
-            self._run(self._mask_of(epoch))
-        self.epoch = max(self.epoch, epochs)
-
-    def embeddings(self) -> Tensor:
-        """Return the embeddings of the models still in training, float32 `[models, nodes, D]`."""
-        return embed_models(self._step.student, self._source.rows())
-
-    def keep(self, models: Sequence[int]) -> None:
-        """Go on with some of the models only (positions in `own`); each goes on as if nothing happened."""
-        if list(models) == self.models:
-            return
-        places = [self.models.index(model) for model in models]
-        state = take(self._step, Recorder())
-        self.models = list(models)
-        self._begin()
-        put_back(self._step, select_models(state, places), [])
-
-    def _begin(self) -> None:
-        own = [self._own[model] for model in self.models]
-        models = len(self.models)
-        varied = {name for one in own for name in one}
-        params = self._params | {
-            name: [one.get(name, self._params[name]) for one in own] for name in OWN if name in varied
-        }
-        training = Training.of(params | {"n_models": models})
-        features, entries = self._source.features.shape[1], self._source.support.entries
-        student = Shape.of(params).build(features, entries, models, self._device)
-        seeds = [self._seeds[model] for model in self.models]
-        self._step = stack_step(student, self._source, seeds, training)
-        self._run = runner(self._step)
-        self._mask_of, self._rate_of = training.mask_of(models), training.learning_rate_of()
-
-
-def source_of(
-    graph: Graph, params: Mapping[str, Any], device: torch.device, scaled: FeatureMatrix | None = None
-) -> WholeGraph:
-    """Return the graph as one batch, with its features scaled unless the caller has them."""
-    support = Preprocessing.of(params).support(graph)
-    features = scaled if scaled is not None else scaled_features(graph, params, device)
-    compared = compared_nodes(params["nodes_per_step"], graph.num_nodes)
-    return WholeGraph(features, support.to(device), params["hops"], compared)
-
-
-def scaled_features(graph: Graph, params: Mapping[str, Any], device: torch.device) -> FeatureMatrix:
-    """Return the graph's features as training takes them in."""
-    scaler = graph.fit_scaler(params["scale_features"])
-    return FeatureMatrix(scaler(graph.features).to(device), storage=params["feature_storage"])
+"""Arguments that need no training of their own: each value is tried on every trained model."""
 
 
 def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with objectives that a space joins by "+" as the list that `H3GNN` takes."""
+    """Return the arguments with the objectives that a space joins by "+" as a list."""
     objective = params.get("objective")
     if isinstance(objective, str) and "+" in objective:
         return {**params, "objective": objective.split("+")}
@@ -125,8 +28,8 @@ class Space:
     """The values that each argument of `H3GNN` may take; a single value is fixed.
 
     Attributes:
-        choices: of each argument, in the order in which a sampler is asked. Objectives that stand together
-            are joined by "+", since a study keeps words.
+        choices: of each argument, in the order in which a sampler draws them. Objectives that are trained
+            together are joined by "+", since a study stores strings.
         start: the preset that the other arguments come from; None is the default.
     """
 
@@ -134,30 +37,81 @@ class Space:
     start: str | None = "single"
 
     @property
-    def shared(self) -> dict[str, Sequence[Any]]:
-        """Arguments that all models of a stack share."""
-        return {name: values for name, values in self.proposed.items() if name not in OWN}
-
-    @property
-    def own(self) -> dict[str, Sequence[Any]]:
-        """Arguments that each model of a stack has for itself."""
-        return {name: values for name, values in self.choices.items() if name in OWN}
-
-    @property
     def proposed(self) -> dict[str, Sequence[Any]]:
-        """Arguments that a sampler proposes; the others are tried all."""
+        """Arguments that a sampler proposes; of the others every value is tried."""
         return {name: values for name, values in self.choices.items() if name not in FREE}
 
     def restricted(self, choices: Mapping[str, Sequence[Any]]) -> Space:
         """Return the space with other values for some arguments."""
         for name, values in choices.items():
             if not values:
-                raise InputError(f"the search space has no value for {name}")
+                raise InputError(f"the search space has no value for {name}", code="empty-choice")
         return Space({**self.choices, **choices}, self.start)
 
 
+@dataclass(frozen=True)
+class SearchBudget:
+    """The budget of one method, the same for all methods of a table.
+
+    Attributes:
+        trials: number of settings that are drawn and tried.
+        seconds: no further setting is tried after this time; None is no limit. The first is always tried.
+        eval_epochs: the epochs at which a training of H3GNN is evaluated, each as a setting of its own; ()
+            for its end only. This needs a constant learning rate.
+        seed: of the drawn settings and of the resplits.
+    """
+
+    trials: int
+    seconds: float | None = None
+    eval_epochs: tuple[int, ...] = ()
+    seed: int = 0
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> SearchBudget:
+        """Return one from plain values; by default one trial, the method's own settings."""
+        plain = {name: value for name, value in stored.items() if name != "looks"}
+        return cls(**{"trials": 1, **plain, "eval_epochs": tuple(stored.get("looks", ()))})
+
+    def is_over(self, start: float) -> bool:
+        """Whether no further setting may be tried, in a search that began at `start`."""
+        return self.seconds is not None and time.perf_counter() - start > self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        kept = {"trials": self.trials, "seconds": self.seconds}
+        return {**kept, "looks": list(self.eval_epochs), "seed": self.seed}
+
+
+def check_varied(ranges: Mapping[str, Sequence[Any]], trials: int, title: str) -> None:
+    """Reject several trials where no range has a second value."""
+    if trials > 1 and ranges and all(len(values) < 2 for values in ranges.values()):
+        raise InputError(
+            f"{title}: every setting that a search varies is fixed ({', '.join(ranges)}); leave one of them "
+            "free, or give --trials 1",
+            code="nothing-to-search",
+        )
+
+
+def draw_settings(ranges: Mapping[str, Sequence[Any]], trials: int, seed: int) -> list[dict[str, Any]]:
+    """Return distinct settings: no change, each other value of the first setting alone, then random ones.
+
+    The most important setting is therefore the first of a method's ranges; its first value is the default.
+    """
+    generator = np.random.default_rng(seed)
+    drawn: list[dict[str, Any]] = [{}]
+    first = next(iter(ranges), "")
+    drawn += [{first: value} for value in ranges.get(first, ())[1:]] if len(ranges) > 1 else []
+    del drawn[trials:]
+    most = int(np.prod([float(len(values)) for values in ranges.values()])) if ranges else 0
+    while len(drawn) < min(trials, most + 1):
+        one = {name: values[int(generator.integers(len(values)))] for name, values in ranges.items()}
+        if one not in drawn:
+            drawn.append(one)
+    return drawn
+
+
 # Appendix "Hyperparameters" of the paper, for the arguments of the encoder and its training. The classifier's
-# own settings are the probe's business; widths above 512 are left to `--choices channels=…`.
+# own settings belong to the probe; widths above 512 are available by `--choices channels=…`.
 PAPER: dict[str, Sequence[Any]] = {
     "learning_rate": (0.01, 0.005, 0.001),
     "weight_decay": (0.0, 1e-4, 5e-4, 8e-4, 1e-3, 5e-3, 8e-3),
@@ -170,7 +124,7 @@ PAPER: dict[str, Sequence[Any]] = {
     "momentum": (0.9, 0.99, 0.999),
 }
 
-# What the paper leaves open or fixes without saying, and this implementation offers.
+# Options of this implementation that the paper leaves open.
 STRUCTURE: dict[str, Sequence[Any]] = {
     "hops": (1, 2, 3, 4),
     "norm": ("post", "residual-post", "pre"),
@@ -184,7 +138,7 @@ STRUCTURE: dict[str, Sequence[Any]] = {
     "smoothing": (0.0, 0.5, 0.8, 0.9, 0.95, -0.3, -0.6),
 }
 
-# What the default's committee may vary.
+# Around the default committee of objectives.
 COMMITTEE: dict[str, Sequence[Any]] = {
     "objective": (
         "teacher+decorrelation+neighbours+edges",

@@ -88,11 +88,11 @@ class Step:
         """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
         mask = mask_strategy(self.difficulty, self.generators)
         with rounded_products(self.source.device, allowed=self.student.fuse_in_bfloat16):
-            found = [self._train_on(batch, mask) for batch in self.source.epoch(self.order, self.ranks)]
+            found = [self.train_on(batch, mask) for batch in self.source.epoch(self.order, self.ranks)]
         loss = found[0] if len(found) == 1 else torch.cat(found, dim=1)
         return torch.stack([loss.mean(dim=1), mask.sum(dim=1).to(loss.dtype)])
 
-    def _train_on(self, batch: Batch, mask: Tensor) -> Tensor:
+    def train_on(self, batch: Batch, mask: Tensor) -> Tensor:
         """Make one step; return the difficulty of the seeds of all processes, `[models, seeds]`."""
         difficulty = self._forward_backward(batch, mask)
         self._share_gradients(batch)

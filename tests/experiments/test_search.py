@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,29 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replace_struct
 from torch.nn.functional import one_hot
 
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.evaluator import Judge
+from h3gnn.evaluation.clustering import MEASURES, cluster_scores
 from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
-from h3gnn.experiments.methods import METHODS, Task
-from h3gnn.experiments.search import (
-    Allowance,
-    Changes,
-    Training,
-    draw_settings,
-    ranges_of,
-    run_nested,
-    tune_from_list,
-)
-from h3gnn.experiments.selection import OwnNodes, inner_draws
-from h3gnn.experiments.spaces import Space
-from h3gnn.experiments.tune import Tuned
+from h3gnn.experiments.methods import METHODS, Callback, Method, Task
+from h3gnn.experiments.search import CHOICES, Trainer, ranges_of, run_nested, search_clusterings
+from h3gnn.experiments.selection import Changes, SplitValidation, resplit
+from h3gnn.experiments.spaces import SearchBudget, Space, draw_settings
+from h3gnn.experiments.tune import Tuned, preset_of, tune_from_list
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.settings import kept_for
+from h3gnn.settings import PRESET, kept_for
+from h3gnn.storage.schema import check_values
 from reproduction.cells import Cell
 from reproduction.markdown import Row
 from reproduction.running import run_searched
@@ -43,7 +38,7 @@ def quick(name: str) -> object:
     method = METHODS[name]
     assert method.system is not None
     small = method.with_settings(epochs=5) if method.supervised else method.with_settings(epochs=3, width=4)
-    return replace(small, system=replace(method.system, ranges={} if method.supervised else RANGES))
+    return replace(small, system=replace_struct(method.system, ranges={} if method.supervised else RANGES))
 
 
 def overlapping(graph: Graph) -> Graph:
@@ -53,11 +48,11 @@ def overlapping(graph: Graph) -> Graph:
     return replace(graph, train_mask=train, val_mask=val, test_mask=test)
 
 
-def test_dealt_nodes_are_the_splits_own_and_as_many_of_each_class() -> None:
+def test_resplit_nodes_are_the_splits_own_with_the_same_class_counts() -> None:
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, -1, 0])
     train = torch.tensor([1, 1, 0, 0, 1, 0, 0, 0, 1, 0]).bool()
     val = torch.tensor([0, 0, 1, 0, 0, 1, 1, 0, 0, 0]).bool()
-    inner_train, inner_val = inner_draws(labels, train, val, 20, seed=0)
+    inner_train, inner_val = resplit(labels, train, val, 20, seed=0)
     own = (train | val) & (labels >= 0)
     assert torch.equal((inner_train | inner_val).all(dim=1), own)
     assert not bool((inner_train & inner_val).any())
@@ -97,11 +92,11 @@ def test_no_choice_of_a_split_hangs_on_labels_of_its_test_nodes_in_any_split(
     assert graph.labels is not None
     assert graph.test_mask is not None
     method = quick(name)
-    before = run_nested(method, graph, seeds=[0], allowance=Allowance(4), device="cpu").results["nested"]  # type: ignore[arg-type]
+    before = run_nested(method, graph, seeds=[0], budget=SearchBudget(4), device="cpu").results["nested"]  # type: ignore[arg-type]
     for split in range(2):
         hidden = graph.test_mask[:, split]
         turned = replace(graph, labels=torch.where(hidden, (graph.labels + 1) % 5, graph.labels))
-        after = run_nested(method, turned, seeds=[0], allowance=Allowance(4), device="cpu").results["nested"]  # type: ignore[arg-type]
+        after = run_nested(method, turned, seeds=[0], budget=SearchBudget(4), device="cpu").results["nested"]  # type: ignore[arg-type]
         assert after.chosen[0][split] == before.chosen[0][split]
         assert after.validation.values[0][split] == before.validation.values[0][split]
         assert after.probe.values[0][split] != before.probe.values[0][split]
@@ -122,30 +117,30 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
         "other": one_hot(torch.where(hidden, other, blurred), 5).float(),
     }
 
-    def train(task: Task) -> list[Callable[[Judge], None]]:
-        return [lambda judge: judge.add(0, known[task.settings["knows"]])]
+    def embed(task: Task, callback: Callback) -> None:
+        callback(0, known[task.settings["knows"]])
 
-    system = replace(METHODS["dgi"].system, ranges={"knows": ("true", "other")})  # type: ignore[type-var]
-    method = replace(METHODS["dgi"], train=train, settings={"knows": "other"}, system=system)
+    system = replace_struct(METHODS["dgi"].system, ranges={"knows": ("true", "other")})
+    method = replace(METHODS["dgi"], embed=embed, settings={"knows": "other"}, system=system)
     for labels in (true, other):
         found = run_nested(
-            method, replace(graph, labels=labels), seeds=[0], allowance=Allowance(3), device="cpu"
+            method, replace(graph, labels=labels), seeds=[0], budget=SearchBudget(3), device="cpu"
         ).results["nested"]
         assert found.params["tried"][found.chosen[0][0]["trial"]] == {"knows": "true"}
 
 
-def test_a_probe_is_chosen_by_how_it_does_on_average_where_the_nodes_are_dealt_anew(
+def test_a_probe_is_chosen_by_its_mean_over_resplits(
     small_mixed: Graph,
 ) -> None:
     graph = overlapping(small_mixed)
     assert graph.labels is not None
     noisy = graph.features + 2 * torch.randn(graph.features.shape, generator=torch.Generator().manual_seed(0))
     graph = replace(graph, features=noisy)
-    found = run_nested(METHODS["raw"], graph, seeds=[0], allowance=Allowance(1), device="cpu")
+    found = run_nested(METHODS["raw"], graph, seeds=[0], budget=SearchBudget(1), device="cpu")
     taken = [one["strength"] for one in found.results["nested"].chosen[0]]
     assert graph.labels is not None
-    alone, rows = [], Training(METHODS["raw"], graph, None, torch.device("cpu")).rows(0, {})
-    for split, (labels, train, val) in enumerate(OwnNodes(graph, torch.device("cpu"), 0).dealt):
+    alone, rows = [], Trainer(METHODS["raw"], graph, None, torch.device("cpu")).embed(0, {})
+    for split, (labels, train, val) in enumerate(SplitValidation(graph, torch.device("cpu"), 0).resplits):
         assert train.shape[1] == 10
         right, loss = [], []
         for draw in range(10):
@@ -202,6 +197,7 @@ def searched(graph: Graph) -> tuple[dict[str, Row], list[list[float]], Changes]:
     return {row["protocol"]: row for row in out["rows"]}, liked, out["chosen"]
 
 
+@pytest.mark.slow
 def test_no_choice_of_a_split_in_a_table_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
     graph = overlapping(small_mixed)
     rows, liked, pooled = searched(graph)
@@ -222,8 +218,8 @@ def test_no_choice_of_a_split_in_a_table_hangs_on_labels_of_its_test_nodes(small
 
 
 def listed(graph: Graph) -> Tuned:
-    space = Space({"channels": (8,), **OURS}).restricted({"heads": [2], "epochs": [4]})
-    return tune_from_list(graph, space, Allowance(6), models=1, study="mine", device="cpu")
+    space = Space({"channels": (8,), **OURS}).restricted({"heads": [2], "epochs": [2]})
+    return tune_from_list(graph, space, SearchBudget(6), models=1, study="mine", device="cpu")
 
 
 def test_no_choice_of_a_split_from_a_list_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
@@ -245,7 +241,7 @@ def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
     """Settings that share the system's own train as one stack, so that a time limit cuts no beginning off."""
     trained: dict[int, list[Changes]] = {0: [], 1: []}
 
-    def train(task: Task) -> list[Predictions]:
+    def predict(task: Task) -> list[Predictions]:
         trained[task.seeds[0]] += [
             {"alpha": task.settings["alpha"], **point} for point in task.settings["grid"]
         ]
@@ -253,12 +249,12 @@ def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
         scores = torch.zeros(splits, nodes, small_mixed.num_classes).log_softmax(dim=-1)
         return [Predictions(scores, [{} for _ in range(splits)])]
 
-    system = replace(METHODS["gprgnn"].system, ranges={"alpha": (0.1, 0.9)})  # type: ignore[type-var]
+    system = replace_struct(METHODS["gprgnn"].system, ranges={"alpha": (0.1, 0.9)})
     own = {**METHODS["gprgnn"].settings, "alpha": 0.1}
-    method = replace(METHODS["gprgnn"], train=train, settings=own, system=system)
+    method = replace(METHODS["gprgnn"], predict=predict, settings=own, system=system)
     over = iter([False, True, True])  # two stacks from the first seed, one from the second
-    monkeypatch.setattr(Allowance, "is_over", lambda self, began: next(over))
-    found = run_nested(method, small_mixed, seeds=[0, 1], allowance=Allowance(8, 1.0), device="cpu")
+    monkeypatch.setattr(SearchBudget, "is_over", lambda self, began: next(over))
+    found = run_nested(method, small_mixed, seeds=[0, 1], budget=SearchBudget(8, 1.0), device="cpu")
     usual = {"alpha": 0.1, **own["grid"][0]}
     params = found.results["nested"].params
     tried = [{**usual, **one} for one in params["tried"]]
@@ -276,7 +272,154 @@ def test_a_search_begins_with_the_smoothing_that_a_fit_takes(scaling: str) -> No
         "single", **TINY | {"epochs": 1}, smoothing="auto", scale_features=scaling, undirected=False
     )
     method = replace(METHODS["h3gnn"], ranges={"smoothing": (0.0,)})
-    found = run_nested(method, graph, seeds=[0], allowance=Allowance(1), model=model, device="cpu")
+    found = run_nested(method, graph, seeds=[0], budget=SearchBudget(1), model=model, device="cpu")
     strengths = [at["smoothing"] for _, at, _ in found.record["candidates"]]
     assert strengths == [model.fit(graph).smoothing_, 0.0]
     assert 0.0 < strengths[0] < 0.6
+
+
+OWN = torch.randperm(100, generator=torch.Generator().manual_seed(0)) % 5
+"""Groups that have nothing to do with the classes."""
+
+
+def noisy(classes: torch.Tensor, noise: float, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return one_hot(classes, 5).float() + noise * torch.randn(len(classes), 5, generator=generator)
+
+
+@pytest.fixture
+def shown(small_mixed: Graph) -> tuple[Method, Callable[[str, int], torch.Tensor]]:
+    """A method that shows noise, clusters of its own, or classes in some noise."""
+    labels = small_mixed.labels
+    assert labels is not None
+
+    def rows(shows: str, seed: int) -> torch.Tensor:
+        kinds = {"noise": (OWN, 9.0), "clusters": (OWN, 0.05), "classes": (labels, 0.35)}
+        return noisy(*kinds[shows], seed)
+
+    def embed(task: Task, callback: Callback) -> None:
+        callback(0, rows(task.settings["shows"], task.seeds[0]))
+
+    system = replace_struct(METHODS["dgi"].system, ranges={"shows": ("noise", "clusters", "classes")})
+    return replace(METHODS["dgi"], embed=embed, settings={"shows": "noise"}, system=system), rows
+
+
+def clustered(method: Method, graph: Graph) -> dict[str, Any]:
+    return search_clusterings(method, graph, [0, 1], SearchBudget(4), torch.device("cpu"))
+
+
+def test_labels_have_no_part_in_the_choice_without_labels(
+    small_mixed: Graph, shown: tuple[Method, Callable[[str, int], torch.Tensor]]
+) -> None:
+    method, rows = shown
+    found = clustered(method, small_mixed)
+    assert found["tried"] == 4
+    taken = {name: one["changes"] for name, one in found["choices"].items()}
+    assert taken == {
+        "defaults": {},
+        "without labels": {"shows": "clusters"},
+        "by validation labels": {"shows": "classes"},
+        "by all labels": {"shows": "classes"},
+    }
+    assert small_mixed.labels is not None
+    for seed in range(2):  # each seed's values are those of its own training
+        wanted = cluster_scores(rows("clusters", seed), small_mixed.labels, seeds=(seed,))
+        for name in MEASURES:
+            assert found["choices"]["without labels"]["values"][name][seed] == wanted[name][0]
+    other = clustered(method, replace(small_mixed, labels=OWN))
+    for name in CHOICES[:2]:
+        assert other["choices"][name]["changes"] == taken[name]
+    for name in CHOICES[2:]:
+        assert other["choices"][name]["changes"] == {"shows": "clusters"}
+
+
+def test_when_the_time_is_over_no_further_setting_is_begun(
+    small_mixed: Graph,
+    shown: tuple[Method, Callable[[str, int], torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method, _ = shown
+    over = iter([False, True])
+    monkeypatch.setattr(SearchBudget, "is_over", lambda self, began: next(over))
+    assert clustered(method, small_mixed)["tried"] == 2
+    over = iter([True])
+    found = run_nested(method, small_mixed, seeds=[0], budget=SearchBudget(4, 1.0), device="cpu")
+    assert found.record["tried"] == [{}]
+    assert [trial for trial, *_ in found.record["candidates"]] == [0]
+
+
+ABOUT = {
+    "by": "h3gnn reproduce",
+    "study": "texas, table classification",
+    "graph": "texas",
+    "sha256": "0" * 64,
+}
+RECORD: dict[str, Any] = {
+    "settings": kept_for("preset", H3GNN.from_preset("single", channels=8).get_settings()),
+    "ranges": {"objective": ["teacher", "edges+teacher"], "smoothing": [0.0, 0.5]},
+    "allowed": SearchBudget(3, eval_epochs=(5, 10)).as_dict(),
+    "tried": [{}, {"objective": "edges+teacher"}],  # of three, time was left for two
+    "candidates": [
+        [0, {"epochs": 5, "smoothing": 0.0}, [0.5, 0.6]],
+        [0, {"epochs": 10, "smoothing": 0.5}, [0.7, 0.8]],
+        [1, {"epochs": 5, "smoothing": 0.0}, [0.9, 0.6]],
+        [1, {"epochs": 5, "smoothing": 0.5}, [0.9, 0.7]],
+        [1, {"epochs": 10, "smoothing": 0.0}, [0.8, 0.8]],  # in four digits the same as the one before
+    ],
+}
+CHOSEN = {"objective": "edges+teacher", "epochs": 10, "smoothing": 0.0}
+NESTED = {
+    "probe": {"test_mean": 0.7, "test_std": 0.1},
+    "seeds": [4],
+    "chosen": {"trial": [[1, 0]], "strength": [[0.1, 1.0]]},
+    "versions": {"torch": "2"},
+}
+
+
+def test_a_preset_names_its_study_and_counts_its_trials() -> None:
+    tuned = preset_of(RECORD, CHOSEN, NESTED, ABOUT)
+    preset = tuned.preset("texas.json")
+    made = preset["tuned"]
+    assert made.items() >= {**ABOUT, "study_file": "texas.json", "protocol": "pooled", "seed": 4}.items()
+    assert (made["trials"], made["trainings"], made["score"]) == (2, 2, pytest.approx(0.8))
+    assert made["nested"].items() >= {"test_mean": 0.7, "test_std": 0.1, "trials": [1, 0]}.items()
+    params = preset["params"]
+    assert (params["objective"], params["epochs"], params["smoothing"]) == (["edges", "teacher"], 10, 0.0)
+    assert params["channels"] == 8
+    check_values(
+        PRESET, json.loads(json.dumps({**preset, "command": ["h3gnn"], **tuned.record})), "texas.json"
+    )
+    H3GNN.from_settings(params)
+
+
+def test_a_study_holds_every_trial_and_what_was_taken() -> None:
+    record = preset_of(RECORD, CHOSEN, NESTED, ABOUT).record
+    assert record["search"]["space"] == RECORD["ranges"]
+    assert record["search"]["eval_epochs"] == [5, 10]
+    first, second = record["trials"]
+    assert (first["params"], first["curve"], first["smoothing"]) == ({}, {"5": 0.55, "10": 0.75}, 0.5)
+    assert (second["curve"], second["seed"]) == ({"5": 0.8, "10": 0.8}, 4)
+    (taken,) = record["finalists"]
+    assert taken["params"] == RECORD["tried"][1]
+    assert taken["looks"] == [[5, 0.0, 0.75], [5, 0.5, 0.8], [10, 0.0, 0.8]]
+
+
+def test_the_preset_is_what_was_chosen_where_stored_scores_are_equal() -> None:
+    other = {"epochs": 10, "smoothing": 0.5}
+    record = {**RECORD, "candidates": [[1, CHOSEN, [0.8, 0.8]], [0, other, [0.8, 0.8]]]}
+    record["candidates"][0][1] = {"epochs": 10, "smoothing": 0.0}
+    tuned = preset_of(record, other, NESTED, ABOUT)
+    assert tuned.record["finalists"] == [{"params": {}, "looks": [[10, 0.5, 0.8]]}]
+    assert tuned.params["objective"] == "teacher"
+
+
+def test_a_list_keeps_to_what_may_be_chosen(small_mixed: Graph) -> None:
+    space = Space({"objective": ("decorrelation",), "smoothing": (0.5,)}, start=None).restricted(
+        {"channels": [8], "heads": [2], "epochs": [1], "hops": [2, 1]}
+    )
+    found = tune_from_list(small_mixed, space, SearchBudget(2), models=2, study="mine", device="cpu")
+    params = found.params
+    assert (params["objective"], params["channels"], params["epochs"]) == ("decorrelation", 8, 1)
+    assert (params["smoothing"], params["n_models"]) == (0.5, 2)
+    assert [look[:2] for one in found.record["finalists"] for look in one["looks"]] == [[1, 0.5]]
+    assert len(found.made["nested"]["trials"]) == small_mixed.num_splits
