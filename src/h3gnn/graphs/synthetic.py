@@ -1,4 +1,4 @@
-"""A synthetic graph of mixed homophily: it ships inside the package, because it is made, not stored."""
+"""Generate a synthetic graph of mixed homophily."""
 
 from __future__ import annotations
 
@@ -75,11 +75,14 @@ def _check(
 ) -> None:
     classes = len(homophily)
     if classes < 2 or nodes < 5 * classes:
-        raise InputError(f"a mixed graph needs two classes and five nodes in each, not {nodes} in {classes}")
+        raise InputError(
+            f"a mixed graph needs two classes and five nodes in each, not {nodes} in {classes}",
+            code="value-invalid",
+        )
     if any(not 0 <= share <= 1 for share in [*homophily, topic_share, noise]):
-        raise InputError("homophily, topic_share and noise must lie in [0, 1]")
+        raise InputError("homophily, topic_share and noise must be in [0, 1]", code="value-invalid")
     if degree <= 0 or words < 2 * classes:
-        raise InputError(f"degree must be positive and words at least {2 * classes}")
+        raise InputError(f"degree must be positive and words at least {2 * classes}", code="value-invalid")
 
 
 def _edges(
@@ -129,7 +132,10 @@ def _bags_of_words(
 def _splits(
     labels: npt.NDArray[np.int64], splits: int, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Draw stratified 48/32/20 % splits, each mask `[nodes, splits]`."""
+    """Draw stratified 48/32/20 % splits, each mask `[nodes, splits]`.
+
+    `graph.random_splits` draws others; these are kept so that the graph of a seed does not change.
+    """
     masks = np.zeros((3, labels.shape[0], splits), dtype=bool)
     for split in range(splits):
         for label in np.unique(labels):
