@@ -75,7 +75,7 @@ def test_what_the_method_cannot_take_is_refused_before_the_work(
 @pytest.mark.parametrize("seed", [-1, 1.5, "one", 2**32, True, np.float64(3.0)])
 def test_a_seed_is_a_whole_number(seed: object, path_graph: Graph) -> None:
     with pytest.raises(InputError, match="random_state"):
-        H3GNN(random_state=seed).fit(path_graph)  # type: ignore[arg-type]
+        H3GNN(random_state=seed).fit(path_graph)
 
 
 SMALL: dict[str, object] = {"n_models": 1, "channels": 4, "heads": 2, "device": "cpu", "objective": "teacher"}
@@ -91,7 +91,7 @@ def test_numpy_numbers_are_numbers(path_graph: Graph, tmp_path: Path) -> None:
         "random_state": np.uint32(3),
         "n_models": np.int64(1),
     }
-    model = H3GNN.from_settings(numpys)  # type: ignore[arg-type]
+    model = H3GNN.from_settings(numpys)
     found = model.fit(path_graph, checkpoints=Checkpoints(tmp_path / "c", every=1)).embedding_
     model.save(tmp_path / "run")
     again = H3GNN.load(tmp_path / "run")
@@ -104,12 +104,12 @@ def test_numpy_numbers_are_numbers(path_graph: Graph, tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_ends_the_training_at_that_epoch(path_graph: Graph) -> None:
     huge = check_graph(path_graph.features * 1e30, path_graph.edge_index)
     seen: list[int] = []
-    model = H3GNN.from_settings({**SMALL, "epochs": 50, "scale_features": "none"})  # type: ignore[arg-type]
+    model = H3GNN.from_settings({**SMALL, "epochs": 50, "scale_features": "none"})
     with pytest.raises(LossError, match=r"model 0 is not finite after epoch (\d+),.*scale_features"):
         model.fit(huge, after_epoch_of=lambda _: lambda epoch, recorder: seen.append(epoch))
     assert len(seen) < 3
     assert not hasattr(model, "embedding_")
-    H3GNN.from_settings({**SMALL, "epochs": 2}).fit(huge)  # type: ignore[arg-type]
+    H3GNN.from_settings({**SMALL, "epochs": 2}).fit(huge)
 
 
 def test_the_first_epoch_and_model_that_were_lost_are_named() -> None:

@@ -140,7 +140,7 @@ def links(
         [f"{one:.3f}" if isinstance(one, float) else str(one) for one in row.values()]
         for row in rows[:SHOWN_LINKS]
     ]
-    headings = [name.replace("_", " ") for name in found.table]
+    headings = [str(name).replace("_", " ") for name in found.table]
     print_table(f"The top {len(cells)} of {len(rows):,} pairs", headings, cells)
     for against, scores in found.scores.items():
         typer.echo(

@@ -38,7 +38,9 @@ def option(text: str, *flags: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
 
 
-Text, Number, File = str | None, int | None, Path | None
+Text = str | None
+Number = int | None
+File = Path | None
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of `h3gnn fit --out`.")]
 EmbeddingsArgument = Annotated[
     Text,
