@@ -13,7 +13,7 @@ from torch.nn import functional
 from h3gnn.baselines.classics import GAT, GCN
 from h3gnn.baselines.heterophilous import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
-from h3gnn.baselines.stacks import Factors, GridPoint, Member, Noise, Weights, stacked_adam
+from h3gnn.baselines.stacks import GridPoint, Member, Noise
 from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground, predict
 from h3gnn.graphs.graph import Graph
 from tests.rejects import rejects
@@ -109,31 +109,6 @@ def test_dropped_features_keep_their_mean_and_follow_the_seed(sparse: bool) -> N
     torch.testing.assert_close(product.mean(dim=0), torch.full((3,), 8.0), rtol=0.05, atol=0)
     assert torch.equal(product[:, 0], product[:, 1])
     assert not torch.equal(product[:, 0], product[:, 2])
-
-
-def test_wide_adam_is_torchs_adam() -> None:
-    points = [
-        replace(POINT, learning_rate=rate, weight_decay=decay) for rate, decay in ((0.1, 0.0), (0.01, 0.5))
-    ]
-    stacked = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
-    alone = [stacked[:, model].clone().requires_grad_() for model in range(2)]
-    tensor = stacked.clone().requires_grad_()
-    weights = Weights([Member(0, 0, point) for point in points], CPU)
-    weights.tensors["tensor"], weights.factors["tensor"] = tensor, Factors()
-    wide = stacked_adam(weights)
-    adams = [
-        torch.optim.Adam([one], lr=point.learning_rate, weight_decay=point.weight_decay)
-        for one, point in zip(alone, points, strict=True)
-    ]
-    for _ in range(5):
-        tensor.pow(4).sum().backward()  # type: ignore[no-untyped-call]
-        wide.step()
-        for one, adam in zip(alone, adams, strict=True):
-            adam.zero_grad()
-            one.pow(4).sum().backward()  # type: ignore[no-untyped-call]
-            adam.step()
-    for model, one in enumerate(alone):
-        torch.testing.assert_close(tensor[:, model], one)
 
 
 def quick(graph: Graph, seeds: list[int], memory: int = 2**28) -> tuple[Tensor, list[Any]]:
