@@ -216,8 +216,8 @@ class Graph:
 
         def read(nodes: Tensor) -> Tensor:
             part = rows[nodes.cpu().numpy()]
-            index = (torch.from_numpy(array.astype(np.int64)) for array in (part.indptr, part.indices))
-            return csr_features(*index, torch.from_numpy(part.data), part.shape).to(nodes.device)
+            crow, cols = (torch.from_numpy(one.astype(np.int64)) for one in (part.indptr, part.indices))
+            return csr_features(crow, cols, torch.from_numpy(part.data), part.shape).to(nodes.device)
 
         return read
 
