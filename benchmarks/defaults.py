@@ -29,9 +29,9 @@ from h3gnn.graphs.datasets import is_benchmark, load
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.settings import preset
 from h3gnn.storage.atomic import write_atomically
 from h3gnn.training.resources import pick_device
+from h3gnn.tuned import preset
 from reproduction.origin import made_with, origin
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.defaults import arguments, measure_or_show
-from h3gnn.settings import preset
+from h3gnn.tuned import preset
 
 CHANGES: dict[str, dict[str, Any]] = {
     "paper": {},

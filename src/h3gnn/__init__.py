@@ -33,13 +33,14 @@ if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.graphs.synthetic import mixed_graph
     from h3gnn.ondisk.mapped import MappedGraph, open_mapped
     from h3gnn.ondisk.prepare import prepare_graph
-    from h3gnn.settings import EncoderConfig, MaskingConfig, TargetConfig, preset, preset_names
+    from h3gnn.settings import EncoderConfig, MaskingConfig, TargetConfig
     from h3gnn.storage.checkpoint_file import Checkpoints
     from h3gnn.tables.plan import TablePlan, encode_table
     from h3gnn.tables.read import read_graph
     from h3gnn.training.checkpoints import CheckpointWarning
     from h3gnn.training.history import CollapseWarning, History
     from h3gnn.training.loop import Snapshots
+    from h3gnn.tuned import preset, preset_names
 
 __version__ = "0.1.0"
 

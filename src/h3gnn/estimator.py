@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import numbers
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from functools import wraps
-from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,14 +16,11 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from h3gnn.answers.anomalies import find_anomalies
 from h3gnn.answers.extend import Extension, add_nodes
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
-from h3gnn.encoder import EncoderStack
-from h3gnn.encoder.readout import Columns, pick_smoothing
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph
@@ -44,33 +37,33 @@ from h3gnn.preprocessing import (
     Preprocessing,
     align_columns,
     as_output,
-    build_smoother,
     check_same_rows,
+    choose_smoothing,
     read_input,
     read_rows,
     set_feature_names,
+    snapshot_read_out,
+    stack_builder,
 )
 from h3gnn.settings import (
     BEFORE,
-    GROUP_OF,
-    GROUPS,
     EncoderConfig,
     MaskingConfig,
+    SettingsMixin,
     TargetConfig,
     as_plain,
     check_arguments,
     flatten,
     kept_for,
-    nest,
     original,
     parse_memory,
-    preset,
     setting_name,
+    with_former_names,
 )
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoint_file import Checkpoints, clear
 from h3gnn.tables.plan import check_as_is, check_same_plan
-from h3gnn.training.distributed import Ranks, is_distributed, process_group
+from h3gnn.training.distributed import is_distributed, process_group
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import (
@@ -87,25 +80,10 @@ from h3gnn.training.resources import (
     pick_device,
     use_bfloat16,
 )
+from h3gnn.tuned import preset
 
 
-def _with_former_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor take former names of arguments and settings of groups, too."""
-    arguments = set(signature(init).parameters)
-
-    @wraps(init)
-    def construct(self: H3GNN, **given: Any) -> None:
-        former = {
-            name: given.pop(name) for name in list(given) if name not in arguments and setting_name(name)
-        }
-        init(self, **given)
-        if former:
-            self._set(former)
-
-    return construct
-
-
-class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Node embeddings without labels, for graphs that mix homophily and heterophily.
 
     A student encoder sees a masked graph and predicts what was hidden: the embedding that its teacher, a
@@ -158,7 +136,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         feature_names_in_: their names, if they have any.
     """
 
-    @_with_former_names
+    @with_former_names
     def __init__(
         self,
         *,
@@ -220,54 +198,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         given = {setting_name(key) or key: value for key, value in overrides.items()}
         return cls.from_settings({**preset(name), **flatten(given)})
 
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return an estimator with settings of a flat dict, as `get_settings` returns them."""
-        arguments = nest(settings)
-        unknown = sorted(set(arguments) - set(cls._get_param_names()))
-        if unknown:
-            raise InputError(f"H3GNN has no setting {unknown[0]}", code="unknown-setting")
-        return cls(**arguments)
-
-    def get_settings(self) -> dict[str, Any]:
-        """Return all settings as one flat dict, those of the groups included."""
-        return flatten(self.get_params(deep=False))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments; if `deep`, also the settings of the groups, as `encoder__heads`."""
-        params: dict[str, Any] = super().get_params(deep=False)
-        for group, config in GROUPS.items() if deep else ():
-            value = config() if params[group] is None else params[group]
-            if isinstance(value, config):
-                params |= {f"{group}__{one.name}": getattr(value, one.name) for one in fields(value)}
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Set arguments, or settings of a group as `encoder__heads=2`."""
-        return self._set(params)
-
-    def _set(self, params: dict[str, Any]) -> Self:
-        changes: dict[str, dict[str, Any]] = {}
-        for given in list(params):
-            name = setting_name(given)
-            if name is None and given.split("__")[0] in GROUPS and "__" in given:
-                raise InputError(f"H3GNN has no setting {given}", code="unknown-setting")
-            if name is None or (given == name and name not in GROUP_OF):
-                continue  # an argument, or unknown to scikit-learn too
-            group, value = GROUP_OF.get(name), params.pop(given)
-            here = name if group is None else f"{group}__{name}"
-            if given != here:
-                warnings.warn(f"H3GNN: {given}=… is deprecated, use {here}=…", FutureWarning, stacklevel=3)
-            if group is None:
-                params[name] = value
-            else:
-                changes.setdefault(group, {})[name] = value
-        super().set_params(**params)
-        for group, values in changes.items():
-            config = getattr(self, group)
-            setattr(self, group, replace(GROUPS[group]() if config is None else config, **values))
-        return self
-
     def fit(
         self,
         X: Any,  # noqa: N803
@@ -308,10 +238,10 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         Shape.of(settings).check_memory(graph.num_features, 1)
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
-            prepared = _prepare(settings, graph, ranks)
-            smoothing = _smoothing(settings, prepared)
+            prepared = Preprocessing.of(settings).fit(graph)
+            smoothing = choose_smoothing(settings, prepared)
             if snapshots is not None:
-                read_out = _read_out(graph, settings, smoothing, device)
+                read_out = snapshot_read_out(graph, settings, smoothing, device)
                 snapshots = snapshots.through(read_out, with_tokens=settings["concat_tokens"])
             at_once, chunk = plan_memory(
                 settings,
@@ -322,7 +252,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
                 self._memory(),
             )
             encoder, history = train_models(
-                _builder(settings, prepared, device),
+                stack_builder(settings, prepared, device),
                 prepared.source(settings, device, ranks),
                 seeds,
                 Training.of(settings),
@@ -337,7 +267,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
             )
             fitted = FittedEncoder(encoder, prepared, settings, smoothing, device, self._memory())
             embedding = fitted.embed_fitted() if graph.in_memory else None
-        cost = cost_of(time.perf_counter() - started, peak_megabytes(device), self.n_models)
+        cost = cost_of(time.perf_counter() - started, peak_megabytes(device), int(self.n_models))
         self._set_fitted(fitted, embedding, history, seeds, cost)
         warn_of_collapse(history, stacklevel=3)
         stopped, history.stopped = history.stopped, None
@@ -363,7 +293,7 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         self.members_ = assign_objectives(self.objective, self.n_models)
         self.history_, self.seeds_, self.cost_ = history, seeds, cost
         set_feature_names(self, graph)
-        vars(self).pop("embedding_", None)
+        self.__dict__.pop("embedding_", None)
         if embedding is not None:
             self.embedding_ = embedding
 
@@ -593,28 +523,19 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         scaler = FeatureScaler(state.scaling, state.tensors.get("mean"), state.tensors.get("scale"))
         prepared = PreparedGraph(state.graph, scaler, Preprocessing.of(settings).support(state.graph))
         device = pick_device(model.device)
-        build = _builder(settings, prepared, device, saved=True)
+        build = stack_builder(settings, prepared, device, saved=True)
         with torch.device("meta"):
             storage.check_weights(state, build(model.n_models))
         encoder = build(model.n_models)
         encoder.fuse_in_bfloat16 = False
         storage.restore(encoder, state.tensors)
-        smoothing = _smoothing(settings, prepared)
+        smoothing = choose_smoothing(settings, prepared)
         fitted = FittedEncoder(encoder.eval(), prepared, settings, smoothing, device, model._memory())
         embedding = fitted.embed_fitted() if state.graph.in_memory else None
         history = History.from_dict(state.history)
         history.difficulty = state.tensors.get("difficulty")
         model._set_fitted(fitted, embedding, history, state.seeds, state.cost)
         return model
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803
-        """Show the settings that differ from the defaults, many of them one per line."""
-        usual = type(self)().get_params(deep=False)
-        changed = {name: value for name, value in self.get_params(deep=False).items() if value != usual[name]}
-        shown = [f"{name}={value!r}" for name, value in changed.items()]
-        if len(shown) <= 3:
-            return f"H3GNN({', '.join(shown)})"
-        return "\n".join(["H3GNN(", *(f"    {one}," for one in shown), ")"])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -659,34 +580,6 @@ class H3GNN(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  
         return None if self.memory is None else parse_memory(self.memory)
 
 
-def _prepare(settings: dict[str, Any], graph: GraphLike, ranks: Ranks) -> PreparedGraph:
-    """Return the graph as an encoder reads it; of several processes, the first builds files on disk."""
-    steps = Preprocessing.of(settings)
-    if graph.in_memory or ranks.rank == 0:
-        prepared = steps.fit(graph)
-    if not graph.in_memory:
-        ranks.broadcast_int(0)  # the others wait here until the first has built the files
-    return prepared if graph.in_memory or ranks.rank == 0 else steps.fit(graph)
-
-
-def _smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float:
-    """Return the strength of smoothing: as set, or chosen from the features."""
-    given = settings["smoothing"]
-    return pick_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
-
-
-def _builder(
-    settings: dict[str, Any], prepared: PreparedGraph, device: torch.device, *, saved: bool = False
-) -> Callable[[int], EncoderStack]:
-    """Return a function from a number of models to a stack of them, not yet initialized.
-
-    In mini-batches the edge weights are not in the stack until training ends; those of a saved model are.
-    """
-    entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
-    shape, columns = Shape.of(settings), prepared.graph.num_features
-    return lambda models: shape.build(columns, entries, models, device)
-
-
 def _fingerprint(
     settings: dict[str, Any], seeds: list[int], graph: GraphLike, device: torch.device
 ) -> dict[str, Any]:
@@ -698,12 +591,3 @@ def _fingerprint(
         "seeds": seeds,
         "graph": graph.provenance.sha256,
     }
-
-
-def _read_out(
-    graph: GraphLike, settings: dict[str, Any], smoothing: float, device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """Return the read-out of snapshots, the same as that of a fitted embedding."""
-    smoother = build_smoother(graph, settings["smoother"], smoothing, device)
-    mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
-    return lambda rows: smoother(Columns.of(rows)(rows) if mixed else rows)

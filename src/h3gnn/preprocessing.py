@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from h3gnn.encoder import FeatureMatrix, Support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.encode import GraphRows, gather_rows
-from h3gnn.encoder.readout import Smoother, StepMatrix
+from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing
 from h3gnn.encoder.support import support_of_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
@@ -38,7 +38,7 @@ from h3gnn.tables.frames import (
 from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.models import FromSettings
+from h3gnn.training.models import FromSettings, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
 from h3gnn.training.sharding import shard_rows
 
@@ -290,3 +290,30 @@ def step_matrix(graph: GraphLike, kind: str, device: torch.device | None = None)
 def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.device | None) -> Smoother:
     """Return the smoothing of embeddings of a graph; a strength of 0 changes nothing."""
     return Smoother(step_matrix(graph, kind, device) if strength else None, strength)
+
+
+def choose_smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float:
+    """Return the strength of smoothing: as set, or chosen from the features."""
+    given = settings["smoothing"]
+    return pick_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
+
+
+def stack_builder(
+    settings: dict[str, Any], prepared: PreparedGraph, device: torch.device, *, saved: bool = False
+) -> Callable[[int], EncoderStack]:
+    """Return a function from a number of models to a stack of them, not yet initialized.
+
+    In mini-batches the edge weights are not in the stack until training ends; those of a saved model are.
+    """
+    entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
+    shape, columns = Shape.of(settings), prepared.graph.num_features
+    return lambda models: shape.build(columns, entries, models, device)
+
+
+def snapshot_read_out(
+    graph: GraphLike, settings: dict[str, Any], smoothing: float, device: torch.device
+) -> Callable[[Tensor], Tensor]:
+    """Return the read-out of snapshots, the same as that of a fitted embedding."""
+    smoother = build_smoother(graph, settings["smoother"], smoothing, device)
+    mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
+    return lambda rows: smoother(Columns.of(rows)(rows) if mixed else rows)

@@ -12,24 +12,20 @@ from __future__ import annotations
 import json
 import numbers
 import re
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import signature
+from typing import Any, Self
 
 from h3gnn.errors import InputError, check_choice, check_number, check_whole
 from h3gnn.storage.schema import (
-    ORIGIN,
     Checked,
     Maybe,
-    Plain,
     Record,
     Text,
     Whole,
-    check_values,
-    parse_json,
 )
 
 PURPOSES = ("log", "run", "result", "preset")
@@ -298,32 +294,7 @@ class _Config:
 
 @dataclass(frozen=True, repr=False)
 class EncoderConfig(_Config):
-    """Settings of the encoder, its edge weights and its output.
-
-    Attributes:
-        min_layers: minimum number of layers of a hop token; with 2, as in the released code, the 1-hop token
-            covers two hops.
-        hidden_channels: hidden width of the token MLP and the weighted GCNs; None is 4C and C.
-        heads: attention heads; must divide `channels`.
-        norm: position of the norm in the Transformer block: "residual-post", "post" or "pre".
-        activation: in the MLP of the Transformer block, "gelu" or "relu".
-        fusion: "attention"; "hierarchical", where hop tokens attend to one another first; or "mlp", the
-            ablation without attention.
-        output: "flatten" keeps all tokens (D = (2 + hops)·C), "first" only the first (D = C), "max" the
-            maximum over tokens (D = C).
-        batch_norm: batch norm between the layers of a weighted GCN.
-        token_dropout, attention_dropout: dropout rates in training.
-        edge_weights: "fixed" at their entry of Ã; one parameter per edge, "free" as in the paper or
-            "learned" within (0, 1); or "computed" from both ends.
-        edge_init: "normalized" initializes each edge weight at its entry of Ã; a number initializes all.
-        edge_rate: learning rate of learned edge weights, relative to `learning_rate`.
-        normalize: multiply each learned edge weight by its entry of Ã.
-        concat_tokens: concatenate the tokens, before fusion, to the embedding.
-        smoother: smoothing by random "walks", or by the mean over "powers" of Ã.
-        precision: of the fusion block in training: "float32", "bfloat16", or "auto", which is bfloat16 where
-            the processor supports it. Embeddings are always computed in float32.
-        feature_storage: "csr", "dense", or "auto" by density.
-    """
+    """Settings of the encoder, its edge weights and its output."""
 
     min_layers: int = 1
     hidden_channels: int | None = None
@@ -347,21 +318,7 @@ class EncoderConfig(_Config):
 
 @dataclass(frozen=True, repr=False)
 class MaskingConfig(_Config):
-    """Settings of the masks and views that the student sees.
-
-    Attributes:
-        mask: sampling of masked nodes: "random", "difficulty" or "probability".
-        mask_ratio: R, the fraction of nodes to mask; "auto" is the objective's own.
-        hard_fraction: r, the fraction of the mask chosen by difficulty.
-        mask_size: of probability masks: "bounded" keeps them within 1/2 and 5/4 of ⌊N·R⌋ nodes, "exact" at
-            ⌊N·R⌋, "free" takes one round of draws.
-        replace_rate: probability that a masked node shows another, random node's features instead of the
-            mask token; in mini-batches that of a seed.
-        mask_warmup: epochs with random masks at the start.
-        mask_token: initial value of the learnable mask token, "normal" or "zero".
-        feature_drop, edge_drop: probability of hiding a feature column or an edge from the student; "auto" is
-            the objective's own.
-    """
+    """Settings of the masks and views that the student sees."""
 
     mask: str = "probability"
     mask_ratio: float | str = "auto"
@@ -376,19 +333,7 @@ class MaskingConfig(_Config):
 
 @dataclass(frozen=True, repr=False)
 class TargetConfig(_Config):
-    """Settings of the teacher, the loss and the learning rate schedule.
-
-    Attributes:
-        targets: "standardized" standardizes the columns of the teacher's embedding, "plain" does not.
-        loss: of the objective "teacher": "squared" distance, "cosine" (1 − cos), or "scaled-cosine", its
-            square.
-        teacher_mode: "eval" disables the teacher's dropout; "train" follows the released code.
-        momentum: α of the teacher's moving average.
-        schedule: "cosine" or "constant" after the warm-up.
-        warmup_epochs: epochs over which the learning rate rises.
-        nodes_per_step: nodes in the loss of each step, drawn anew; None is all, "auto" all up to 8,192, else
-            half and at least 8,192. Messages always flow in the whole graph.
-    """
+    """Settings of the teacher, the loss and the learning rate schedule."""
 
     targets: str = "standardized"
     loss: str = "squared"
@@ -400,7 +345,11 @@ class TargetConfig(_Config):
 
 
 GROUPS: dict[str, Any] = {"encoder": EncoderConfig, "masking": MaskingConfig, "target": TargetConfig}
-"""The arguments of `H3GNN` that are groups of settings, and their classes."""
+"""The arguments of `H3GNN` that are groups of settings, and their classes; the list below documents them."""
+for _config in GROUPS.values():
+    _config.__doc__ += "\n\nAttributes:\n" + "".join(
+        f"    {one.name}: {SETTINGS[one.name].help}\n" for one in fields(_config)
+    )
 GROUP_OF = {field.name: group for group, config in GROUPS.items() for field in fields(config)}
 """The group of each setting that is in one."""
 ALIASES = {setting.alias: name for name, setting in SETTINGS.items() if setting.alias}
@@ -482,10 +431,6 @@ STORED = Record(
     {known: _stored(name, one) for name, one in SETTINGS.items() for known in (name, one.alias) if known},
 )
 """Settings in a file: any of them, under their current or former names, with valid values."""
-PRESET = Record(
-    {"params": STORED}, {"about": Text(), "tuned": Record({}, {"origin": ORIGIN}, Plain())}, Plain()
-)
-"""A preset, or the record of `h3gnn tune`: a preset, the options of the search, and its trials."""
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -552,65 +497,78 @@ def parse_value(name: str, text: str) -> Any:
         return text
 
 
-@cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    stored = sorted((files("h3gnn") / "tuned").iterdir(), key=lambda entry: entry.name)
-    return {
-        entry.name.removesuffix(".json"): json.loads(entry.read_text(encoding="utf-8"))
-        for entry in stored
-        if entry.name.endswith(".json")
-    }
+def with_former_names(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor take former names of arguments and settings of groups, too."""
+    arguments = set(signature(init).parameters)
+
+    @wraps(init)
+    def construct(self: Any, **given: Any) -> None:
+        former = {
+            name: given.pop(name) for name in list(given) if name not in arguments and setting_name(name)
+        }
+        init(self, **given)
+        if former:
+            self._set(former)
+
+    return construct
 
 
-NAMED_PRESETS = ("paper", "released", "later", "single", "quick")
-"""Presets for any graph: the paper and its variants, one small model, and a quick committee."""
+class SettingsMixin:
+    """Arguments of a scikit-learn estimator that are partly in groups."""
 
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return an estimator with settings of a flat dict, as `get_settings` returns them."""
+        arguments = nest(settings)
+        unknown = sorted(set(arguments) - set(cls._get_param_names()))
+        if unknown:
+            raise InputError(f"H3GNN has no setting {unknown[0]}", code="unknown-setting")
+        return cls(**arguments)
 
-def tuned_presets() -> dict[str, dict[str, Any]]:
-    """Return the presets found by a search, each with its `params` and, under `tuned`, how it was found."""
-    return {name: kept for name, kept in _shipped().items() if "tuned" in kept}
+    def get_settings(self) -> dict[str, Any]:
+        """Return all settings as one flat dict, those of the groups included."""
+        return flatten(self.get_params(deep=False))
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments; if `deep`, also the settings of the groups, as `encoder__heads`."""
+        params: dict[str, Any] = super().get_params(deep=False)
+        for group, config in GROUPS.items() if deep else ():
+            value = config() if params[group] is None else params[group]
+            if isinstance(value, config):
+                params |= {f"{group}__{one.name}": getattr(value, one.name) for one in fields(value)}
+        return params
 
-def preset_names() -> list[str]:
-    """Return the names of all presets."""
-    return [*NAMED_PRESETS, *tuned_presets()]
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments, or settings of a group as `encoder__heads=2`."""
+        return self._set(params)
 
+    def _set(self, params: dict[str, Any]) -> Self:
+        changes: dict[str, dict[str, Any]] = {}
+        for given in list(params):
+            name = setting_name(given)
+            if name is None and given.split("__")[0] in GROUPS and "__" in given:
+                raise InputError(f"H3GNN has no setting {given}", code="unknown-setting")
+            if name is None or (given == name and name not in GROUP_OF):
+                continue  # an argument, or unknown to scikit-learn too
+            group, value = GROUP_OF.get(name), params.pop(given)
+            here = name if group is None else f"{group}__{name}"
+            if given != here:
+                warnings.warn(f"H3GNN: {given}=… is deprecated, use {here}=…", FutureWarning, stacklevel=3)
+            if group is None:
+                params[name] = value
+            else:
+                changes.setdefault(group, {})[name] = value
+        super().set_params(**params)
+        for group, values in changes.items():
+            config = getattr(self, group)
+            setattr(self, group, replace(GROUPS[group]() if config is None else config, **values))
+        return self
 
-def tuned_on(name: str) -> str | None:
-    """Return the hash of the graph on whose labels, of all splits, a preset was chosen; None for others."""
-    made = _content(name).get("tuned", {})
-    together = made.get("objective") != "label-free" and made.get("protocol") != "no labels"
-    return made.get("sha256") if together else None
-
-
-def preset(name: str) -> dict[str, Any]:
-    """Return the settings of a preset, as a flat dict.
-
-    Args:
-        name: one of `NAMED_PRESETS`, the name of a benchmark graph, or a file that `h3gnn tune` wrote.
-
-    Raises:
-        InputError: if there is no such preset, or the file is not one.
-    """
-    return {**BEFORE, **canonical(_content(name)["params"])}
-
-
-def _content(name: str) -> dict[str, Any]:
-    """Return the content of a shipped preset, or of a preset file."""
-    if name in _shipped():
-        return _shipped()[name]
-    if not name.endswith(".json"):
-        names = ", ".join(preset_names())
-        raise InputError(
-            f"there is no preset {name!r}; use one of {names}, or a file written by `h3gnn tune`",
-            code="unknown-preset",
-        )
-    try:
-        content = Path(name).read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"there is no preset or file {name}", code="unknown-preset") from None
-    except OSError as error:
-        raise InputError(f"{name} cannot be read as a preset: {error}", code="unknown-preset") from None
-    kept = parse_json(content, name, InputError, "is not a preset")
-    check_values(PRESET, kept, name, InputError, "is not a preset")
-    return dict(kept)
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803
+        """Show the settings that differ from the defaults, many of them one per line."""
+        usual = type(self)().get_params(deep=False)
+        changed = {name: value for name, value in self.get_params(deep=False).items() if value != usual[name]}
+        shown = [f"{name}={value!r}" for name, value in changed.items()]
+        if len(shown) <= 3:
+            return f"{type(self).__name__}({', '.join(shown)})"
+        return "\n".join([f"{type(self).__name__}(", *(f"    {one}," for one in shown), ")"])

@@ -86,7 +86,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of halves of characters and one of formulas."""
     folder = tmp_path_factory.mktemp("runs")
     for name, ids in (("halves", ["a", "b", "c\ud800", "d", "e"]), ("formulas", FORMULAS[:2])):
-        H3GNN.from_settings(SMALL).fit(labelled(ids)).save(folder / name)  # type: ignore[arg-type]
+        H3GNN.from_settings(SMALL).fit(labelled(ids)).save(folder / name)
     return folder
 
 
@@ -103,7 +103,7 @@ def test_half_a_character_is_refused_by_every_command_that_makes_a_table(
 
 
 def test_half_a_character_is_refused_where_rows_are_named_by_nodes() -> None:
-    model = H3GNN.from_settings(SMALL).set_output(transform="pandas")  # type: ignore[arg-type]
+    model = H3GNN.from_settings(SMALL).set_output(transform="pandas")
     with rejects("id-not-utf8"):
         model.fit_transform(labelled(["c\ud800"]))
 

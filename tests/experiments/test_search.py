@@ -25,8 +25,9 @@ from h3gnn.experiments.spaces import SearchBudget, Space, draw_settings
 from h3gnn.experiments.tune import Tuned, preset_of, tune_from_list
 from h3gnn.graphs.graph import Graph, random_splits
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.settings import PRESET, kept_for
+from h3gnn.settings import kept_for
 from h3gnn.storage.schema import check_values
+from h3gnn.tuned import PRESET
 from reproduction.cells import Cell
 from reproduction.markdown import Row
 from reproduction.running import run_searched

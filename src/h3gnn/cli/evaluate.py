@@ -10,7 +10,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import EmbeddingsArgument, Source, TopOption, option, takes_graph
 from h3gnn.cli.output import echo_json, read_embedded, say, say_repairs, stages
 from h3gnn.errors import InputError
-from h3gnn.settings import tuned_on
+from h3gnn.tuned import tuned_on
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result

@@ -17,13 +17,13 @@ from h3gnn.cli.output import is_mapped, say
 from h3gnn.errors import InputError
 from h3gnn.settings import (
     LARGEST_SEED,
-    NAMED_PRESETS,
     SETTINGS,
     canonical,
     check_arguments,
     parse_value,
     setting_name,
 )
+from h3gnn.tuned import NAMED_PRESETS
 
 if TYPE_CHECKING:
     from h3gnn.answers.extend import Extension

@@ -15,8 +15,9 @@ from h3gnn.cli.options import Source, option, takes_graph
 from h3gnn.cli.output import say
 from h3gnn.errors import InputError, check_number, without_secrets
 from h3gnn.resources import progress
-from h3gnn.settings import PRESET, check_arguments, parse_value
+from h3gnn.settings import check_arguments, parse_value
 from h3gnn.storage.schema import check_values
+from h3gnn.tuned import PRESET
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,9 +26,9 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import COMMITTEE, PAPER
 from h3gnn.graphs.graph import Graph
-from h3gnn.settings import preset
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
+from h3gnn.tuned import preset
 
 GRAPH = ("features", "edges")
 """The input of a method that learns without labels."""
