@@ -10,17 +10,17 @@ from h3gnn.report.findings import (
     RAW,
     TRAINED,
     UNTRAINED,
-    Carrier,
+    BestMember,
     Category,
     EdgeChange,
     Findings,
     Floats,
-    Heard,
     Measure,
     Member,
+    NeighborWeights,
+    RepresentationScores,
     RunLog,
     Scoreboard,
-    Standing,
     member_representation,
 )
 from h3gnn.report.page import render_page
@@ -61,7 +61,7 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int
         attention=attention,
         nearest=random.integers(nodes, size=(nodes, 6)),
         similarity=-np.sort(-random.random((nodes, 6)), axis=1),
-        heard=Heard(
+        heard=NeighborWeights(
             np.arange(nodes + 1) * degree,
             random.integers(nodes, size=nodes * degree),
             start * random.normal(1, 0.05, size=nodes * degree),
@@ -82,7 +82,7 @@ def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
     added = tuple(
         replace(rows[-1], representation=member_representation(one)) for one in ("teacher", "edges")
     )
-    carriers = tuple(Carrier(name, 40, ("edges",), 0.8, 0.1, 0.9) for name in names)
+    carriers = tuple(BestMember(name, 40, ("edges",), 0.8, 0.1, 0.9) for name in names)
     carried = ("all members", "several members", "teacher alone", "edges alone", "no member")
     columns: dict[str, Floats] = {
         name: values * [1.0, 1.1, 0.1] for name, values in findings.run.columns.items()
@@ -119,7 +119,7 @@ def made_up_page(nodes: int) -> str:
 
 def _made_up_scores(names: tuple[str, ...], random: np.random.Generator) -> Scoreboard:
     rows = tuple(
-        Standing(
+        RepresentationScores(
             name,
             random.random(10),
             {"accuracy": random.random(3), "NMI": random.random(3)},

@@ -9,14 +9,22 @@ import torch
 
 from h3gnn import H3GNN, Graph
 from h3gnn.experiments.report_data import (
+    best_members,
     carried_by,
-    class_carriers,
     collect_findings,
     member_columns,
     run_log,
 )
 from h3gnn.experiments.scoring import Splits, probe_predictions
-from h3gnn.report.findings import RAW, TRAINED, UNTRAINED, Carrier, Findings, Scoreboard, Standing
+from h3gnn.report.findings import (
+    RAW,
+    TRAINED,
+    UNTRAINED,
+    BestMember,
+    Findings,
+    RepresentationScores,
+    Scoreboard,
+)
 from h3gnn.training.history import History
 
 COMMITTEE: dict[str, Any] = {
@@ -68,12 +76,12 @@ def test_the_best_member_of_a_class_and_its_lead() -> None:
         "H3GNN: edges": [0.5, 0.5, np.nan],
         "H3GNN: neighbours": [0.6, 0.1, np.nan],
     }
-    rows = tuple(Standing(name, None, {}, np.array(shares)) for name, shares in by_class.items())
+    rows = tuple(RepresentationScores(name, None, {}, np.array(shares)) for name, shares in by_class.items())
     scores = Scoreboard(rows, "", class_names=("a", "b", "c"), class_counts=np.array([10, 20, 0]))
-    first, second = class_carriers(scores, ["teacher", "edges", "neighbours"])  # nobody of class c is tested
+    first, second = best_members(scores, ["teacher", "edges", "neighbours"])  # nobody of class c is tested
     assert first.ahead == pytest.approx(0.2)
-    assert replace(first, ahead=0.0) == Carrier("a", 10, ("teacher",), 0.8, 0.0, 0.9)
-    assert second == Carrier("b", 20, ("teacher", "edges"), 0.5, 0.0, 0.7)
+    assert replace(first, ahead=0.0) == BestMember("a", 10, ("teacher",), 0.8, 0.0, 0.9)
+    assert second == BestMember("b", 20, ("teacher", "edges"), 0.5, 0.0, 0.7)
 
 
 def test_a_node_is_carried_by_those_who_are_mostly_right_where_it_is_tested() -> None:

@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Graph
 from h3gnn.errors import InputError
-from h3gnn.experiments.report_data import (
-    MOST_VALUES,
-    arrange_columns,
-    beside,
-    collect_findings,
-    graph_title,
-    read_columns,
-)
+from h3gnn.experiments.report_columns import MOST_VALUES, arrange_columns, read_columns
+from h3gnn.experiments.report_data import beside, collect_findings, graph_title
 from h3gnn.graphs.checks import check_graph
 from tests.rejects import rejects
 

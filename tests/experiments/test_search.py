@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace as replace_struct
 from torch.nn.functional import one_hot
 
+from h3gnn.baselines.registry import systems
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
@@ -121,7 +122,7 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
     def embed(task: Task, callback: Callback) -> None:
         callback(0, known[task.settings["knows"]])
 
-    system = replace_struct(METHODS["dgi"].system, ranges={"knows": ("true", "other")})
+    system = replace_struct(systems()["dgi"], ranges={"knows": ("true", "other")})
     method = replace(METHODS["dgi"], embed=embed, settings={"knows": "other"}, system=system)
     for labels in (true, other):
         found = run_nested(
@@ -250,7 +251,7 @@ def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
         scores = torch.zeros(splits, nodes, small_mixed.num_classes).log_softmax(dim=-1)
         return [Predictions(scores, [{} for _ in range(splits)])]
 
-    system = replace_struct(METHODS["gprgnn"].system, ranges={"alpha": (0.1, 0.9)})
+    system = replace_struct(systems()["gprgnn"], ranges={"alpha": (0.1, 0.9)})
     own = {**METHODS["gprgnn"].settings, "alpha": 0.1}
     method = replace(METHODS["gprgnn"], predict=predict, settings=own, system=system)
     over = iter([False, True, True])  # two stacks from the first seed, one from the second
@@ -301,7 +302,7 @@ def shown(small_mixed: Graph) -> tuple[Method, Callable[[str, int], torch.Tensor
     def embed(task: Task, callback: Callback) -> None:
         callback(0, rows(task.settings["shows"], task.seeds[0]))
 
-    system = replace_struct(METHODS["dgi"].system, ranges={"shows": ("noise", "clusters", "classes")})
+    system = replace_struct(systems()["dgi"], ranges={"shows": ("noise", "clusters", "classes")})
     return replace(METHODS["dgi"], embed=embed, settings={"shows": "noise"}, system=system), rows
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from h3gnn.experiments.report_data import edge_changes, heard_by, nearest_nodes
+from h3gnn.experiments.report_data import edge_changes, nearest_nodes, neighbor_weights
 
 # 1 hears 0 and 2; 2 hears 0; 3 hears 0, 1 and 2.
 RECEIVERS, SOURCES = np.array([1, 1, 2, 3, 3, 3]), np.array([0, 2, 0, 0, 1, 2])
@@ -29,14 +29,14 @@ def test_a_node_alone_has_no_nearest() -> None:
 
 
 def test_everybody_hears_whom_the_graph_says() -> None:
-    heard = heard_by(RECEIVERS, SOURCES, WEIGHT, START, np.arange(5))
+    heard = neighbor_weights(RECEIVERS, SOURCES, WEIGHT, START, np.arange(5))
     assert heard.crow.tolist() == [0, 0, 2, 3, 6, 6]
     assert heard.sources.tolist() == SOURCES.tolist()
     assert heard.total.tolist() == [0, 2, 1, 3, 0]
 
 
 def test_of_some_nodes_only_edges_between_them_are_kept() -> None:
-    heard = heard_by(RECEIVERS, SOURCES, WEIGHT, START, np.array([1, 2, 3]))
+    heard = neighbor_weights(RECEIVERS, SOURCES, WEIGHT, START, np.array([1, 2, 3]))
     assert heard.crow.tolist() == [0, 1, 1, 3]
     assert heard.sources.tolist() == [1, 0, 1]  # new numbers: 1 hears 2; 3 hears 1 and 2
     assert heard.weight.tolist() == [0.4, 0.3, 0.5]
@@ -44,12 +44,12 @@ def test_of_some_nodes_only_edges_between_them_are_kept() -> None:
 
 
 def test_where_not_all_fit_the_most_changed_stay() -> None:
-    heard = heard_by(RECEIVERS, SOURCES, WEIGHT, START, np.arange(4), most=5)
+    heard = neighbor_weights(RECEIVERS, SOURCES, WEIGHT, START, np.arange(4), most=5)
     assert heard.crow.tolist() == [0, 0, 2, 3, 5]
     assert heard.sources.tolist() == [0, 2, 0, 0, 1]  # node 3 lets go of the edge that did not change
     assert heard.total.tolist() == [0, 2, 1, 3]
     turned = np.array([*WEIGHT[:5], -0.5])  # as large as it was, the other way round
-    heard = heard_by(RECEIVERS, SOURCES, turned, START, np.arange(4), most=5)
+    heard = neighbor_weights(RECEIVERS, SOURCES, turned, START, np.arange(4), most=5)
     assert heard.sources.tolist() == [0, 2, 0, 1, 2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -268,8 +269,8 @@ def test_the_trial_of_a_dead_process_is_repeated_and_others_are_left_alone(
 ) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
     study = open_study(small_mixed, "study", storage, "validation")
-    gone = Program("pass", cwd=tmp_path)
-    gone.communicate(timeout=60)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
     study.ask().set_user_attr("owner", [socket.gethostname(), gone.pid])
     assert without_numbers(run(small_mixed, storage)) == without_numbers(complete[0])
     running = [study.ask() for _ in range(4)]

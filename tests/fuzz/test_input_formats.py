@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h3gnn import Graph
-from h3gnn.experiments.report_data import read_columns
+from h3gnn.experiments.report_columns import read_columns
 from h3gnn.tables.files import check_parquet
 from h3gnn.tables.read import read_graph
 from tests.fuzz.hunting import Tally, examples

@@ -52,7 +52,8 @@ def report(
 
     `h3gnn report run/ --columns accounts.csv --open`
     """
-    from h3gnn.experiments.report_data import collect_findings, read_columns
+    from h3gnn.experiments.report_columns import read_columns
+    from h3gnn.experiments.report_data import collect_findings
     from h3gnn.report.page import page_maps, write_page
 
     if id_column is not None and columns is None:

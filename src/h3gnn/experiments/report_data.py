@@ -1,10 +1,9 @@
-"""The user's own columns on a page: what nodes can be coloured and filtered by, and what can be searched."""
+"""Collect everything that a report shows about a fitted model."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments.report_columns import OwnColumns
 from h3gnn.experiments.scoring import (
     Splits,
     all_as_compared,
@@ -27,20 +27,20 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.homophily import local_homophily, simple_edges
-from h3gnn.graphs.ids import INDEX_NAMES, check_ids, match_by_id_or_position
+from h3gnn.graphs.ids import match_by_id_or_position
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
     UNTRAINED,
-    Carrier,
+    BestMember,
     Category,
     EdgeChange,
     Findings,
     Floats,
-    Heard,
     Measure,
     Member,
+    NeighborWeights,
     OtherRun,
     RunLog,
     Scoreboard,
@@ -50,162 +50,11 @@ from h3gnn.report.findings import (
 from h3gnn.settings import kept_for
 from h3gnn.storage.atomic import versions
 from h3gnn.storage.runs import commit
-from h3gnn.tables.infer import Cells, are_codes, number_form
-from h3gnn.tables.reader import open_table
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
-
-MOST_COLUMNS = 10_000
-MOST_VALUES = 16
-"""A page has so many colours; of more values the most frequent are shown, and the rest are "other"."""
-SAMPLE = 2_000
-"""So many nodes decide which column of a table holds their ids."""
-DAY = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
-PERIODS = ("D", "M", "Y")
-"""Dates become days, months or years: the finest of which there are few enough."""
-
-
-@dataclass(frozen=True)
-class OwnColumns:
-    """A table about the nodes, one row for each, in their order.
-
-    Attributes:
-        categories, measures: columns with few values, and with numbers.
-        texts: the other columns as they are, "" where there is nothing.
-        notes: what a person has to know about how they were read.
-    """
-
-    categories: tuple[Category, ...] = ()
-    measures: tuple[Measure, ...] = ()
-    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None) -> OwnColumns:
-    """Read a table about nodes: CSV, TSV or Parquet, rows in any order, matched by id.
-
-    Args:
-        path: the file, with the names of its columns.
-        ids: of the nodes.
-        id_column: which column holds the ids; by default the one that knows the most nodes.
-    """
-    check_ids(ids)
-    table = _read(path)
-    known = np.array([str(one) for one in ids.tolist()], dtype=object)
-    name = _find_ids(path, table, known, id_column)
-    own = table.drop_duplicates(name).set_index(table.drop_duplicates(name)[name].map(_plain_id))
-    notes = []
-    if len(own) < len(table):
-        notes.append(f"{path}: {len(table) - len(own):,} rows have an id that came before; the first counts")
-    missing = int((~pd.Index(known).isin(own.index)).sum())
-    if missing:
-        notes.append(f"{path} has no row for {missing:,} of {len(known):,} nodes; they are grey")
-    index = [one for one in own if str(one).lower() in INDEX_NAMES and one != name]
-    return arrange_columns(own.drop(columns=[name, *index]).reindex(known), notes)
-
-
-def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
-    """Make of each column of a table, one row per node, what a page can show.
-
-    Numbers are measures. Truth values, categories, dates and repeated words are categories. Words that hardly
-    repeat are texts.
-    """
-    categories: list[Category] = []
-    measures: list[Measure] = []
-    texts: list[tuple[str, tuple[str, ...]]] = []
-    for name in map(str, table.columns):
-        column, key = table[name], f"own_{name}"
-        values = column.dropna()
-        if not len(values):
-            continue
-        dates = _as_dates(values)
-        if dates is not None:
-            categories.append(_category(key, name, dates.reindex(column.index), ordered=True))
-        elif pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-            numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-            measures.append(Measure(key, name, np.where(np.isfinite(numbers), numbers, np.nan)))
-        elif values.astype(str).nunique() <= max(MOST_VALUES, len(values) // 10):
-            categories.append(_category(key, name, column.map(str, na_action="ignore")))
-        else:
-            texts.append((name, tuple("" if pd.isna(one) else str(one) for one in column)))
-    return OwnColumns(tuple(categories), tuple(measures), tuple(texts), tuple(notes or ()))
-
-
-def _read(path: Path) -> pd.DataFrame:
-    """Read a table with a header; columns of numbers become floats."""
-    table = open_table(path, role="features", header=True)
-    if len(table.names) > MOST_COLUMNS:
-        raise InputError(
-            f"{path} has {len(table.names):,} columns, and a page shows at most {MOST_COLUMNS:,} of them",
-            code="too-many-columns",
-        )
-    frame = table.load(range(len(table.names))).frame(range(len(table.names)))
-    for name in frame:
-        cells = Cells(frame[name])
-        if str(frame[name].dtype) in ("object", "str", "string"):
-            form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
-            frame[name] = cells.texts if form is None else cells.decode("number", form)[0]
-    return frame
-
-
-def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:
-    """Return the column that holds the nodes' ids."""
-    if asked is not None and asked not in table:
-        raise InputError(f"{path} has no column {asked!r}; it has {', '.join(map(repr, table.columns))}")
-    nodes = set(known[:SAMPLE])
-    hits = {name: len(nodes & set(table[name].map(_plain_id))) for name in ([asked] if asked else table)}
-    best = max(hits, key=lambda name: hits[name], default=None)
-    if best is None or not hits[best]:
-        where = f"column {asked!r}" if asked else "any column"
-        raise InputError(
-            f"{path}: no node of the run, such as {known[0]!r}, is in {where}; name the column of ids with "
-            "--id-column"
-        )
-    return str(best)
-
-
-def _plain_id(value: Any) -> str:
-    """Return an id as text; a whole number that the table holds as 3.0, for lack of others, is 3."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _as_dates(values: pd.Series) -> pd.Series | None:
-    """Return dates as the names of their periods, None where the values are no dates."""
-    if not pd.api.types.is_datetime64_any_dtype(values):
-        words = values.astype(str)
-        if pd.api.types.is_numeric_dtype(values) or not words.map(DAY.fullmatch).notna().all():
-            return None
-        values = pd.to_datetime(words, errors="coerce", format="ISO8601", utc=True)
-        if values.isna().any():
-            return None
-    moments = values.dt.tz_localize(None) if values.dt.tz is not None else values
-    periods = [moments.dt.to_period(one).astype(str) for one in PERIODS]
-    found: pd.Series = next((one for one in periods if one.nunique() <= MOST_VALUES), periods[-1])
-    return found
-
-
-def _category(key: str, title: str, column: pd.Series, *, ordered: bool = False) -> Category:
-    """Return a column of words as a category, the most frequent first, or in their own order."""
-    counts = column.value_counts()
-    names = list(counts.index[: MOST_VALUES if len(counts) <= MOST_VALUES else MOST_VALUES - 1])
-    if ordered:
-        names.sort()
-    place = {name: at for at, name in enumerate(names)}
-    other = len(names)
-    values = column.map(lambda one: place.get(one, other), na_action="ignore").fillna(-1)
-    if len(counts) > len(names):
-        names.append(f"other ({len(counts) - len(names)})")
-    return Category(key, title, tuple(map(str, names)), values.to_numpy(dtype=np.int64))
 
 
 def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
-    """Return what differs in another run, and its embedding of this run's nodes, `[nodes, dimensions]`.
-
-    Args:
-        model: the run that the page is about.
-        graph: its graph.
-        other: a run whose graph holds the same nodes, and perhaps more.
-        name: of the other run.
-    """
+    """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
     if isinstance(other.graph_, MappedGraph):
         raise InputError(f"{name} is a run on a graph in files, which a page does not show")
     mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
@@ -219,27 +68,29 @@ def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRu
 
 
 def _places(graph: Graph, other: H3GNN, name: str) -> np.ndarray:
-    """Return where each node is in the other run's graph; by id, or by position where nobody named nodes."""
+    """Return the position of each node in the other run's graph, by id or by position."""
     if not (graph.has_ids or other.graph_.has_ids) and graph.num_nodes != other.graph_.num_nodes:
         raise InputError(
             f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
-            "has an id: which are the same cannot be told"
+            "has ids, so that they cannot be matched",
+            code="runs-not-comparable",
         )
     place = match_by_id_or_position(other.graph_, graph)
     missing = np.flatnonzero(place < 0)
     if missing.size:
         raise InputError(
             f"{name} has no node {graph.node_ids[missing[0]]} ({missing.size:,} of {graph.num_nodes:,} nodes "
-            "are missing there); if this run has the newer, larger graph, give the other one first"
+            "are missing there); if this run has the newer, larger graph, give the other one first",
+            code="runs-not-comparable",
         )
     return np.asarray(place)
 
 
 NEAREST, FEWER_NEAREST = 10, 6
-"""How many nearest nodes are looked up, and how many where there are many nodes."""
+"""Number of nearest nodes, and their number in a large graph."""
 
 MOST_HEARD = 300_000
-"""Beyond so many entries, each node keeps those that training changed most."""
+"""With more edge weights than this, each node keeps those that training changed most."""
 
 
 def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
@@ -248,31 +99,33 @@ def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, F
     return nearest_to_all(embedding, count)
 
 
-def model_edges(model: H3GNN, graph: Graph, kept: Whole) -> tuple[Heard | None, tuple[EdgeChange, ...]]:
-    """Return whom each node hears, and what training did to the edges where it learned their weights."""
+def model_edges(
+    model: H3GNN, graph: Graph, kept: Whole
+) -> tuple[NeighborWeights | None, tuple[EdgeChange, ...]]:
+    """Return the edge weights of each node, and their changes where training learned them."""
     edges = model.encoder_.edges
-    if edges.kind == "computed":  # their weights are made anew in each pass, and not kept
+    if edges.kind == "computed":  # recomputed in each pass
         return None, ()
     pattern, start = model.support_.pattern, model.support_.start.cpu().numpy()
     receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
     if edges.kind == "fixed":
-        return heard_by(receivers, sources, start, start, kept), ()
+        return neighbor_weights(receivers, sources, start, start, kept), ()
     learned = edges.strength(edges.logit.detach().cpu()).mean(dim=0).numpy()
     labels = None if graph.labels is None else graph.labels.numpy()
-    heard = heard_by(receivers, sources, learned, start, kept)
+    heard = neighbor_weights(receivers, sources, learned, start, kept)
     return heard, edge_changes(receivers, sources, learned, start, labels)
 
 
-def heard_by(
+def neighbor_weights(
     receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_HEARD
-) -> Heard:
-    """Return whom each kept node hears, the most strongly changed first where not all fit.
+) -> NeighborWeights:
+    """Return the incoming edge weights of each kept node; of too many, those that changed most.
 
     Args:
         receivers, sources: node numbers of each entry, sorted by receiver.
         weight, start: learned weight of each entry and its start.
-        kept: which nodes are shown, ascending; both ends of an entry have to be.
-        most: how many entries to keep over all nodes.
+        kept: the shown nodes, ascending; both ends of an entry must be shown.
+        most: maximum number of entries over all nodes.
     """
     nodes = int(kept.max()) + 1 if len(kept) else 0
     place = np.full(max(nodes, int(receivers.max(initial=-1)) + 1, int(sources.max(initial=-1)) + 1), -1)
@@ -286,7 +139,7 @@ def heard_by(
         fits = changed.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
         to, who, now, before = to[fits], who[fits], now[fits], before[fits]
     crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])
-    return Heard(crow, who, now, before, total)
+    return NeighborWeights(crow, who, now, before, total)
 
 
 def edge_changes(
@@ -308,7 +161,7 @@ def edge_changes(
 
 
 def _largest_share(counts: Whole, most: int) -> int:
-    """Return how many entries each node may keep so that no more than `most` are kept in all."""
+    """Return the largest number of entries per node with at most `most` entries in all."""
     low, high = 1, int(counts.max(initial=1))
     while low < high:
         middle = (low + high + 1) // 2
@@ -316,11 +169,11 @@ def _largest_share(counts: Whole, most: int) -> int:
     return low
 
 
-WORDS = f" {member_representation('…')} is the columns of that member alone."
+WORDS = f" {member_representation('…')} uses the columns of that member alone."
 
 
 def models_of_members(model: H3GNN) -> dict[str, list[int]]:
-    """Return which models each member of a committee has; empty where all models have one objective."""
+    """Return the models of each objective; empty where all models have the same."""
     names = list(dict.fromkeys(model.members_))
     if len(names) < 2:
         return {}
@@ -355,9 +208,9 @@ def describe_members(model: H3GNN) -> tuple[Member, ...]:
 
 
 def member_difficulty(model: H3GNN) -> tuple[Measure, ...]:
-    """Return how hard each node is for each member: the percentage of nodes that are no harder for it.
+    """Return the percentile of each node's difficulty for each member, after the mean over members.
 
-    A percentile, since members count their losses in units of their own. First the mean over the members.
+    Percentiles, since the losses of members have different units.
     """
     difficulty = model.history_.difficulty
     assert difficulty is not None
@@ -371,9 +224,9 @@ def member_difficulty(model: H3GNN) -> tuple[Measure, ...]:
 
 
 def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -> Category:
-    """Return which members classify each node right; -1 for a node that is never tested.
+    """Return which members classify each node correctly; -1 for a node that is never tested.
 
-    A member does when its probe is right in more than half of the splits that test the node.
+    A member does if its probe is correct in more than half of the splits that test the node.
 
     Args:
         predicted: by each member's probes, `[splits, nodes]`.
@@ -390,8 +243,8 @@ def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -
     return Category("carried", "carried by", names, np.where(times > 0, values, -1))
 
 
-def class_carriers(scores: Scoreboard, members: Sequence[str]) -> tuple[Carrier, ...]:
-    """Return the best member for each class that is tested, and how far it is ahead of the next one."""
+def best_members(scores: Scoreboard, members: Sequence[str]) -> tuple[BestMember, ...]:
+    """Return the best member for each tested class, and its lead over the next one."""
     by_class = {row.representation: row.by_class for row in scores.rows}
     accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
     whole, tested, carriers = _known(by_class[TRAINED]), _known(scores.class_counts), []
@@ -399,7 +252,7 @@ def class_carriers(scores: Scoreboard, members: Sequence[str]) -> tuple[Carrier,
         mine = accuracy[:, place]
         next_best, best = np.sort(mine)[-2:].tolist()
         carriers.append(
-            Carrier(
+            BestMember(
                 class_name=scores.class_names[place],
                 tested=int(tested[place]),
                 members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
@@ -417,24 +270,24 @@ def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
 
 
 MOST_NODES = 50_000
-"""A page shows at most so many nodes; of a larger graph, so many evenly spaced ones."""
+"""Maximum number of nodes on a page; of a larger graph, evenly spaced ones are shown."""
 
 MOST_RAW_VALUES = 200_000_000
 """Larger feature matrices are compared in their first 128 principal directions."""
 
 NAMED_FEATURES = 12
-"""Up to so many features that have names can be looked at one by one."""
+"""Maximum number of named features that are shown one by one."""
 
 SAY_NOTHING = ("edges", "features", "labels", "nodes", "links", "data", "graph", "x", "y")
-"""File names that do not say what a graph is."""
+"""File names that do not identify a graph."""
 
 Told = Callable[[str, float], None]
-"""Told what is done next, and the share of the work that is done."""
+"""Receives the next step and the share of the work that is done."""
 
 SPLIT_NAMES = ("train", "validation", "test")
 
 OWN = 2
-"""The first so many tokens see a node's own features, the others its neighbours."""
+"""Number of tokens of a node's own features; the others belong to its neighbours."""
 
 
 def collect_findings(
@@ -446,15 +299,15 @@ def collect_findings(
     other: tuple[str, H3GNN] | None = None,
     told: Told = lambda words, share: None,
 ) -> Findings:
-    """Return what is known about a fitted model.
+    """Return the data of a report about a fitted model.
 
     Args:
         model: fitted in memory.
-        most_nodes: how many nodes to show; scores are always those of all nodes.
-        title: of the page; by default what the graph is.
+        most_nodes: maximum number of shown nodes; scores use all nodes.
+        title: of the page; by default a description of the graph.
         columns: a table about the nodes, in the order of the graph's.
-        other: another run, by its name, to stand beside this one.
-        told: called with what is done next, and the share of all that is done.
+        other: name and model of another run to compare with.
+        told: receives the next step, and the share of the work that is done.
     """
     refuse_files(model)
     graph = with_splits(model.graph_)
@@ -505,7 +358,7 @@ def collect_findings(
 
 
 def graph_title(graph: Graph) -> str:
-    """Return what a graph is, in few words: its name, its nodes and what their classes are."""
+    """Return a short description of a graph: name, number of nodes, classes."""
     files = [Path(name) for name in graph.provenance.source.split(", ")]
     named = [one.stem for one in files] if all(one.suffix for one in files) else []
     telling = [name for name in named or [_call(graph.provenance.source)] if name.lower() not in SAY_NOTHING]
@@ -520,12 +373,12 @@ def graph_title(graph: Graph) -> str:
 
 
 def _call(source: str) -> str:
-    """Return the name of what made a graph, without what it was called with."""
+    """Return the name of the function that made a graph."""
     return source.split("(", maxsplit=1)[0].replace("_", " ").strip()
 
 
 def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
-    """Return the features as measures, where they are few and have names."""
+    """Return few, named features as measures."""
     names = getattr(model, "feature_names_in_", None)
     if names is None or len(names) != graph.num_features or graph.num_features > NAMED_FEATURES:
         return ()
@@ -534,7 +387,7 @@ def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
 
 
 def refuse_files(model: H3GNN) -> None:
-    """Say why a graph in files has no page."""
+    """Reject a graph on disk."""
     if isinstance(model.graph_, MappedGraph):
         raise InputError(
             "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
@@ -554,7 +407,7 @@ def token_attention(model: H3GNN) -> Floats | None:
 
 
 def raw_features(graph: Graph) -> Floats:
-    """Return the features as the data has them, dense; a very large matrix in 128 principal directions."""
+    """Return the dense features; of a very large matrix, 128 principal components."""
     if graph.num_nodes * graph.num_features <= MOST_RAW_VALUES:
         dense: npt.NDArray[np.float32] = graph.dense_features().numpy()
         return dense
@@ -570,7 +423,7 @@ def raw_features(graph: Graph) -> Floats:
 
 
 def run_log(model: H3GNN) -> RunLog:
-    """Return what happened in training and what it came from."""
+    """Return the log of a training and its provenance."""
     history = model.history_
     sentences = []
     for which, epoch in collapse_epochs(history).items():
@@ -600,7 +453,7 @@ def _judge(
     measures: tuple[Measure, ...],
     told: Told,
 ) -> tuple[Scoreboard, tuple[Category, ...]]:
-    """Return the scores, and what they say about each node."""
+    """Return the scores, and the categories of nodes that come from them."""
     clusters = find_clusters(embeddings[TRAINED], graph.labels)
     classes = node_classes(graph)
     scored = {**embeddings, **{member_representation(name): rows for name, rows in members.items()}}
@@ -631,17 +484,17 @@ def _judge(
     if members:
         of_members = {name: predicted_by[member_representation(name)] for name in members}
         categories.append(carried_by(of_members, splits))
-        scores = replace(scores, carriers=class_carriers(scores, list(members)))
+        scores = replace(scores, carriers=best_members(scores, list(members)))
     return _with_words(scores, members), tuple(categories)
 
 
 def _with_words(scores: Scoreboard, members: Mapping[str, Floats]) -> Scoreboard:
-    """Say what the rows of members are, where there are some."""
+    """Explain the rows of members."""
     return replace(scores, protocol=scores.protocol + WORDS) if members and scores.rows else scores
 
 
 def node_classes(graph: Graph) -> Category | None:
-    """Return the class of each node, None without labels; a class that is only called 3 is "class 3"."""
+    """Return the class of each node, None without labels; the class "3" is shown as "class 3"."""
     if graph.labels is None or not bool((graph.labels >= 0).any()):
         return None
     names = (f"class {name}" if name.isdecimal() else name for name in graph.class_names)
@@ -661,7 +514,7 @@ def as_category(clusters: Whole) -> Category:
 
 
 def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
-    """Return what is measured at each node: homophily, degree, difficulty, attention of its tokens."""
+    """Return the measures of each node: homophily, degree, difficulty, attention of its tokens."""
     neighbours = simple_edges(graph.edge_index, graph.num_nodes)[0].numpy()
     degree = np.bincount(neighbours, minlength=graph.num_nodes).astype(np.float64)
     measures = [Measure("degree", "degree", degree)]

@@ -15,7 +15,7 @@ from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_cl
 from h3gnn.evaluation.probe import probe_candidates, span_of
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
-from h3gnn.report.findings import TRAINED, Floats, Scoreboard, Standing, Whole
+from h3gnn.report.findings import TRAINED, Floats, RepresentationScores, Scoreboard, Whole
 from h3gnn.resources import map_in_threads, one_thread, one_torch_thread
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
@@ -148,12 +148,12 @@ def score_with_labels(
     asked = np.broadcast_to(labels, tested.shape)[tested]
     leading = measures.leading_measure(measures.majority_share(asked), classes)
 
-    def stand(name: str) -> tuple[Standing, Probed]:
+    def stand(name: str) -> tuple[RepresentationScores, Probed]:
         told(name)
         probed = probe_predictions(embeddings[name], splits)
         right = (probed.predicted == labels) & tested
         beside, precision = _beside(probed, labels, tested)
-        standing = Standing(
+        standing = RepresentationScores(
             name,
             probed.accuracy,
             _agreement(embeddings[name], splits.labels),
@@ -245,11 +245,11 @@ def score_without_labels(
 
     n_init = _n_init(clusters)
 
-    def stand(name: str) -> Standing:
+    def stand(name: str) -> RepresentationScores:
         told(name)
         rows = embeddings[name][_clustered(len(clusters))]
         found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in SEEDS]
-        return Standing(name, None, {"silhouette": np.array(silhouettes(rows, found))})
+        return RepresentationScores(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
     rows = map_in_threads(stand, embeddings, _at_once(len(clusters)))
     protocol = (

@@ -76,7 +76,9 @@ def _open_storage(storage: str | None) -> Any:
         raise InputError(
             f"--storage {storage}: write sqlite:///{storage}, or FILE.log for a journal", code="storage"
         )
-    sqlite = {"engine_kwargs": {"connect_args": {"timeout": TIMEOUT}}} if storage.startswith("sqlite") else {}
+    sqlite: dict[str, Any] = (
+        {"engine_kwargs": {"connect_args": {"timeout": TIMEOUT}}} if storage.startswith("sqlite") else {}
+    )
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
     return optuna.storages.RDBStorage(
         storage, heartbeat_interval=HEARTBEAT, heartbeat_stale_trial_callback=retry, **sqlite
@@ -96,7 +98,7 @@ def storage_errors(storage: str | None, *, opening: bool = False) -> Iterator[No
         inner: BaseException = error
         while inner.__cause__ is not None:
             inner = inner.__cause__
-        reason = " ".join(str(getattr(inner, "orig", None) or inner or type(inner).__name__).split())
+        reason = " ".join((str(getattr(inner, "orig", None) or inner) or type(inner).__name__).split())
         action = "opened" if opening else "read or written"
         raise InputError(
             f"the study storage {without_secrets(storage or 'memory')} cannot be {action} "

@@ -56,7 +56,7 @@ class Measure:
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class NeighborWeights:
     """Who each node hears in the graph, in compressed rows, and how strongly.
 
     Attributes:
@@ -85,7 +85,7 @@ class EdgeChange:
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class RepresentationScores:
     """One representation's scores; each array has one value per split (probe) or seed (k-means).
 
     Attributes:
@@ -108,7 +108,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Carrier:
+class BestMember:
     """Which member of a committee knows a class best.
 
     Attributes:
@@ -145,14 +145,14 @@ class Scoreboard:
         rare: the name of the class that average precision and recall at k are about.
     """
 
-    rows: tuple[Standing, ...]
+    rows: tuple[RepresentationScores, ...]
     protocol: str
     confusion: Whole | None = None
     class_names: tuple[str, ...] = ()
     class_counts: Whole | None = None
     homophily_bins: Floats | None = None
     homophily_counts: Whole | None = None
-    carriers: tuple[Carrier, ...] = ()
+    carriers: tuple[BestMember, ...] = ()
     leading: str = "accuracy"
     rare: str = ""
 
@@ -243,7 +243,7 @@ class Findings:
     attention: Floats | None = None
     nearest: Whole | None = None
     similarity: Floats | None = None
-    heard: Heard | None = None
+    heard: NeighborWeights | None = None
     edge_changes: tuple[EdgeChange, ...] = ()
     scores: Scoreboard | None = None
     run: RunLog = field(default_factory=RunLog)

@@ -34,7 +34,7 @@ from h3gnn.report.findings import (
     UNTRAINED,
     Findings,
     Floats,
-    Heard,
+    NeighborWeights,
     Scoreboard,
     member_representation,
 )
@@ -190,7 +190,7 @@ def _nearest(findings: Findings, packer: Packer) -> dict[str, Any] | None:
     }
 
 
-def _heard(heard: Heard | None, packer: Packer) -> dict[str, Any] | None:
+def _heard(heard: NeighborWeights | None, packer: Packer) -> dict[str, Any] | None:
     if heard is None:
         return None
     return {

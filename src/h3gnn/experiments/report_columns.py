@@ -1,0 +1,164 @@
+"""Columns of a user's table about the nodes, as categories, measures and texts of a report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from h3gnn.errors import InputError
+from h3gnn.graphs.ids import INDEX_NAMES, check_ids
+from h3gnn.report.findings import Category, Measure
+from h3gnn.tables.infer import Cells, are_codes, number_form
+from h3gnn.tables.reader import open_table
+
+MOST_COLUMNS = 10_000
+MOST_VALUES = 16
+"""Number of colours of a page; of more values the most frequent are shown, and the rest are "other"."""
+SAMPLE = 2_000
+"""Number of nodes that decide which column holds the ids."""
+DAY = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
+PERIODS = ("D", "M", "Y")
+"""Dates become days, months or years: the finest unit with at most `MOST_VALUES` values."""
+
+
+@dataclass(frozen=True)
+class OwnColumns:
+    """A table about the nodes, one row for each, in their order.
+
+    Attributes:
+        categories, measures: columns with few values, and with numbers.
+        texts: the other columns, "" for missing values.
+        notes: for the user, about duplicate and missing rows.
+    """
+
+    categories: tuple[Category, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None) -> OwnColumns:
+    """Read a table about nodes: CSV, TSV or Parquet, rows in any order, matched by id.
+
+    Args:
+        path: the file, with the names of its columns.
+        ids: of the nodes.
+        id_column: the column of ids; by default the one that matches the most nodes.
+    """
+    check_ids(ids)
+    table = _read(path)
+    known = np.array([str(one) for one in ids.tolist()], dtype=object)
+    name = _find_ids(path, table, known, id_column)
+    own = table.drop_duplicates(name).set_index(table.drop_duplicates(name)[name].map(_plain_id))
+    notes = []
+    if len(own) < len(table):
+        notes.append(f"{path}: {len(table) - len(own):,} rows have a duplicate id; the first row counts")
+    missing = int((~pd.Index(known).isin(own.index)).sum())
+    if missing:
+        notes.append(f"{path} has no row for {missing:,} of {len(known):,} nodes; they are grey")
+    index = [one for one in own if str(one).lower() in INDEX_NAMES and one != name]
+    return arrange_columns(own.drop(columns=[name, *index]).reindex(known), notes)
+
+
+def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
+    """Describe each column of a table with one row per node.
+
+    Numbers are measures. Booleans, categories, dates and repeated strings are categories. Other strings are
+    texts.
+    """
+    categories: list[Category] = []
+    measures: list[Measure] = []
+    texts: list[tuple[str, tuple[str, ...]]] = []
+    for name in map(str, table.columns):
+        column, key = table[name], f"own_{name}"
+        values = column.dropna()
+        if not len(values):
+            continue
+        dates = _as_dates(values)
+        if dates is not None:
+            categories.append(_category(key, name, dates.reindex(column.index), ordered=True))
+        elif pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
+            numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            measures.append(Measure(key, name, np.where(np.isfinite(numbers), numbers, np.nan)))
+        elif values.astype(str).nunique() <= max(MOST_VALUES, len(values) // 10):
+            categories.append(_category(key, name, column.map(str, na_action="ignore")))
+        else:
+            texts.append((name, tuple("" if pd.isna(one) else str(one) for one in column)))
+    return OwnColumns(tuple(categories), tuple(measures), tuple(texts), tuple(notes or ()))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """Read a table with a header; columns of numbers become floats."""
+    table = open_table(path, role="features", header=True)
+    if len(table.names) > MOST_COLUMNS:
+        raise InputError(
+            f"{path} has {len(table.names):,} columns, and a page shows at most {MOST_COLUMNS:,} of them",
+            code="too-many-columns",
+        )
+    frame = table.load(range(len(table.names))).frame(range(len(table.names)))
+    for name in frame:
+        cells = Cells(frame[name])
+        if str(frame[name].dtype) in ("object", "str", "string"):
+            form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
+            frame[name] = cells.texts if form is None else cells.decode("number", form)[0]
+    return frame
+
+
+def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:
+    """Return the column that holds the nodes' ids."""
+    if asked is not None and asked not in table:
+        raise InputError(
+            f"{path} has no column {asked!r}; it has {', '.join(map(repr, table.columns))}",
+            code="unknown-column",
+        )
+    nodes = set(known[:SAMPLE])
+    hits = {name: len(nodes & set(table[name].map(_plain_id))) for name in ([asked] if asked else table)}
+    best = max(hits, key=lambda name: hits[name], default=None)
+    if best is None or not hits[best]:
+        where = f"column {asked!r}" if asked else "any column"
+        raise InputError(
+            f"{path}: no node of the run, such as {known[0]!r}, is in {where}; name the column of ids with "
+            "--id-column",
+            code="no-id-column",
+        )
+    return str(best)
+
+
+def _plain_id(value: Any) -> str:
+    """Return an id as text; 3.0 of a float column is "3"."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _as_dates(values: pd.Series) -> pd.Series | None:
+    """Return dates as the names of their periods, or None for other values."""
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        words = values.astype(str)
+        if pd.api.types.is_numeric_dtype(values) or not words.map(DAY.fullmatch).notna().all():
+            return None
+        values = pd.to_datetime(words, errors="coerce", format="ISO8601", utc=True)
+        if values.isna().any():
+            return None
+    moments = values.dt.tz_localize(None) if values.dt.tz is not None else values
+    periods = [moments.dt.to_period(one).astype(str) for one in PERIODS]
+    found: pd.Series = next((one for one in periods if one.nunique() <= MOST_VALUES), periods[-1])
+    return found
+
+
+def _category(key: str, title: str, column: pd.Series, *, ordered: bool = False) -> Category:
+    """Return a column of strings as a category, by frequency or sorted."""
+    counts = column.value_counts()
+    names = list(counts.index[: MOST_VALUES if len(counts) <= MOST_VALUES else MOST_VALUES - 1])
+    if ordered:
+        names.sort()
+    place = {name: at for at, name in enumerate(names)}
+    other = len(names)
+    values = column.map(lambda one: place.get(one, other), na_action="ignore").fillna(-1)
+    if len(counts) > len(names):
+        names.append(f"other ({len(counts) - len(names)})")
+    return Category(key, title, tuple(map(str, names)), values.to_numpy(dtype=np.int64))
