@@ -400,7 +400,7 @@ def token_attention(model: H3GNN) -> Floats | None:
 
     The mean over models, heads and listening tokens. None for an encoder without attention.
     """
-    if model.fusion == "mlp":
+    if model.get_settings()["fusion"] == "mlp":
         return None
     shares: npt.NDArray[np.float32] = model.attention().mean(axis=(0, 2))
     return shares
