@@ -64,7 +64,7 @@ def test_each_member_is_scored_beside_the_whole(fitted: H3GNN, found: Findings) 
     for name, own in OWN.items():
         accuracy = probe_predictions(fitted.embedding_[:, own], Splits.of(fitted.graph_)).accuracy
         np.testing.assert_array_equal(rows[f"H3GNN: {name}"].probe, accuracy)
-    assert found.scores.protocol.endswith("H3GNN: … is the columns of that member alone.")
+    assert found.scores.protocol.endswith("H3GNN: … uses the columns of that member alone.")
     assert [one.class_name for one in found.scores.carriers] == list(found.scores.class_names)
     assert set(found.embeddings) == {RAW, UNTRAINED, TRAINED}
 
