@@ -1,1 +1,1 @@
-"""Is a system the real thing? Its authors' figure, measured again under its authors' own protocol."""
+"""Reproduce the published figure of each system under its authors' own protocol."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.checks [NAME …] [--device cuda] [--jobs N]`: authors' figures, measured again.
+"""`python -m benchmarks.checks [NAME …] [--device cuda] [--jobs N]`: reproduce published figures.
 
 Each system's card in `h3gnn.baselines` holds the figure that its authors report on a graph, and how they
-measured it. The system is trained with its authors' settings, and scored as they score: also where they
-choose on test nodes, which the row then says. A finished check is kept in `benchmarks/results/checks.json`
+measured it. The system is trained with its authors' settings, and scored as they score, even if they
+select on test nodes, which the table states. A finished check is stored in `benchmarks/results/checks.json`
 with graph, hash, settings, seeds, versions, origin and seconds; `--document` writes docs/baselines.md.
 """
 
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- checks -->", "<!-- /checks -->"
 
 
 def table(kept: dict[str, Any]) -> str:
-    """Return what is kept as Markdown, in the order of the systems."""
+    """Return the stored checks as a Markdown table, in the order of the systems."""
     lines = [
         "| system | graph | reported | here | runs | within | how it is scored | to know |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -45,7 +45,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def _within(one: dict[str, Any]) -> str:
-    """Say how far the figure here is from the reported one."""
+    """Compare the measured with the reported figure."""
     check = one["check"]
     apart = one["test"] - check["figure"]
     if abs(apart) <= max(check["spread"], one["spread"]):
@@ -54,37 +54,38 @@ def _within(one: dict[str, Any]) -> str:
 
 
 def _how(check: dict[str, Any]) -> str:
-    """Say how a figure is measured, in few words."""
-    told, splits = check["probe"], check.get("splits", "own")
+    """Describe how a figure is measured."""
+    options, splits = check["probe"], check.get("splits", "own")
+    clusters = "its own clusters" if options.get("own") else "k-means"
     probes = {
-        "adam": f"linear layer, {told.get('steps')} steps, step by {told.get('choose', 'validation')}",
-        "mlp": f"MLP of {told.get('layers')} layers, step by {told.get('choose', 'validation')}",
+        "adam": f"linear layer, {options.get('steps')} steps, step by {options.get('choose', 'validation')}",
+        "mlp": f"MLP of {options.get('layers')} layers, step by {options.get('choose', 'validation')}",
         "logistic": "logistic regression, strength by cross-validation",
         "own": "its own classes",
-        "clusters": f"{'its own clusters' if told.get('own') else 'k-means'}, {told.get('measure', 'acc')}",
+        "clusters": f"{clusters}, {options.get('measure', 'acc')}",
     }
     epoch = check.get("epoch", "last")
-    words = ["public splits" if splits == "own" else f"{splits} %", probes[told["kind"]]]
+    words = ["public splits" if splits == "own" else f"{splits} %", probes[options["kind"]]]
     return "; ".join([*words, "last epoch" if epoch == "last" else f"epoch by {epoch} nodes"])
 
 
 def document(kept: dict[str, Any]) -> str:
-    """Return docs/baselines.md with the table of what is kept."""
+    """Return docs/baselines.md with the table of the stored checks."""
     text = DOCUMENT.read_text(encoding="utf-8")
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     return f"{text[:begin]}\n\n{table(kept)}\n\n{made_at(list(kept.values()))}\n\n{text[end:]}"
 
 
 def main() -> None:
-    """Run what is asked for and is not kept."""
+    """Run the requested checks that are not stored."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--kept", type=Path, default=KEPT)
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no check after so many")
-    parser.add_argument("--repeats", type=int, default=100, help="at most so many of each check")
-    parser.add_argument("--table", action="store_true", help="print what is kept")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no check after this time")
+    parser.add_argument("--repeats", type=int, default=100, help="maximum repeats of each check")
+    parser.add_argument("--table", action="store_true", help="print the stored checks")
     parser.add_argument("--document", action="store_true", help="write it into docs/baselines.md")
     arguments = parser.parse_args()
     kept = json.loads(arguments.kept.read_text(encoding="utf-8")) if arguments.kept.exists() else {}

@@ -1,4 +1,4 @@
-"""Measuring one figure again: the system with its authors' settings, scored as they score."""
+"""Measure one figure: train a system with its authors' settings, and score it as they do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reproduction.origin import made_with
 
 HERE = Path(__file__).parent
 LOOKS = 20
-"""At so many epochs may the authors' choice fall, where they choose an epoch."""
+"""Number of candidate epochs, where the authors select an epoch."""
 MEMORY = 2**34
 
 
@@ -80,12 +80,12 @@ def run(check: dict[str, Any], watch: Progress) -> dict[str, Any]:
 
 def _settings(system: System, check: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the system's settings, and the point of a classifier's grid."""
-    told = {**(system.published_for(check["graph"]) or {}), **check.get("settings", {})}
+    options = {**(system.published_for(check["graph"]) or {}), **check.get("settings", {})}
     point = {}
     if "labels" in system.sees:
         usual = {"width": 64, "dropout": 0.5, "learning_rate": 0.01, "weight_decay": 5e-4}
-        point = {name: told.pop(name, value) for name, value in usual.items()}
-    return system.with_settings(told), point
+        point = {name: options.pop(name, value) for name, value in usual.items()}
+    return system.with_settings(options), point
 
 
 def _split(graph: Graph, how: str, repeat: int) -> Graph:
@@ -128,26 +128,26 @@ def _embedded(
     system: System, graph: Graph, seed: int, device: torch.device, settings: Any, check: dict[str, Any]
 ) -> Found:
     """Train and score; where the epoch is chosen, each split has its own."""
-    told, nodes, every = check["probe"], _nodes(graph, device), list[Found]()
+    options, nodes, every = check["probe"], _nodes(graph, device), list[Found]()
 
     def score(rows: torch.Tensor) -> Found:
-        if told["kind"] != "clusters":
-            return probe(rows, nodes, told, seed)
+        if options["kind"] != "clusters":
+            return probe(rows, nodes, options, seed)
         assert graph.labels is not None
         scores = cluster_scores(rows, graph.labels, seeds=(seed,))
-        return Found([], scores[told.get("measure", "acc")])
+        return Found([], scores[options.get("measure", "acc")])
 
     rule = check.get("epoch", "last")
-    looked_at = [] if rule == "last" else snapshot_epochs(settings.epochs, LOOKS)
-    looks = Looks(looked_at, lambda epoch, rows: every.append(score(rows)))
+    epochs = [] if rule == "last" else snapshot_epochs(settings.epochs, LOOKS)
+    looks = Looks(epochs, lambda epoch, rows: every.append(score(rows)))
     model = train(system.kind, graph, seed, device, settings, looks=looks)
-    if told.get("own"):
+    if options.get("own"):
         with torch.no_grad():
             own = model.clusters()
         assert own is not None
         assert graph.labels is not None
         found = compare_clusters(own.cpu().numpy(), graph.labels.numpy())
-        return Found([], [found[told.get("measure", "acc")]])
+        return Found([], [found[options.get("measure", "acc")]])
     if rule == "last":
         return score(embedding_of(model))
     by = "val" if rule == "validation" else "test"

@@ -37,19 +37,19 @@ class Found:
     test: list[float]
 
 
-def probe(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> Found:
+def probe(rows: Tensor, nodes: Nodes, options: Mapping[str, Any], seed: int) -> Found:
     """Train the classifier that a check asks for.
 
     Args:
         rows: the embedding `[nodes, D]`.
         nodes: labels and splits.
-        told: the check's `probe`.
+        options: the check's `probe`.
         seed: of the classifier's start.
     """
-    rows = _scaled(rows.float(), told.get("rows", "as they are"))
-    if told["kind"] == "logistic":
+    rows = _scaled(rows.float(), options.get("rows", "as they are"))
+    if options["kind"] == "logistic":
         return _logistic(rows, nodes)
-    return _trained(rows, nodes, told, seed)
+    return _trained(rows, nodes, options, seed)
 
 
 def _scaled(rows: Tensor, how: str) -> Tensor:
@@ -60,19 +60,19 @@ def _scaled(rows: Tensor, how: str) -> Tensor:
     return rows
 
 
-def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> Found:
+def _trained(rows: Tensor, nodes: Nodes, options: Mapping[str, Any], seed: int) -> Found:
     """Train a linear layer, or an MLP, for each split by Adam; the step is chosen as the authors do.
 
-    The classifiers of all splits start alike and stand in one tensor, which Adam moves as it would each.
+    The classifiers of all splits share their initial values and form one tensor.
     """
     torch.manual_seed(seed)
-    start = _layers(rows.shape[1], int(nodes.labels.max()) + 1, told)
+    start = _layers(rows.shape[1], int(nodes.labels.max()) + 1, options)
     stacked = [one.detach().to(rows.device).expand(nodes.splits, -1, -1).clone() for one in start]
     weights = [one.requires_grad_() for one in stacked]
-    adam = torch.optim.Adam(weights, lr=told["rate"], weight_decay=told.get("decay", 0.0))
+    adam = torch.optim.Adam(weights, lr=options["rate"], weight_decay=options.get("decay", 0.0))
     shares = [(mask / mask.sum(dim=0)).t() for mask in (nodes.train, nodes.val, nodes.test)]
     right: list[Tensor] = []
-    for _ in range(told["steps"]):
+    for _ in range(options["steps"]):
         adam.zero_grad()
         own = _logits(rows, weights).log_softmax(dim=-1)[
             :, torch.arange(len(rows)), nodes.labels.clamp_min(0)
@@ -83,7 +83,7 @@ def _trained(rows: Tensor, nodes: Nodes, told: Mapping[str, Any], seed: int) -> 
             hit = (_logits(rows, weights).argmax(dim=-1) == nodes.labels).float()
             right.append(torch.stack([(hit * share).sum(dim=1) for share in shares[1:]]))
     table = torch.stack(right).cpu().numpy()
-    steps = [_chosen(table[:, :, split], told) for split in range(nodes.splits)]
+    steps = [_chosen(table[:, :, split], options) for split in range(nodes.splits)]
     return Found(*([float(table[at, part, split]) for split, at in enumerate(steps)] for part in (0, 1)))
 
 
@@ -96,24 +96,24 @@ def _logits(rows: Tensor, weights: list[Tensor]) -> Tensor:
     return hidden
 
 
-def _chosen(table: npt.NDArray[np.float32], told: Mapping[str, Any]) -> int:
+def _chosen(table: npt.NDArray[np.float32], options: Mapping[str, Any]) -> int:
     """Return the step that counts, given both accuracies of each; of equal ones the first, or the last."""
-    choose = told.get("choose", "validation")
+    choose = options.get("choose", "validation")
     if choose == "last":
         return len(table) - 1
     right = table[:, 0 if choose == "validation" else 1]
-    if told.get("ties", "first") == "last":
+    if options.get("ties", "first") == "last":
         return len(right) - 1 - int(right[::-1].argmax())
     return int(right.argmax())
 
 
-def _layers(width: int, classes: int, told: Mapping[str, Any]) -> list[Tensor]:
+def _layers(width: int, classes: int, options: Mapping[str, Any]) -> list[Tensor]:
     """Return the start of a classifier: of each layer the weight `[in, out]` and the bias `[1, out]`."""
-    hidden = [told.get("hidden", 256)] * (told.get("layers", 2) - 1) if told["kind"] == "mlp" else []
+    hidden = [options.get("hidden", 256)] * (options.get("layers", 2) - 1) if options["kind"] == "mlp" else []
     sizes, found = [width, *hidden, classes], list[Tensor]()
     for one, other in pairwise(sizes):
         layer = nn.Linear(one, other)
-        if told["kind"] == "adam":
+        if options["kind"] == "adam":
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
         found += [layer.weight.t(), layer.bias[None]]

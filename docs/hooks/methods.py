@@ -1,4 +1,4 @@
-"""Makes the page of systems from their one list, so that it cannot go stale."""
+"""Generate the page of systems from their cards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from h3gnn.baselines.registry import GROUPS, System, systems
 PAGE = "systems.md"
 START = """# Systems
 
-Every system that `h3gnn compare --methods` runs beside H3GNN, written anew from its paper. `h3gnn methods
+Every system that `h3gnn compare --methods` runs beside H3GNN, reimplemented from its paper. `h3gnn methods
 NAME` shows the same; `from h3gnn.baselines import GREET` gives the estimator. [The other
-systems](baselines.md) says how near each comes to its authors' own figure.
+systems](baselines.md) compares each with its authors' figure.
 """
 
 
@@ -59,5 +59,5 @@ def _rows(system: System) -> Iterator[str]:
     for name in names:
         default = f"`{defaults[name]}`" if name in defaults else "the grid's"
         ranges = ", ".join(f"`{value}`" for value in system.ranges.get(name, ()))
-        told = [f"{graph} `{one[name]}`" for graph, one in system.published.items() if name in one]
-        yield f"| `{name}` | {default} | {ranges} | {', '.join(told)} |"
+        published = [f"{graph} `{one[name]}`" for graph, one in system.published.items() if name in one]
+        yield f"| `{name}` | {default} | {ranges} | {', '.join(published)} |"
