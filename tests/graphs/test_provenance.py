@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance, Repair, warn_about_repairs
+from h3gnn.storage.schema import check
 
 SHA = "0" * 64
 STRUCTURAL = "no features in the data: structural features were built from the edges"
@@ -17,7 +18,7 @@ REPAIRS = (Repair("self-loops", "2 self-loop(s)", 2), Repair("column-unused", "x
 def test_stored_and_read_again() -> None:
     provenance = Provenance("edges.csv", SHA, "files", structural=True, repairs=REPAIRS)
     stored = json.loads(json.dumps(provenance.as_dict()))
-    STORED_PROVENANCE.check(stored, "provenance")
+    check(STORED_PROVENANCE, stored, "provenance")
     assert stored["repairs"][0] == {"code": "self-loops", "message": "2 self-loop(s)", "count": 2}
     assert Provenance.from_dict(stored) == provenance
 
@@ -33,7 +34,7 @@ def test_stored_and_read_again() -> None:
 )
 def test_notes_of_earlier_versions(source: str, mended: list[str], kind: str, structural: bool) -> None:
     stored = {"source": source, "sha256": SHA, "mended": mended}
-    STORED_PROVENANCE.check(stored, "provenance")
+    check(STORED_PROVENANCE, stored, "provenance")
     provenance = Provenance.from_dict(stored)
     assert (provenance.kind, provenance.structural) == (kind, structural)
     assert [repair.message for repair in provenance.repairs] == mended

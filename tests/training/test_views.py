@@ -88,11 +88,12 @@ def ends(batch: Batch, support: Support) -> list[tuple[int, int]]:
     """Return the two ends of each of a batch's edge weights."""
     if batch.part.whole:
         return list(zip(support.pattern.rows.tolist(), support.pattern.cols.tolist(), strict=True))
-    found: dict[int, tuple[int, ...]] = {}
+    found: dict[int, tuple[int, int]] = {}
     for block in batch.part.blocks:
         assert block.weight_of is not None
         pairs = batch.part.nodes[torch.stack([block.rows, block.cols])].t().tolist()
-        found |= dict(zip(block.weight_of.tolist(), map(tuple, pairs), strict=True))
+        for weight, (row, col) in zip(block.weight_of.tolist(), pairs, strict=True):
+            found[weight] = row, col
     return [found[weight] for weight in range(len(batch.factor))]
 
 
