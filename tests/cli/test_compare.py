@@ -146,7 +146,7 @@ def test_a_comparison_varies_nothing_that_is_fixed(small_mixed: Graph) -> None:
     assert free.method("h3gnn") == METHODS["h3gnn"]
     assert held.key("h3gnn") == {**free.key("h3gnn"), "fixed": ["learning_rate", "smoothing"]}
     everything: Any = {"fixed": tuple(METHODS["h3gnn"].ranges), "trials": 3}
-    with pytest.raises(InputError, match=r"^H3GNN: all that a search varies is fixed"):
+    with pytest.raises(InputError, match=r"^H3GNN: every setting that a search varies is fixed"):
         compare([METHODS["raw"], METHODS["h3gnn"]], small_mixed, seeds=[0], model=model, **everything)
 
 

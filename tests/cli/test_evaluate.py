@@ -153,7 +153,7 @@ def test_no_trial_changes_what_a_user_fixed(tmp_path: Path, monkeypatch: pytest.
     tried, free = json.loads(told.stdout)["params"]["tried"], {"hops", "self_loops", "learning_rate"}
     assert {name for one in tried for name in one} == free
     rest = [word for name in free for word in ("--set", f"{name}={trained[0][name]}")]
-    with pytest.raises(InputError, match=r"all that a search varies is fixed .*--trials 1$"):
+    with pytest.raises(InputError, match=r"every setting that a search varies is fixed .*--trials 1$"):
         app([*asked, *rest], standalone_mode=False)
 
 

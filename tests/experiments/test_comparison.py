@@ -94,7 +94,7 @@ def test_a_supervised_result_carries_its_grid_and_choices(small_mixed: Graph) ->
     assert len(result.params["grid"]) == 4
     assert {"epoch", "width", "dropout", "learning_rate", "weight_decay"} == set(result.chosen[0][0])
     assert (result.protocol, result.epoch_rule) == ("validation", "validation")
-    with pytest.raises(InputError, match="no grid 'huge'"):
+    with pytest.raises(InputError, match="unknown grid 'huge'"):
         run_method(METHODS["mlp"], small_mixed, seeds=[0], device="cpu", grid="huge")
 
 
@@ -128,7 +128,7 @@ def test_a_comparison_goes_on_from_its_file(
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     for content in ("[1]", "{}", "no json"):
         (tmp_path / "x.json").write_text(content)
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="is not a file of `h3gnn compare`"):
             read_kept(tmp_path / "x.json")
 
 
@@ -160,7 +160,7 @@ def test_groups_stand_for_their_systems() -> None:
     assert all("h3gnn" in names for names in named.values())
     assert set.union(*named.values()) == set(systems()) | {"h3gnn"}
     assert len(find_methods(DEFAULT)) < 16
-    with pytest.raises(InputError, match="for many at once"):
+    with pytest.raises(InputError, match="select several"):
         find_methods("self-supervise")
 
 
@@ -173,7 +173,7 @@ def test_what_is_too_large_is_said_with_a_size_and_the_others_run(
     assert found.left_out["mvgrl"].word == "too large"
     assert re.search(r"MVGRL needs .* on 100 nodes .* about \d+ nodes", found.left_out["mvgrl"].why)
     assert found.as_dict()["left_out"]["mvgrl"]["word"] == "too large"
-    with pytest.raises(InputError, match="MVGRL would take"):
+    with pytest.raises(InputError, match="MVGRL needs"):
         compare(find_methods("mvgrl"), small_mixed, seeds=[0], model=MODEL)
 
 
@@ -213,7 +213,7 @@ def test_settings_that_are_changed_are_those_that_run(small_mixed: Graph) -> Non
 
 def test_unknown_methods_are_named() -> None:
     assert [method.name for method in find_methods("h3gnn,RAW")] == ["raw", "h3gnn"]
-    with pytest.raises(InputError, match="no method 'gnn';"):
+    with pytest.raises(InputError, match="unknown method 'gnn'"):
         find_methods("gnn,raw")
 
 

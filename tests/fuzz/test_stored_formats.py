@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Checkpoints, Graph
 from h3gnn.errors import CheckpointError
-from h3gnn.evaluation.results import Result
-from h3gnn.experiments.compare import compare, read_kept
+from h3gnn.experiments.compare import compare, read_kept, stored_result
 from h3gnn.experiments.methods import find_methods
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.ondisk.mapped import open_mapped, support_rows
@@ -176,7 +175,8 @@ def read_preset(folder: Path) -> object:
 
 
 def read_comparison(folder: Path) -> object:
-    return [Result.from_dict(one["result"]) for one in read_kept(folder / "c.json").values()]
+    path = folder / "c.json"
+    return [stored_result(one, path) for one in read_kept(path).values()]
 
 
 NAMES = [

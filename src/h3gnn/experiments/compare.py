@@ -279,7 +279,7 @@ def compare(
         comparing.method(method.name)  # says at once if nothing is left to vary
         if method.name not in kept:
             continue
-        stored = _stored_result(kept[method.name], out, comparing.key(method.name))
+        stored = stored_result(kept[method.name], out, comparing.key(method.name))
         if stored is not None:
             results[method.name] = stored
         if reused is not None:
@@ -359,10 +359,10 @@ def read_kept(path: Path) -> dict[str, Any]:
     return kept
 
 
-def _stored_result(kept: dict[str, Any], path: Path | None, key: dict[str, Any]) -> Result | None:
+def stored_result(kept: Any, path: Path | None, key: dict[str, Any] | None = None) -> Result | None:
     """Return a stored result, or None where it belongs to other settings."""
     try:
-        return Result.from_dict(kept["result"]) if kept["key"] == key else None
+        return Result.from_dict(kept["result"]) if key is None or kept["key"] == key else None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{path} holds a damaged result; choose another file", code="comparison") from None
 
