@@ -212,7 +212,7 @@ def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
     at_a_time: int,
     smoothing: float,
 ) -> None:
-    monkeypatch.setattr("h3gnn.estimator.CHUNK", 7)
+    monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
     model = H3GNN.from_preset("single", **{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(
         small_mixed
     )
