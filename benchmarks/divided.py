@@ -69,17 +69,19 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
 
     from h3gnn.estimator import H3GNN
     from h3gnn.ondisk.mapped import open_mapped
+    from h3gnn.preprocessing import Preprocessing, stack_builder
     from h3gnn.training.distributed import ProcessGroup, process_group
-    from h3gnn.training.models import Training, stack_step
+    from h3gnn.training.models import Training, derive_seeds, stack_step
 
     device = torch.device("cpu")
     torch.set_num_threads(1)
     how = {"channels": CHANNELS, "batch_size": BATCH, "num_neighbors": FAN_OUT, "edge_weights": "fixed"}
-    model: Any = H3GNN.from_preset("single", device="cpu", smoothing=0.0, **how)
+    settings = H3GNN.from_preset("single", device="cpu", smoothing=0.0, **how).get_settings()
     with PeakOfOwnMemory() as peak, process_group(device) as ranks:
-        model._take_in(open_mapped(folder))
-        source, training = model._source(device, ranks), Training.of(model.get_params())
-        step = stack_step(model._stack(1), source, model.seeds_, training, ranks=ranks)
+        prepared = Preprocessing.of(settings).fit(open_mapped(folder))
+        source, training = prepared.source(settings, device, ranks), Training.of(settings)
+        stack = stack_builder(settings, prepared, device)(1)
+        step = stack_step(stack, source, derive_seeds(0, 1), training, ranks=ranks)
         mask = training.mask_of(1)(0)(step.difficulty, step.generators)
         lines = [ranks, ranks.prefetching] if isinstance(ranks, ProcessGroup) else [ranks]
         before = [line.sent for line in lines]
@@ -93,7 +95,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
             "own": peak.most,
             "per_node": sum(one.numel() * one.element_size() for one in per_node) + numbers * source.nodes,
             "features_resident": resident_bytes(folder / "features.bin"),
-            "features_held": 4 * model.graph_.num_features * len(ranks.shard(source.nodes)),
+            "features_held": 4 * prepared.graph.num_features * len(ranks.shard(source.nodes)),
             "sent_for_training": sent[0],
             "sent_for_rows": sum(sent[1:]),
             "entries": source.support.entries,

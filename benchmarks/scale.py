@@ -130,6 +130,7 @@ def run_device(folder: Path, device: str, batch_size: int) -> dict[str, Any]:
 
     from h3gnn.cli.output import write_result
     from h3gnn.ondisk.mapped import open_mapped
+    from h3gnn.preprocessing import Preprocessing
     from h3gnn.training.distributed import Ranks
     from h3gnn.training.resources import peak_megabytes
 
@@ -148,7 +149,8 @@ def run_device(folder: Path, device: str, batch_size: int) -> dict[str, Any]:
     model.fit(graph, after_epoch_of=lambda _: note)
     note()
     spent = np.diff([start, *ends]).tolist()
-    source, start = model._source(place), time.perf_counter()
+    settings = model.get_settings()
+    source, start = Preprocessing.of(settings).fit(graph).source(settings, place), time.perf_counter()
     made = sum(1 for _ in source.epoch(torch.Generator().manual_seed(0), Ranks()))
     note()
     sampled, start = ends[-1] - start, time.perf_counter()

@@ -514,13 +514,13 @@ def with_former_names(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class SettingsMixin:
-    """Arguments of a scikit-learn estimator that are partly in groups."""
+    """Arguments of a scikit-learn estimator that are partly in groups; precedes `BaseEstimator`."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return an estimator with settings of a flat dict, as `get_settings` returns them."""
         arguments = nest(settings)
-        unknown = sorted(set(arguments) - set(cls._get_param_names()))
+        unknown = sorted(set(arguments) - set(cls._get_param_names()))  # type: ignore[attr-defined]
         if unknown:
             raise InputError(f"H3GNN has no setting {unknown[0]}", code="unknown-setting")
         return cls(**arguments)
@@ -531,7 +531,7 @@ class SettingsMixin:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments; if `deep`, also the settings of the groups, as `encoder__heads`."""
-        params: dict[str, Any] = super().get_params(deep=False)
+        params: dict[str, Any] = super().get_params(deep=False)  # type: ignore[misc]
         for group, config in GROUPS.items() if deep else ():
             value = config() if params[group] is None else params[group]
             if isinstance(value, config):
@@ -558,7 +558,7 @@ class SettingsMixin:
                 params[name] = value
             else:
                 changes.setdefault(group, {})[name] = value
-        super().set_params(**params)
+        super().set_params(**params)  # type: ignore[misc]
         for group, values in changes.items():
             config = getattr(self, group)
             setattr(self, group, replace(GROUPS[group]() if config is None else config, **values))

@@ -53,7 +53,7 @@ def test_a_labelled_graph_without_splits_gets_them_and_says_so() -> None:
 
 
 def test_columns_of_sparse_features_are_reordered_without_making_them_dense() -> None:
-    values = sp.random_array((40, 60), density=0.05, format="csr", rng=np.random.default_rng(0))
+    values = sp.csr_array(sp.random_array((40, 60), density=0.05, rng=np.random.default_rng(0)))
     order = np.random.default_rng(1).permutation(60).tolist()
     graph = check_graph(values, np.array([[0], [1]]))
     moved = with_columns(graph, order, tuple("abc"))
