@@ -64,8 +64,9 @@ class RankLostError(RuntimeError):
 class TrainingStopped(KeyboardInterrupt):
     """A signal ended the training between two epochs; the message says which, and what was kept."""
 
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
+    def __init__(self, progress: str, signal_number: int, kept: str = "") -> None:
+        super().__init__(f"{progress}; {kept}" if kept else progress)
+        self.progress = progress
         self.signal_number = signal_number
 
 

@@ -59,7 +59,7 @@ def test_a_graph_of_the_users_own(files: Path) -> None:
 def test_bad_input_is_told_before_the_work(files: Path) -> None:
     for arguments, words in (
         (("synthetic", "--methods", "magic"), "unknown method 'magic'"),
-        (("synthetic", "--grid", "huge"), "no grid"),
+        (("synthetic", "--grid", "huge"), "unknown grid 'huge'"),
         (("synthetic", "--out", files / "r.txt"), "must end in"),
         (("--edges", files / "e.csv"), "no labels"),
     ):

@@ -65,16 +65,16 @@ def test_columns_of_a_file_are_put_in_order_by_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"columns": {"b": "z"}}, r"'b' is missing, and 'z' is not known"),
-        ({"columns": {"a": "b", "b": "d"}}, r"'a' is missing, and 'd' is not known"),
+        ({"columns": {"b": "z"}}, "'b' is missing and 'z' is unknown"),
+        ({"columns": {"a": "b", "b": "d"}}, "'a' is missing and 'd' is unknown"),
     ],
 )
 def test_columns_of_other_names_are_refused(folder: Path, change: Any, message: str) -> None:
     done = embed(folder, pd.read_csv(folder / "f.csv").rename(**change))
     assert isinstance(done.exception, GraphError)  # which `main` turns into a sentence and exit code 2
     assert done.exit_code == 1
-    with pytest.raises(GraphError, match=message):
-        raise done.exception
+    assert done.exception.code == "feature-columns-differ"
+    assert message in str(done.exception)
     assert not (folder / "out.npy").exists()
 
 

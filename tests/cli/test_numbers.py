@@ -45,7 +45,6 @@ REFUSED = [
             ("--models", "0"),
             ("--splits", "0"),
             ("--joined", "0"),
-            ("--at-once", "0"),
             ("--finalists", "0"),
             ("--trials", "0"),
             ("--trials", "-5"),

@@ -141,7 +141,7 @@ def _save_stopped(
         begin_run(out, Run(model.get_settings(), graph, checkpoints, embeddings, safe))
     _write(model, graph, out, embeddings, safe=safe)
     kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
-    raise TrainingStopped(f"{stop}; the model is in {kept}", stop.signal_number) from None
+    raise TrainingStopped(stop.progress, stop.signal_number, kept=f"the model is in {kept}") from None
 
 
 @contextmanager

@@ -380,7 +380,7 @@ def _stop_if_asked(recorder: Recorder, request: StopRequest, epochs: int) -> Non
     number = request.take()
     if number is not None:
         done = f"stopped after epoch {len(recorder)} of {epochs}"
-        raise TrainingStopped(f"{done}; the model is kept as it is", number)
+        raise TrainingStopped(done, number, kept="the model is kept as it is")
 
 
 def _flat(state: State) -> dict[str, Tensor]:
