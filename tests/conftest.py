@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -11,6 +13,9 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 
 torch.set_num_threads(1)  # the graphs are small, and the tests run in several processes
+if not torch.cuda.is_available():
+    # Triton reads it when it is first imported, which may happen in any test
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

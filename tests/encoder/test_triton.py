@@ -1,9 +1,8 @@
 """The Triton kernels against the operations of torch in float64, values and gradients.
 
-Without a CUDA device Triton's interpreter runs them, on tiny shapes.
+Without a CUDA device Triton's interpreter runs them (see conftest.py), on tiny shapes.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -20,8 +19,6 @@ from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, Stacked
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-if not ON_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported, which only this module does
 pytest.importorskip("triton")
 SIZES = [(1, 37, 12), (3, 50, 16), (2, 5000, 128)] if ON_GPU else [(1, 7, 12), (3, 10, 16)]
 

@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from h3gnn import CheckpointError, InputError
 from h3gnn.storage.atomic import remove_parts
-from h3gnn.storage.tensors import TYPES, read_tensor_file, read_tensors, write_tensor_file
+from h3gnn.storage.schema import FieldError
+from h3gnn.storage.tensors import TYPES, ids_of, read_tensor_file, read_tensors, write_tensor_file
 
 TENSORS = {
     "matrix": torch.arange(6.0).view(2, 3),
@@ -146,3 +148,23 @@ def test_a_signal_waits_until_the_tensors_are_read(tmp_path: Path, monkeypatch: 
     finally:
         signal.signal(signal.SIGTERM, before)
     assert whole == ["a", "closed"]
+
+
+def encoded(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def test_node_ids_are_read_as_integers_or_strings() -> None:
+    integers = ids_of("ids", encoded("[-9223372036854775808, 9223372036854775807]"), 2)
+    assert integers.dtype == np.int64
+    assert integers.tolist() == [-(2**63), 2**63 - 1]
+    assert ids_of("ids", encoded('["1", "Zo\\u00eb"]'), 2).tolist() == ["1", "Zoë"]
+    assert ids_of("ids", encoded("[]"), 0).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "text", ["[1, true]", "[1, 2.0]", '[1, "2"]', "[1, null]", "[1, 9223372036854775808]", "[1, 1]", "[1]"]
+)
+def test_other_node_ids_are_rejected(text: str) -> None:
+    with pytest.raises(FieldError):
+        ids_of("ids", encoded(text), 2)

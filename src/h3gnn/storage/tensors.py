@@ -22,7 +22,7 @@ from torch import Tensor
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.resources import check_memory
 from h3gnn.storage.atomic import signals_wait, whole_file
-from h3gnn.storage.schema import FieldError, Whole, check, parse_json
+from h3gnn.storage.schema import FieldError, parse_json
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
@@ -107,22 +107,22 @@ def text_of(name: str, encoded: Tensor) -> str:
 
 
 def ids_of(name: str, encoded: Tensor, count: int) -> npt.NDArray[Any]:
-    """Return node ids that were stored as JSON: texts, or whole numbers, each once."""
+    """Return node ids that were stored as JSON: strings or 64-bit integers, without duplicates."""
     try:
         ids = json.loads(text_of(name, encoded))
     except (ValueError, RecursionError):
         raise FieldError(name, "is not a list in JSON") from None
     if not isinstance(ids, list) or len(ids) != count:
         raise FieldError(name, f"must be a list of {count} ids")
-    whole = all(isinstance(one, int) for one in ids)
-    for place, one in enumerate(ids):
-        if whole:
-            check(Whole(), one, f"{name}[{place}]")
-        elif not isinstance(one, str):
-            raise FieldError(f"{name}[{place}]", "must be a text, as other ids are")
+    kinds = set(map(type, ids))
+    if not (kinds <= {int} or kinds <= {str}):
+        raise FieldError(name, "must hold only strings or only integers")
     if len(set(ids)) != count:
-        raise FieldError(name, "holds an id twice")
-    return np.array(ids, dtype=np.int64 if whole else object)
+        raise FieldError(name, "holds duplicate ids")
+    try:
+        return np.array(ids, dtype=object if kinds == {str} else np.int64)
+    except OverflowError:
+        raise FieldError(name, "holds an integer of more than 64 bits") from None
 
 
 def _word(dtype: torch.dtype) -> str:
