@@ -15,7 +15,7 @@ PAGE = "cli.md"
 START = """# Command line
 
 What `h3gnn COMMAND --help` says, for every command. The exit code is 0 when a command did what was asked,
-2 with one sentence when there is something to mend, 130 after Ctrl-C.
+2 with one sentence when the input must be corrected, 130 after Ctrl-C.
 """
 
 
@@ -26,12 +26,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def command_page(group: Any) -> str:
-    """Return the page of all commands as Markdown.
+    """Return the page of all commands that `h3gnn --help` lists, as Markdown.
 
     Args:
         group: the commands, as Typer hands them to click.
     """
-    return START + "".join(_section(name, command) for name, command in group.commands.items())
+    shown = ((name, command) for name, command in group.commands.items() if not command.hidden)
+    return START + "".join(_section(name, command) for name, command in shown)
 
 
 def _section(name: str, command: Any) -> str:
