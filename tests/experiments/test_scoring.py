@@ -142,11 +142,11 @@ def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
     seen = []
 
     def scored(rows: Any, labels: Any, **options: Any) -> Any:
-        seen.append((rows[:, 0].tolist(), labels.tolist(), options["starts"]))
+        seen.append((rows[:, 0].tolist(), labels.tolist(), options["n_init"]))
         return cluster_scores(rows, labels, **options)
 
     def clustered(rows: Any, *arguments: Any, **options: Any) -> Any:
-        seen.append((rows[:, 0].tolist(), [], options["starts"]))
+        seen.append((rows[:, 0].tolist(), [], options["n_init"]))
         return kmeans_clusters(rows, *arguments, **options)
 
     monkeypatch.setattr(scoring, "cluster_scores", scored)
