@@ -208,7 +208,7 @@ def _update_broadcast(
     slope.addcmul_(parameter, weight_decay)
     average.lerp_(slope, 1 - FIRST_DECAY)
     squares.mul_(SECOND_DECAY).addcmul_(slope, slope, value=1 - SECOND_DECAY)
-    if "scratch" not in state:  # kept: to allocate it in every step takes half as long as the step itself
+    if "scratch" not in state:  # reused: allocating it in every step is slow
         state["scratch"] = torch.empty_like(squares)
     divisor = torch.sqrt(squares, out=state["scratch"])
     divisor.div_(math.sqrt(1 - SECOND_DECAY**steps)).add_(EPSILON)
