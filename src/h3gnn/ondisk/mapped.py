@@ -267,11 +267,6 @@ def _id_arrays(path: Path) -> Iterator[Any]:
         raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
 
 
-def read_ids(path: Path) -> Iterator[npt.NDArray[Any]]:
-    """Yield the ids of an Arrow file, whole numbers or texts, some at a time."""
-    return map(_listed, _id_arrays(path))
-
-
 def _listed(block: Any) -> npt.NDArray[Any]:
     """Return ids of an Arrow array as whole numbers or texts."""
     import pyarrow as pa

@@ -116,23 +116,6 @@ def agree(step: Step, recorder: Recorder) -> Recorder:
     return recorder
 
 
-def select_models(state: State, models: Sequence[int]) -> State:
-    """Cut the state of a stack, whose models all have the same objective, to some of its models.
-
-    Adam counts its steps for all of them together.
-    """
-    places = list(models)
-    cut: State = {part: dict(tensors) for part, tensors in state.items()}
-    for part in BY_MODEL:
-        cut[part] = {name: value[places] for name, value in state[part].items()}
-    cut["strides"] = {name: torch.tensor(value.stride()) for name, value in cut["products"].items()}
-    *own, order = state["generators"].values()
-    kept = [*(own[place] for place in places), order]
-    cut["generators"] = {str(place): value for place, value in enumerate(kept)}
-    cut["history"] = {}
-    return cut
-
-
 def _generators(step: Step) -> list[torch.Generator]:
     return [*step.generators, step.order]
 
