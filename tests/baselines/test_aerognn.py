@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.aerognn import AEROGNN, AEROGNNSettings
+from h3gnn.baselines.heterophilous import AEROGNN, AEROGNNSettings
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import GridPoint, Member
 from h3gnn.graphs.checks import check_graph

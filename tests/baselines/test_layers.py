@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from h3gnn.baselines.bootstrap import BGRL, BGRLSettings
 from h3gnn.baselines.classics import raw_features, smoothed_features
+from h3gnn.baselines.contrastive import BGRL, BGRLSettings
 from h3gnn.baselines.layers import (
     Convolution,
     Features,

@@ -11,10 +11,13 @@ import torch
 
 from h3gnn.baselines.embedder import train
 from h3gnn.baselines.layers import Attention, SparseMatrix, adjacency, weighted_sum
-from h3gnn.baselines.masked import GraphMAE, GraphMAE2, GraphMAE2Settings, GraphMAESettings
-from h3gnn.baselines.masked_links import (
+from h3gnn.baselines.masked import (
     Bandana,
     BandanaSettings,
+    GraphMAE,
+    GraphMAE2,
+    GraphMAE2Settings,
+    GraphMAESettings,
     LinkEmbedder,
     MaskGAE,
     MaskGAESettings,
@@ -223,7 +226,7 @@ def test_held_out_edges_are_not_seen_and_choose_the_epoch(
 ) -> None:
     """The second of four looks is said to be the best: with two looks of patience, training rests there."""
     areas = iter([0.6, 0.9, 0.8, 0.7])
-    monkeypatch.setattr("h3gnn.baselines.masked_links.area_under_curve", lambda *_: next(areas))
+    monkeypatch.setattr("h3gnn.baselines.masked.area_under_curve", lambda *_: next(areas))
     weights: list[Any] = []
 
     class Watched(MaskGAE):

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import embed, embedding_of, forked_rng
-from h3gnn.baselines.heterophilous_ssl import HGRL, HGRLSettings, apart
-from h3gnn.baselines.muse import MUSE, MUSESettings
+from h3gnn.baselines.heterophilous_ssl import HGRL, MUSE, HGRLSettings, MUSESettings, apart
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from tests.rejects import rejects

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from h3gnn.baselines.pcnet import PCNet, PCNetSettings, series
+from h3gnn.baselines.heterophilous import PCNet, PCNetSettings, series
 from h3gnn.baselines.stacks import GridPoint, Member, Noise
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph

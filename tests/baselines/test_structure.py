@@ -12,9 +12,16 @@ from torch.nn import functional
 
 from h3gnn.baselines.embedder import embed
 from h3gnn.baselines.stacks import GridPoint, Member
-from h3gnn.baselines.structure import compressed, structural_distances, warped
-from h3gnn.baselines.walks import Struc2Vec, Struc2VecSettings, layer_changes
-from h3gnn.baselines.wrgat import WRGAT, WRGATSettings
+from h3gnn.baselines.structure import (
+    WRGAT,
+    Struc2Vec,
+    Struc2VecSettings,
+    WRGATSettings,
+    compressed,
+    layer_changes,
+    structural_distances,
+    warped,
+)
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

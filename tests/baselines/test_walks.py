@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.baselines.contrastive import SageSettings, SageUnsupervised
 from h3gnn.baselines.embedder import Embedder, embed, forked_rng
 from h3gnn.baselines.layers import adjacency
-from h3gnn.baselines.walks import ENDED, LINE, LINESettings, Node2Vec, Node2VecSettings, SkipGram, Walker
+from h3gnn.baselines.walks import (
+    ENDED,
+    LINE,
+    LINESettings,
+    Node2Vec,
+    Node2VecSettings,
+    SageSettings,
+    SageUnsupervised,
+    SkipGram,
+    Walker,
+)
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 

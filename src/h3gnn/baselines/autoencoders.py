@@ -20,7 +20,6 @@ from h3gnn.baselines.layers import (
     adjacency,
     gcn_adjacency,
     linear_layers,
-    to_device,
 )
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.sampling import Neighbours
@@ -270,7 +269,7 @@ class NWRGAE(Embedder):
         width, layers = self.settings.width, range(self.settings.layers)
         self.goal = self.features.dense()
         self.matrix = gcn_adjacency(graph, self.device)
-        self.neighbours = Neighbours(to_device(adjacency(graph, self_loops=False), self.device))
+        self.neighbours = Neighbours(adjacency(graph, self_loops=False).to(self.device))
         self.linked = (self.neighbours.degree > 0).nonzero().squeeze(1)
         self.start = nn.Linear(graph.num_features, width)
         self.norm = PairNorm(self.settings.norm_scale, scale_individually=True)

@@ -1,4 +1,4 @@
-"""Contrastive systems: DGI, GMI, GRACE, MVGRL and unsupervised GraphSAGE."""
+"""Contrastive systems: DGI, GMI, GRACE and MVGRL, and BGRL and CCA-SSG, which need no negatives."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.nn import functional
 from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus, two_view_loss
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
 from h3gnn.baselines.layers import (
+    Features,
     GraphEncoder,
     SparseMatrix,
     adjacency,
     gcn_adjacency,
     linear_layers,
     neighbour_mean,
-    row_sums,
-    to_device,
+    standard_columns,
 )
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import View, Views
-from h3gnn.baselines.walks import ENDED, Walker, skipgram_loss
+from h3gnn.baselines.sampling import View, Views, set_learning_rate, update_average
 from h3gnn.graphs.graph import Graph
+from h3gnn.training.optimizer import warmup_cosine
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class GMI(Embedder):
     def build(self, graph: Graph) -> None:
         width, layers = self.settings.width, self.settings.layers
         self.matrix = gcn_adjacency(graph, self.device)
-        self.neighbours = to_device(neighbour_mean(adjacency(graph, self_loops=False)), self.device)
+        self.neighbours = neighbour_mean(adjacency(graph, self_loops=False)).to(self.device)
         after = [nn.PReLU() for _ in range(layers)]
         self.encoder = GraphEncoder(self.features, [width] * layers, after)
         self.activation = nn.PReLU()
@@ -352,84 +352,130 @@ def view_loss(true: list[Tensor], false: list[Tensor], keys: list[Tensor], bias:
 
 
 @dataclass(frozen=True)
-class SageSettings(EmbedderSettings):
-    """Settings of GraphSAGE without labels; an epoch is one walk from each node.
+class BGRLSettings(EmbedderSettings):
+    """Settings of BGRL.
 
     Attributes:
-        width: of a node's own half of each layer, and of its neighbours' half.
-        samples: neighbours sampled in the first and in the second layer; 0 for all.
-        walk_length: steps of a walk; its start is paired with all others on it.
-        negatives: sampled nodes per epoch, each weighted like a positive.
+        width: of the embedding; the hidden layer and the predictor's are twice as wide.
+        learning_rate, weight_decay: of AdamW; the rate rises over the first tenth, then falls as a cosine.
+        momentum: initial momentum of the target encoder; it rises to 1 as a cosine.
+        feature_drop, edge_drop: drop probabilities of the first and of the second view.
     """
 
-    width: int = 128
-    epochs: int = 200
-    learning_rate: float = 0.001
-    samples: tuple[int, int] = (0, 0)
-    walk_length: int = 5
-    negatives: int = 20
+    width: int = 256
+    learning_rate: float = 0.0005
+    weight_decay: float = 1e-5
+    momentum: float = 0.99
+    feature_drop: tuple[float, float] = (0.3, 0.4)
+    edge_drop: tuple[float, float] = (0.3, 0.4)
 
 
-class SageUnsupervised(Embedder):
-    r"""GraphSAGE with the unsupervised random-walk loss (Hamilton et al., 2017).
+class BGRL(Embedder):
+    r"""Bootstrapped graph latents: a predictor and a target encoder (Thakoor et al., 2022).
 
-    .. math:: h_v' = \big[W_1 h_v \,\|\, W_2\, \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u\big], \quad
-        \mathcal L = -\log \sigma(z_v^\top z_u) - k\, \mathbb E_{n \sim d^{3/4}} \log \sigma(-z_v^\top z_n)
-
-    for u on a walk from v, with ReLU between the layers and unit rows of Z. Training may sample neighbours;
-    the embedding uses all of them.
+    .. math:: \mathcal L = 2 - \tfrac1n \textstyle\sum_v
+        \cos(p(z^1_v), \bar z^2_v) + \cos(p(z^2_v), \bar z^1_v)
     """
 
-    settings_class = SageSettings
-    frequency: Tensor
-
-    @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        width = settings.width
-        rows = 24 * width + sizes.features + max(settings.samples) * 3 * width
-        pairs = 4 * settings.walk_length * 2 * width + 4 * settings.negatives
-        return 4 * int(sizes.features * width * 8 + sizes.nodes * (rows + pairs) + 16 * sizes.edges)
+    settings_class = BGRLSettings
+    adam = torch.optim.AdamW
 
     def build(self, graph: Graph) -> None:
         width = self.settings.width
-        matrix = to_device(adjacency(graph, self_loops=False), self.device)
-        self.walker, self.mean = Walker(matrix), neighbour_mean(matrix)
-        self.everyone = torch.arange(graph.num_nodes, device=self.device)
-        self.first = nn.Parameter(torch.empty(graph.num_features, 2, width))
-        self.second = nn.Parameter(torch.empty(2 * width, 2, width))
-        for weight in (self.first, self.second):
-            bound = (6 / (weight.shape[0] + width)) ** 0.5
-            nn.init.uniform_(weight, -bound, bound)
-        degree = row_sums(matrix)
-        self.register_buffer("frequency", torch.where(degree.sum() > 0, degree, torch.ones_like(degree)))
-
-    def encode(self, samples: tuple[int, int]) -> Tensor:
-        """Return the encoding of all nodes `[nodes, 2 width]`."""
-        hidden = torch.relu(self.aggregate(self.features.product(self.first), samples[0]))
-        projected = torch.einsum("ni,ijo->njo", hidden, self.second)
-        return functional.normalize(self.aggregate(projected, samples[1]), dim=1)
-
-    def aggregate(self, projected: Tensor, samples: int) -> Tensor:
-        """Concatenate a node's own projection `[nodes, 2, width][:, 0]` and the mean of its neighbours'."""
-        own, others = projected[:, 0], projected[:, 1]
-        if not samples:
-            return torch.cat([own, self.mean @ others], dim=1)
-        drawn = self.walker.step(self.everyone.repeat_interleave(samples))
-        known = (drawn != ENDED).float()
-        mean = (functional.embedding(drawn.clamp_min(0), others) * known[:, None]).view(len(own), samples, -1)
-        return torch.cat([own, mean.mean(dim=1)], dim=1)
+        self.views = Views(graph, self.device)
+        self.online = _encoder(self.features, width)
+        self.target = _encoder(self.features, width).requires_grad_(False)
+        self.predictor = linear_layers(width, 2 * width, width, activation=nn.PReLU)
+        for layer in (self.predictor[0], self.predictor[2]):
+            assert isinstance(layer, nn.Linear)
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def loss(self, epoch: int) -> Tensor:
-        walks = self.walker.walks(self.everyone, self.settings.walk_length + 1)
-        drawn = torch.multinomial(self.frequency**0.75, self.settings.negatives, replacement=True)
-        return self.meetings(self.encode(self.settings.samples), walks, drawn)
+        set_learning_rate(
+            self.optimizer,
+            self.settings.learning_rate
+            * warmup_cosine(epoch, self.settings.epochs, max(1, self.settings.epochs // 10)),
+        )
+        shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
+        return self.disagreement(*(self.views.draw(*one) for one in shares))
 
-    def meetings(self, rows: Tensor, walks: Tensor, drawn: Tensor) -> Tensor:
-        """Return the loss of encodings, given walks `[nodes, length]` and drawn nodes."""
-        starts, others = walks[:, :1], walks[:, 1:]
-        weight = ((others != ENDED) & (others != starts)).float()[:, None]
-        company = functional.embedding(others.clamp_min(0), rows)
-        return skipgram_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
+    def disagreement(self, first: View, second: View) -> Tensor:
+        """Return the loss of two views."""
+        with torch.no_grad():
+            targets = [self.target(view.matrix, view.kept_columns) for view in (second, first)]
+        encoded = [self.online(view.matrix, view.kept_columns) for view in (first, second)]
+        predicted = [self.predictor(rows) for rows in encoded]
+        alike = [functional.cosine_similarity(p, t, dim=1) for p, t in zip(predicted, targets, strict=True)]
+        return 2 - (alike[0] + alike[1]).mean()
+
+    def after(self, epoch: int) -> None:
+        moved = (1 - self.settings.momentum) * warmup_cosine(epoch, self.settings.epochs, 0)
+        update_average(self.target, self.online, 1 - moved)
 
     def embedding(self) -> Tensor:
-        return self.encode((0, 0))
+        return self.online(self.views.full().matrix)
+
+
+def _encoder(features: Features, width: int) -> GraphEncoder:
+    """Return two graph convolutions, each with batch norm and a PReLU."""
+    widths = 2 * width, width
+    after = [nn.Sequential(nn.BatchNorm1d(one, momentum=0.01), nn.PReLU()) for one in widths]
+    return GraphEncoder(features, widths, after)
+
+
+@dataclass(frozen=True)
+class CCASSGSettings(EmbedderSettings):
+    r"""Settings of CCA-SSG.
+
+    Attributes:
+        layers: graph convolutions, all of the embedding's width.
+        decorrelation: :math:`\lambda`, weight of the decorrelation.
+        feature_drop, edge_drop: drop probabilities of both views.
+    """
+
+    epochs: int = 100
+    layers: int = 2
+    decorrelation: float = 1e-3
+    feature_drop: float = 0.2
+    edge_drop: float = 0.4
+
+
+class CCASSG(Embedder):
+    r"""Canonical correlation between two augmented views (Zhang et al., 2021).
+
+    .. math:: \mathcal L = -\operatorname{tr} \tilde Z_1^\top \tilde Z_2 + \lambda \big(
+        \lVert \tilde Z_1^\top \tilde Z_1 - I \rVert^2 + \lVert \tilde Z_2^\top \tilde Z_2 - I \rVert^2 \big),
+        \quad \tilde z = \frac{z - \bar z}{\sigma_z \sqrt n}
+
+    The first term is, up to a constant, half of the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`,
+    as in the authors' code. A constant column becomes 0.
+    """
+
+    settings_class = CCASSGSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        squares = settings.width**2 * (12 + 4 * settings.layers)
+        return super().bytes_for(sizes, settings) + int(4 * squares)
+
+    def build(self, graph: Graph) -> None:
+        self.views = Views(graph, self.device)
+        widths = [self.settings.width] * self.settings.layers
+        self.encoder = GraphEncoder(self.features, widths, [*(nn.ReLU() for _ in widths[1:]), nn.Identity()])
+
+    def loss(self, epoch: int) -> Tensor:
+        drawn = (self.views.draw(self.settings.feature_drop, self.settings.edge_drop) for _ in range(2))
+        first, second = (self.encoder(view.matrix, view.kept_columns) for view in drawn)
+        return correlation_loss(first, second, self.settings.decorrelation)
+
+    def embedding(self) -> Tensor:
+        return self.encoder(self.views.full().matrix)
+
+
+def correlation_loss(first: Tensor, second: Tensor, decorrelation: float) -> Tensor:
+    """Return the loss of two views' rows `[nodes, D]`."""
+    first, second = standard_columns(first), standard_columns(second)
+    one = torch.eye(first.shape[1], device=first.device)
+    spread = sum((view.t() @ view - one).square().sum() for view in (first, second))
+    return decorrelation * spread - (first * second).sum()

@@ -17,7 +17,6 @@ from h3gnn.baselines.layers import (
     linear_layers,
     neighbour_mean,
     symmetric,
-    to_device,
 )
 from h3gnn.baselines.registry import Sizes
 from h3gnn.graphs.graph import Graph
@@ -98,13 +97,11 @@ class GREET(Embedder):
 
     def build(self, graph: Graph) -> None:
         settings, features = self.settings, graph.num_features
-        self.entries = to_device(adjacency(graph, self_loops=True), self.device)
+        self.entries = adjacency(graph, self_loops=True).to(self.device)
         self.is_loop = self.entries.rows == self.entries.cols
         self.edges = (~self.is_loop).nonzero().squeeze(1)
         self.ends = self.entries.rows[self.edges], self.entries.cols[self.edges]
-        self.return_probabilities = return_probabilities(
-            to_device(adjacency(graph, self_loops=False), self.device)
-        )
+        self.return_probabilities = return_probabilities(adjacency(graph, self_loops=False).to(self.device))
         self.positives = positives_of(self.features, settings.neighbours)
         self.negatives = LeftOut.of(self.positives)
         self.discriminator = Discriminator(features, settings.width)

@@ -1,4 +1,4 @@
-"""Supervised systems for heterophilous graphs: H2GCN, FAGCN, GPR-GNN and G²."""
+"""Supervised systems for heterophilous graphs: H2GCN, FAGCN, GPR-GNN, G², AERO-GNN and PCNet."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from h3gnn.baselines.layers import (
     adjacency,
     edge_ends,
     neighbour_mean,
+    pairs_of,
     symmetric,
     two_hop_adjacency,
 )
@@ -319,3 +320,230 @@ class G2(Classifier):
         ends = self.ground.matrices
         apart = (ends["source"] @ x - ends["target"] @ x).abs() ** self.settings.exponent
         return torch.tanh(ends["sum"] @ apart)
+
+
+SMALL = 1e-6
+"""ε, the lower bound of attention and fading."""
+
+
+@dataclass(frozen=True)
+class AEROGNNSettings(ClassifierSettings):
+    """Settings of AERO-GNN.
+
+    Attributes:
+        iterations: number of propagation steps.
+        layers: of the MLP.
+        fading: λ; a larger one gives the accumulated sum more weight in the attention of early hops.
+        last_dropout: whether dropout precedes the classifier.
+        attention_decay: factor of the weight decay for the attention.
+    """
+
+    iterations: int = 4
+    layers: int = 2
+    fading: float = 0.5
+    last_dropout: bool = True
+    attention_decay: float = 1.0
+
+
+class AEROGNN(Classifier):
+    r"""Attentive deep propagation (Lee et al., 2023).
+
+    .. math:: H^{(k)} = \mathcal A^{(k)} H^{(k-1)}, \quad
+        Z^{(k)} = \textstyle\sum_{l \le k} \Gamma^{(l)} H^{(l)}, \quad
+        \tilde Z^{(k)} = \ln\big(\tfrac{\lambda}{k + 1} + 1 + \varepsilon\big) Z^{(k)}
+
+    .. math:: \alpha^{(k)}_{ij} = \mathrm{softplus}\big(a_k^\top\, \mathrm{ELU}(\tilde z_i + \tilde z_j)\big),
+        \quad \gamma^{(k)}_i = b_k + w_k^\top\, \mathrm{ELU}[h^{(k)}_i \,|\, \tilde z_i],
+        \quad \tilde z = \tilde z^{(k-1)}
+
+    H⁽⁰⁾ is the output of an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalized by its sums,
+    Γ is diagonal with γ, and the logits are a linear map of the last ELU(Z). α is symmetric and computed
+    once per pair of nodes.
+    """
+
+    settings_class = AEROGNNSettings
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        edges = adjacency(graph, self_loops=True)
+        count, nodes = edges.cols.numel(), graph.num_nodes
+        pairs, pair = pairs_of(edges)
+        ends = edge_ends(edges)
+        order = torch.argsort(pair * nodes + edges.rows)
+        twice = torch.where(edges.rows == edges.cols, 2.0, 1.0)  # both ends of a self-loop are one node
+        return {
+            "ends": SparseMatrix(pair[order], edges.rows[order], twice[order], (pairs, nodes)),
+            "pair": SparseMatrix(torch.arange(count), pair, torch.ones(count), (count, pairs)),
+            "source": ends["source"],
+            "sum": ends["sum"],
+        }
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        steps: int = settings.iterations
+        each = USUAL_WIDTH * (9 * sizes.nodes + 3 * (sizes.edges + sizes.nodes))
+        return super().bytes_for(sizes, settings) + 4 * steps * each
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        edges, nodes = ground.matrices["source"].shape
+        steps: int = ground.settings.iterations
+        return super().values_each(ground, width) + steps * width * (9 * nodes + 3 * edges)
+
+    def build(self) -> None:
+        width, steps, share = self.width, self.settings.iterations, self.settings.attention_decay
+        for layer in range(self.settings.layers):
+            self.weights.glorot(f"map {layer}", width if layer else self.in_channels, width)
+            self.weights.zeros(f"map {layer} bias", width)
+        self.weights.glorot("edge", steps, width, 1 + width, decay=share)
+        self.weights.glorot("first hop", 1, width, decay=share)
+        self.weights.glorot("hop", steps, 2 * width, 1 + 2 * width, decay=share)
+        self.weights.constant("hop start", torch.ones(steps + 1, 1), decay=share)
+        self.weights.glorot("classify", width, self.ground.classes)
+        self.weights.zeros("bias", self.ground.classes)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        hidden = self.ground.features.product(self.weights["map 0"], noise) + self.weights["map 0 bias"]
+        for layer in range(1, self.settings.layers):
+            hidden = functional.elu(hidden)
+            hidden = self.dropped(hidden, noise)
+            hidden = self.dense(hidden, f"map {layer}") + self.weights[f"map {layer} bias"]
+        total = functional.elu(self.gather(hidden))
+        total = total if noise is None or not self.settings.last_dropout else noise.drop(total)
+        return self.dense(total, "classify") + self.weights["bias"]
+
+    def gather(self, hidden: Tensor) -> Tensor:
+        """Return Z after the last step, for H⁽⁰⁾ `[nodes, models, width]`."""
+        starts = self.weights["hop start"]
+        total = hidden * (_weigh(hidden, self.weights["first hop"][0]) + starts[0])
+        for step in range(1, self.settings.iterations + 1):
+            decayed = total * math.log(self.settings.fading / step + 1 + SMALL)
+            hidden = self.spread(hidden, self.attention(decayed, step))
+            seen = torch.cat([hidden, decayed], dim=2)
+            total = total + hidden * (_weigh(seen, self.weights["hop"][step - 1]) + starts[step])
+        return total
+
+    def attention(self, decayed: Tensor, step: int) -> Tensor:
+        """Return α of both directions of each edge, `[edges, models, 1]`."""
+        matrices = self.ground.matrices
+        score = _weigh(matrices["ends"] @ decayed, self.weights["edge"][step - 1])
+        return matrices["pair"] @ (functional.softplus(score) + SMALL)
+
+    def spread(self, hidden: Tensor, attention: Tensor) -> Tensor:
+        """Return 𝒜 H."""
+        source, total = self.ground.matrices["source"], self.ground.matrices["sum"]
+        scale = (total @ attention).rsqrt()
+        return scale * (total @ (attention * (source @ (scale * hidden))))
+
+
+def _weigh(x: Tensor, weights: Tensor) -> Tensor:
+    """Return the product of ELU(x) `[rows, models, width]` with `[models, width]`, `[rows, models, 1]`."""
+    return (functional.elu(x) * weights).sum(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class PCNetSettings(ClassifierSettings):
+    """Settings of PCNet.
+
+    Attributes:
+        filters: K, the number of powers of I - L.
+        terms: N, of each filter's series.
+        heat: t, the diffusion time.
+        diagonal: b, the diagonal of the Laplacian.
+        power: c, the exponent of the degree normalization.
+        start: initial weight of each filter.
+        input_dropout, filter_dropout: of the features and of the filter's input; the grid's dropout is
+            between the two maps.
+        second_rate, second_decay: factors of the learning rate and weight decay of the second map.
+        filter_rate, filter_decay: likewise for the weights of the filters.
+    """
+
+    filters: int = 5
+    terms: int = 4
+    heat: float = 1.0
+    diagonal: float = 1.5
+    power: float = 0.5
+    start: float = 0.5
+    input_dropout: float = 0.1
+    filter_dropout: float = 0.1
+    second_rate: float = 1.0
+    second_decay: float = 1.0
+    filter_rate: float = 1.0
+    filter_decay: float = 1.0
+
+
+class PCNet(Classifier):
+    r"""Two-fold filtering with Poisson–Charlier polynomials (Li et al., 2024).
+
+    .. math:: \hat Y = \theta_0 Y + \sum_{k=1}^{K} \theta_k \sum_{n=0}^{N-1}
+        \frac{C_n(k, t)}{n!} (-L)^n Y, \quad Y = (X W_1 + b_1) W_2 + b_2, \quad
+        L = b I - \tilde D^{-c} (A + I) \tilde D^{-c}
+
+    The Poisson–Charlier polynomials :math:`C_0 = 1, C_1 = k - t, C_n = (k - n - t + 1) C_{n-1} - (n - 1) t
+    C_{n-2}` make the inner sum, for many terms, :math:`e^{tL} (I - L)^k`: with c = 1/2 and b = 1 that is k
+    steps of averaging over neighbours, after heat has flowed from everywhere else.
+
+    The sums over k and n are exchanged, so that N - 1 products with L serve all filters.
+    """
+
+    settings_class = PCNetSettings
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        return {"near": symmetric(adjacency(graph, self_loops=True), settings.power)}
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        terms: int = settings.terms
+        return super().bytes_for(sizes, settings) + 4 * sizes.nodes * 32 * (terms + 2)
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        terms: int = ground.settings.terms
+        return super().values_each(ground, width) + 2 * terms * ground.features.shape[0] * ground.classes
+
+    def build(self) -> None:
+        settings, classes = self.settings, self.ground.classes
+        first, second = 1 / math.sqrt(max(1, self.in_channels)), 1 / math.sqrt(self.width)
+        apart = {"rate": settings.second_rate, "decay": settings.second_decay}
+        self.weights.uniform("first", self.in_channels, self.width, first)
+        self.weights.uniform("first bias", 1, self.width, first)
+        self.weights.uniform("second", self.width, classes, second, **apart)
+        self.weights.uniform("second bias", 1, classes, second, **apart)
+        self.weights.constant(
+            "shares",
+            torch.full((settings.filters + 1, 1), settings.start),
+            rate=settings.filter_rate,
+            decay=settings.filter_decay,
+        )
+        self.series = series(settings.filters, settings.terms, settings.heat).to(self.weights.device)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        settings = self.settings
+        early = None if noise is None else noise.at(settings.input_dropout)
+        hidden = self.ground.features.product(self.weights["first"], early) + self.weights["first bias"]
+        hidden = self.dropped(hidden, noise)
+        scores = self.dense(hidden, "second") + self.weights["second bias"]
+        return self.filter(scores if noise is None else noise.at(settings.filter_dropout).drop(scores))
+
+    def filter(self, scores: Tensor) -> Tensor:
+        """Return Ŷ for Y `[nodes, models, classes]`."""
+        shares = torch.tensordot(self.series, self.weights["shares"], dims=1)  # [terms, models, 1]
+        near = self.ground.matrices["near"]
+        filtered: Tensor = shares[0] * scores
+        for share in shares[1:]:
+            scores = near @ scores - self.settings.diagonal * scores
+            filtered = filtered + share * scores
+        return filtered
+
+
+def series(filters: int, terms: int, heat: float) -> Tensor:
+    """Return what each filter has of each power of -L, `[terms, 1 + filters]`; filter 0 is 1."""
+    table = torch.zeros(terms, 1 + filters, dtype=torch.float64)
+    table[0, 0] = 1
+    for k in range(1, 1 + filters):
+        before, now = 0.0, 1.0
+        for n in range(terms):
+            table[n, k] = now / math.factorial(n)
+            before, now = now, (k - n - heat) * now - n * heat * before
+    return table.float()

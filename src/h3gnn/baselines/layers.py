@@ -56,6 +56,13 @@ class SparseMatrix:
         """Return the matrix as a CSR tensor."""
         return self.pattern.matrix(self.values)
 
+    def to(self, device: torch.device) -> SparseMatrix:
+        """Return the matrix on a device."""
+        if self.values.device == device:
+            return self
+        rows, cols, values = (part.to(device) for part in (self.rows, self.cols, self.values))
+        return SparseMatrix(rows, cols, values, self.shape)
+
     def transposed(self) -> SparseMatrix:
         """Return the transpose."""
         order = self.transposed_order()
@@ -114,7 +121,7 @@ def symmetric(matrix: SparseMatrix, power: float = 0.5) -> SparseMatrix:
 
 def gcn_adjacency(graph: Graph, device: torch.device) -> SparseMatrix:
     r"""Return :math:`\tilde D^{-1/2}(A + I)\tilde D^{-1/2}`."""
-    return to_device(symmetric(adjacency(graph, self_loops=True)), device)
+    return symmetric(adjacency(graph, self_loops=True)).to(device)
 
 
 def pairs_of(matrix: SparseMatrix) -> tuple[int, Tensor]:
@@ -166,14 +173,6 @@ def two_hop_adjacency(one_hop: SparseMatrix) -> SparseMatrix:
     rows, cols = (torch.from_numpy(np.asarray(index, dtype=np.int64)) for index in far.nonzero())
     sort = torch.argsort(rows * one_hop.shape[1] + cols)
     return SparseMatrix(rows[sort], cols[sort], torch.ones(rows.numel()), one_hop.shape)
-
-
-def to_device(matrix: SparseMatrix, device: torch.device) -> SparseMatrix:
-    """Return the matrix on another device."""
-    if matrix.values.device == device:
-        return matrix
-    rows, cols, values = (part.to(device) for part in (matrix.rows, matrix.cols, matrix.values))
-    return SparseMatrix(rows, cols, values, matrix.shape)
 
 
 class Features:

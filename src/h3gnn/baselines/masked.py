@@ -1,7 +1,9 @@
-"""Masked autoencoders of node features: GraphMAE and GraphMAE2."""
+"""Masked autoencoders of features (GraphMAE, GraphMAE2) and of edges (MaskGAE, Bandana)."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
-from h3gnn.baselines.layers import Attention, SparseMatrix, adjacency, linear_layers, to_device
-from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import frozen_copy, set_learning_rate, update_average
+from h3gnn.baselines.layers import (
+    Attention,
+    Convolution,
+    Features,
+    SparseMatrix,
+    adjacency,
+    gcn_adjacency,
+    linear_layers,
+    symmetric,
+)
+from h3gnn.baselines.registry import Sizes, check_choice
+from h3gnn.baselines.sampling import Neighbours, frozen_copy, set_learning_rate, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.optimizer import warmup_cosine
@@ -64,7 +75,7 @@ class GraphMAE(Embedder):
                 f"heads ({settings.heads}) must divide width ({settings.width})", code="invalid-setting"
             )
         self.targets = functional.normalize(self.features.dense(), dim=1)
-        self.edges = to_device(adjacency(graph, self_loops=True), self.device)
+        self.edges = adjacency(graph, self_loops=True).to(self.device)
         self.encoder = Encoder(features, settings)
         self.token = nn.Parameter(torch.zeros(features))
         self.bridge = nn.Linear(settings.width, settings.width, bias=False)
@@ -220,3 +231,327 @@ class GraphMAE2(GraphMAE):
         super().after(epoch)
         update_average(self.target_encoder, self.encoder, self.settings.momentum)
         update_average(self.target_projector, self.projector, self.settings.momentum)
+
+
+MAX_NORM = 1.0
+"""Maximum norm of the gradient."""
+
+
+@dataclass(frozen=True)
+class LinkSettings(EmbedderSettings):
+    """Settings of a system that learns from edges and pairs without one.
+
+    Attributes:
+        layers: of the encoder; the embedding holds all of them side by side.
+        drop: dropout of what goes into each layer of the encoder.
+        decoder_width, decoder_drop: of the decoder of pairs.
+        held_out: fraction of validation edges, whose AUC selects the epoch; 0 for the last epoch.
+        look_every: epochs between two validations.
+        look_patience: stop after this many validations without improvement; 0 to train to the end.
+    """
+
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-5
+    layers: int = 2
+    drop: float = 0.8
+    decoder_width: int = 32
+    decoder_drop: float = 0.2
+    held_out: float = 0.15
+    look_every: int = 10
+    look_patience: int = 0
+
+
+class LinkEmbedder(Embedder):
+    """Trains on most edges, and restores the epoch with the best AUC of the held-out edges.
+
+    The encoder sees `looped`, the training edges in both directions with self-loops; `links` are those
+    without the loops.
+    """
+
+    outputs = 1
+    """Outputs of the decoder per pair; the first is large for an edge."""
+
+    def widths(self) -> list[int]:
+        """Return the widths of the encoder's layers."""
+        return [self.settings.width] * self.settings.layers
+
+    def build(self, graph: Graph) -> None:
+        """Hold out edges, and make the encoder and the decoder."""
+        entries = adjacency(graph, self_loops=True)
+        is_pair = entries.rows < entries.cols
+        if not bool(is_pair.any()):
+            raise InputError(
+                f"{type(self).__name__} learns from edges, and this graph has no edges", code="no-edges"
+            )
+        settings, nodes = self.settings, graph.num_nodes
+        pairs = torch.stack([entries.rows[is_pair], entries.cols[is_pair]])
+        pairs = pairs[:, torch.randperm(pairs.shape[1])]
+        held = pairs[:, : min(int(settings.held_out * pairs.shape[1]), pairs.shape[1] - 1)]
+        low, high = torch.minimum(entries.rows, entries.cols), torch.maximum(entries.rows, entries.cols)
+        kept = ~torch.isin(low * nodes + high, held[0] * nodes + held[1])
+        looped = SparseMatrix(entries.rows[kept], entries.cols[kept], entries.values[kept], entries.shape)
+        self.looped, self.complete = looped.to(self.device), gcn_adjacency(graph, self.device)
+        self.trained = symmetric(self.looped)
+        self.keys = self.looped.rows * nodes + self.looped.cols  # sorted
+        self.link_entries = torch.nonzero(self.looped.rows != self.looped.cols).flatten()
+        self.links = torch.stack([self.looped.rows[self.link_entries], self.looped.cols[self.link_entries]])
+        self.held = held.to(self.device)
+        self.unheld = self.unlinked(held.shape[1])
+        self.encoder = Convolutions(self.features, self.widths(), settings.drop)
+        self.decoder = PairDecoder(
+            self.widths()[-1], settings.decoder_width, self.outputs, settings.decoder_drop
+        )
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        """Add what lies on the edges, and as much on pairs without one."""
+        pair = 4 * settings.width + 4 * settings.decoder_width + 16
+        return super().bytes_for(sizes, settings) + int(4 * 2 * sizes.edges * pair * settings.layers)
+
+    def unlinked(self, count: int) -> Tensor:
+        """Sample up to `count` pairs `[2, count]` without a training edge."""
+        nodes = self.looped.shape[0]
+        drawn = torch.randint(nodes * nodes, (2 * count,), device=self.device)
+        position = torch.searchsorted(self.keys, drawn).clamp_max(self.keys.numel() - 1)
+        drawn = drawn[self.keys[position] != drawn][:count]
+        return torch.stack([drawn // nodes, drawn % nodes])
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        optimizer = super().make_optimizer()
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        optimizer.register_step_pre_hook(lambda *_: (nn.utils.clip_grad_norm_(parameters, MAX_NORM), None)[1])
+        return optimizer
+
+    def begin(self) -> None:
+        """Get ready to keep the best epoch."""
+        super().begin()
+        self.best, self.worse, self.ended = 0.0, 0, False
+        self.kept: dict[str, Any] | None = None
+        self.last = torch.zeros(())
+
+    def step(self, epoch: int) -> Tensor:
+        """Train for one epoch; after the last validation, restore the best epoch."""
+        if self.ended:
+            return self.last
+        self.last = super().step(epoch)
+        if (epoch + 1) % self.settings.look_every == 0 and self.held.shape[1] and self.unheld.shape[1]:
+            self.validate()
+        self.ended = epoch + 1 == self.settings.epochs or 0 < self.settings.look_patience <= self.worse
+        if self.ended and self.kept is not None:
+            self.load_state_dict(self.kept)
+        return self.last
+
+    @torch.no_grad()
+    def validate(self) -> None:
+        """Keep the weights if the AUC of the held-out edges has improved."""
+        self.eval()
+        hidden = self.encoder([self.trained] * self.settings.layers)[-1]
+        area = area_under_curve(*(self.decoder(hidden, pairs)[:, 0] for pairs in (self.held, self.unheld)))
+        self.train()
+        if area > self.best:
+            self.best, self.kept, self.worse = area, copy.deepcopy(self.state_dict()), 0
+        else:
+            self.worse += 1
+
+    def embedding(self) -> Tensor:
+        """Encode the whole graph, held-out edges too, and join all layers."""
+        return torch.cat(self.encoder([self.complete] * self.settings.layers), dim=1)
+
+
+class Convolutions(nn.Module):
+    """Graph convolutions over constant features, each with dropout before, batch norm and an ELU after."""
+
+    def __init__(self, features: Features, widths: list[int], drop: float) -> None:
+        super().__init__()
+        self.features, self.rate = features, drop
+        sizes = zip([features.shape[1], *widths], widths, strict=False)
+        self.convolutions = nn.ModuleList(Convolution(rows, columns) for rows, columns in sizes)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths)
+
+    def forward(self, matrices: Iterable[SparseMatrix]) -> list[Tensor]:
+        """Return the output of each layer, given its matrix."""
+        hidden: list[Tensor] = []
+        rate = self.rate if self.training else 0.0
+        for convolution, norm, matrix in zip(self.convolutions, self.norms, matrices, strict=True):
+            assert isinstance(convolution, Convolution)
+            shown = functional.dropout(hidden[-1], rate) if hidden else self.features.dropped(rate)
+            hidden.append(functional.elu(norm(matrix @ (shown @ convolution.weight) + convolution.bias)))
+        return hidden
+
+
+class PairDecoder(nn.Module):
+    """An MLP on the product of two embeddings."""
+
+    def __init__(self, width: int, hidden: int, outputs: int, drop: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Dropout(drop), nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+        )
+
+    def forward(self, hidden: Tensor, pairs: Tensor) -> Tensor:
+        """Return `[pairs, outputs]` for pairs `[2, pairs]`."""
+        return self.layers(hidden.index_select(0, pairs[0]) * hidden.index_select(0, pairs[1]))
+
+
+def area_under_curve(high: Tensor, low: Tensor) -> float:
+    """Return the area under the ROC curve; a tie counts one half."""
+    high, ranked = high.contiguous(), low.sort().values
+    below = [torch.searchsorted(ranked, high, right=right).double().mean() for right in (False, True)]
+    return float((below[0] + below[1]) / (2 * low.numel()))
+
+
+def mean(values: Tensor) -> Tensor:
+    """Return the mean; zero for an empty tensor."""
+    return values.sum() / max(1, values.numel())
+
+
+@dataclass(frozen=True)
+class MaskGAESettings(LinkSettings):
+    """Settings of MaskGAE.
+
+    Attributes:
+        width: of the last layer.
+        hidden: width of the layers before it.
+        mask: "path" masks random walks of layers + 1 steps, "edge" single edges.
+        mask_ratio: fraction of start nodes of the walks, or of edges.
+        whole: mask an edge if one of its directions is sampled, as in the paper; otherwise only if both are
+            sampled, as in the authors' code, where the decoder predicts all sampled directions.
+        degree_weight: of predicting the number of masked edges of a node.
+    """
+
+    width: int = 64
+    epochs: int = 500
+    hidden: int = 128
+    mask: str = "path"
+    mask_ratio: float = 0.7
+    whole: bool = False
+    degree_weight: float = 0.001
+
+
+class MaskGAE(LinkEmbedder):
+    r"""A masked graph autoencoder of edges or paths (Li et al., 2023).
+
+    .. math:: \mathcal L = -\tfrac1{|E_m|} \textstyle\sum_{E_m} \log d(z_u \odot z_v)
+        - \tfrac1{|E^-|} \sum_{E^-} \log(1 - d(z_u \odot z_v))
+        + \alpha \tfrac1n \sum_v (g(z_v) - \deg_m(v))^2
+    """
+
+    settings_class = MaskGAESettings
+
+    def widths(self) -> list[int]:
+        return [self.settings.hidden] * (self.settings.layers - 1) + [self.settings.width]
+
+    def build(self, graph: Graph) -> None:
+        super().build(graph)
+        check_choice("MaskGAE", "mask", self.settings.mask, ("path", "edge"))
+        width, hidden, drop = self.settings.width, self.settings.decoder_width, self.settings.decoder_drop
+        self.degree_decoder = nn.Sequential(
+            nn.Linear(width, hidden), nn.Dropout(drop), nn.ReLU(), nn.Linear(hidden, 1), nn.ReLU()
+        )
+        there = torch.ones(self.links.shape[1], device=self.device)
+        matrix = SparseMatrix(self.links[0], self.links[1], there, self.looped.shape)
+        self.neighbours = Neighbours(matrix)
+        self.reverse = matrix.transposed_order()  # edges are stored in both directions
+
+    def loss(self, epoch: int) -> Tensor:
+        drawn = self.along_paths() if self.settings.mask == "path" else self.by_edges()
+        return self.errors(drawn)
+
+    def by_edges(self) -> Tensor:
+        """Draw directions of edges, each by itself; bool `[links]`."""
+        ratio: float = self.settings.mask_ratio
+        return torch.rand(self.links.shape[1], device=self.device) < ratio
+
+    def along_paths(self) -> Tensor:
+        """Draw the directions that random walks take; bool `[links]`."""
+        degree, nodes = self.neighbours.degree, self.neighbours.degree.numel()
+        order = torch.randperm(nodes, device=self.device)[: max(1, round(self.settings.mask_ratio * nodes))]
+        at = order[degree[order] > 0]
+        drawn = torch.zeros(self.links.shape[1], dtype=torch.bool, device=self.device)
+        for _ in range(self.settings.layers + 1):
+            taken = self.neighbours.edge(at)
+            drawn[taken] = True
+            at = self.links[1][taken]
+        return drawn
+
+    def errors(self, drawn: Tensor) -> Tensor:
+        """Return the loss when these directions of edges are drawn."""
+        either, both = drawn | drawn[self.reverse], drawn & drawn[self.reverse]
+        gone, asked = (either, either) if self.settings.whole else (both, drawn)
+        kept = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, (~gone).float())
+        matrix = symmetric(self.looped.with_values(self.looped.values * kept))
+        embedding = self.encoder([matrix] * self.settings.layers)[-1]
+        linked = self.links[:, asked]
+        linked_score = self.decoder(embedding, linked)
+        other_score = self.decoder(embedding, self.unlinked(linked.shape[1]))
+        degrees = torch.bincount(linked[1], minlength=len(embedding)).float()
+        wrong = functional.mse_loss(self.degree_decoder(embedding).squeeze(1), degrees)
+        loss = mean(functional.softplus(-linked_score)) + mean(functional.softplus(other_score))
+        return loss + self.settings.degree_weight * wrong
+
+
+@dataclass(frozen=True)
+class BandanaSettings(LinkSettings):
+    """Settings of Bandana.
+
+    Attributes:
+        width: of every layer of the encoder.
+        temperature: of the bandwidths; a small one concentrates them on one edge per node.
+        own_weights: weight an edge in the loss by its own bandwidth, as in the paper; otherwise by that of
+            another, fixed edge, as in the authors' code. Edges with small bandwidths then count as well.
+    """
+
+    width: int = 256
+    decoder_drop: float = 0.0
+    temperature: float = 0.2
+    own_weights: bool = False
+
+
+class Bandana(LinkEmbedder):
+    r"""A masked graph autoencoder with continuous edge bandwidths (Zhao et al., 2024).
+
+    .. math:: b_{vu} = \mathrm{softmax}_{u \in N(v)}(\epsilon_{vu} / T), \quad \epsilon \sim \mathcal N(0, 1),
+        \quad H_l = \mathrm{ELU}(\mathrm{BN}(\hat B_l H_{l-1} W_l)), \quad
+        \mathcal L = -\tfrac1L \textstyle\sum_l \tfrac1{|E|} \sum_{E} b_{vu} \log d_1(h_v \odot h_u)
+        + \tfrac1{|E^-|} \sum_{E^-} \log d_0(h_v \odot h_u)
+
+    :math:`\hat B` has a loop of 1 at each node and is scaled by its row sums as a GCN's adjacency is, the
+    two outputs of d add up to 1, and one decoder serves all layers. Embeddings see plain edges. Unless
+    `own_weights`, the b of the loss are those of :math:`\hat B` in another order, drawn once.
+    """
+
+    settings_class = BandanaSettings
+    outputs = 2
+
+    def build(self, graph: Graph) -> None:
+        super().build(graph)
+        count = self.links.shape[1]
+        order = torch.arange(count) if self.settings.own_weights else torch.randperm(count)
+        self.weighed_by = order.to(self.device)
+
+    def loss(self, epoch: int) -> Tensor:
+        bandwidths = [self.bandwidth() for _ in range(self.settings.layers)]
+        return self.errors(bandwidths, self.unlinked(self.links.shape[1]))
+
+    def bandwidth(self) -> Tensor:
+        """Draw what each edge carries `[links]`: over the edges of a node it adds up to 1."""
+        from torch_geometric.utils import softmax
+
+        noise = torch.randn(self.links.shape[1], device=self.device) / self.settings.temperature
+        return softmax(noise, self.links[0], num_nodes=self.looped.shape[0])
+
+    def carrying(self, bandwidth: Tensor) -> SparseMatrix:
+        """Return the matrix of edges with these bandwidths and of loops."""
+        values = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, bandwidth)
+        return symmetric(self.looped.with_values(values))
+
+    def errors(self, bandwidths: list[Tensor], others: Tensor) -> Tensor:
+        """Return the loss of these bandwidths, and of pairs without an edge."""
+        layers = self.encoder([self.carrying(bandwidth) for bandwidth in bandwidths])
+        errors = []
+        for hidden, bandwidth in zip(layers, bandwidths, strict=True):
+            linked = functional.log_softmax(self.decoder(hidden, self.links), dim=1)[:, 0]
+            unlinked = functional.log_softmax(self.decoder(hidden, others), dim=1)[:, 1]
+            weight = bandwidth.index_select(0, self.weighed_by)
+            errors.append(-mean(weight * linked) - mean(unlinked))
+        return torch.stack(errors).mean()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from h3gnn.baselines.layers import SparseMatrix, adjacency, pairs_of, symmetric, to_device
+from h3gnn.baselines.layers import SparseMatrix, adjacency, pairs_of, symmetric
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.teacher import move_towards
 
@@ -43,7 +43,7 @@ class Views:
     """Samples views with dropped feature columns and edges; degrees are recomputed."""
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
-        loops = to_device(adjacency(graph, self_loops=True), device)
+        loops = adjacency(graph, self_loops=True).to(device)
         self.loops, self.pairs = loops, EdgePairs(loops)
         self.is_loop = loops.rows == loops.cols
         self.columns, self.device = graph.num_features, device

@@ -1,16 +1,22 @@
-"""Structural distances between nodes, as struc2vec defines them."""
+"""Structural similarity of nodes: struc2vec, and WRGAT, which attends to similar nodes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from h3gnn.baselines.layers import SparseMatrix, adjacency
+from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends
+from h3gnn.baselines.registry import Sizes
+from h3gnn.baselines.stacks import Noise
+from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.walks import WalkEmbedder, Walker, WalkSettings
 from h3gnn.graphs.graph import Graph
 
 HALF = 0.5
@@ -185,3 +191,187 @@ def _rings(edges: SparseMatrix, degrees: npt.NDArray[np.int64], layers: int) -> 
             ring = ((near @ ring > 0) & ~seen).astype(np.float32)
             seen |= ring > 0
     return counts
+
+
+@dataclass(frozen=True)
+class Struc2VecSettings(WalkSettings):
+    """Settings of struc2vec.
+
+    Attributes:
+        layers: rings around a node that are compared, the node itself being the first.
+        stay: the chance that a walk steps to another node and not to another layer.
+    """
+
+    layers: int = 4
+    stay: float = 0.3
+
+
+class Struc2Vec(WalkEmbedder):
+    r"""Skip-gram on walks between structurally similar nodes (Ribeiro et al., 2017).
+
+    .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
+        p(u_k \to u_{k+1}) = \frac{w}{w + 1}, \quad w = \log\big(\Gamma_k(u) + e\big)
+
+    f is the structural distance, see `structure`; :math:`\Gamma_k(u)` counts the nodes whose weight to u is
+    above the mean of the layer: a node similar to many others moves up for a closer comparison. A walk steps
+    within its layer with probability `stay`, and else goes a layer up, or down. Only nodes are written down,
+    so the layer of the next step is drawn at once: all changes before it add up to the matrix
+    :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one change of layer at node u.
+    """
+
+    settings_class = Struc2VecSettings
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        pairs = sizes.nodes * math.ceil(math.log2(max(2, sizes.nodes)))
+        layers: int = settings.layers
+        return super().bytes_for(sizes, settings) + (200 * pairs + 16 * sizes.nodes * layers) * layers
+
+    def prepare(self, graph: Graph) -> None:
+        found = structural_distances(graph, self.settings.layers, self.device)
+        parts = [found.layer(index) for index in range(self.settings.layers)]
+        nodes, states = graph.num_nodes, graph.num_nodes * len(parts)
+        shifts = [nodes * index for index in range(len(parts))]
+        rows, cols = (
+            torch.cat([getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)])
+            for name in ("rows", "cols")
+        )
+        values = torch.cat([part.values for part in parts])
+        self.walker = Walker(SparseMatrix(rows, cols, values, (states, states)))
+        self.changes = layer_changes(found, self.settings.stay).cumsum(dim=2)
+
+    def walks(self, starts: Tensor) -> Tensor:
+        nodes, path = self.changes.shape[0], [starts]
+        layer = torch.zeros_like(starts)
+        for _ in range(1, self.settings.walk_length):
+            coins = torch.rand(starts.shape, dtype=torch.float64, device=self.device)[:, None]
+            here = path[-1].clamp_min(0)
+            layer = (coins >= self.changes[here, layer]).sum(dim=1).clamp_max(self.changes.shape[1] - 1)
+            reached = self.walker.step(layer * nodes + here)
+            path.append(torch.where((reached < 0) | (path[-1] < 0), -1, reached % nodes))
+        return torch.stack(path, dim=1)
+
+
+def layer_changes(found: StructuralDistances, stay: float) -> Tensor:
+    """Return for each node and layer the chances of the layer of the next step, `[nodes, layers, layers]`."""
+    layers, device = found.distances.shape[0], found.distances.device
+    weights = (-found.distances).exp()
+    there = torch.isfinite(found.distances)
+    mean = weights.sum(dim=1) / there.sum(dim=1).clamp_min(1)
+    above = _per_node((weights > mean[:, None]) & there, found)
+    exists = _per_node(there, found) > 0
+    up = (above + math.e).log()
+    up = up / (up + 1)
+    change = torch.zeros(found.nodes, layers, layers, dtype=torch.float64, device=device)
+    for layer in range(layers):
+        higher = up[layer] * exists[layer + 1] if layer + 1 < layers else torch.zeros_like(up[layer])
+        lower = 1 - up[layer] if layer else torch.zeros_like(up[layer])
+        change[:, layer, layer] = 1 - higher - lower
+        if layer + 1 < layers:
+            change[:, layer, layer + 1] = higher
+        if layer:
+            change[:, layer, layer - 1] = lower
+    same = torch.eye(layers, dtype=torch.float64, device=device)
+    return stay * torch.linalg.inv(same - (1 - stay) * change)
+
+
+def _per_node(flags: Tensor, found: StructuralDistances) -> Tensor:
+    """Return how many pairs of each node have a flag, float64 `[layers, nodes]`."""
+    counts = torch.zeros(flags.shape[0], found.nodes, dtype=torch.float64, device=flags.device)
+    for end in found.pairs.unbind(1):
+        counts.index_add_(1, end, flags.double())
+    return counts
+
+
+@dataclass(frozen=True)
+class WRGATSettings(ClassifierSettings):
+    """Settings of WRGAT.
+
+    Attributes:
+        layers: rings around a node that are compared; each is a relation, next to that of the edges.
+        nearest: number of the most similar nodes per relation; 0 for all candidates.
+        near_weight: of the edges, where the weights of a node in each other relation add up to 1.
+    """
+
+    layers: int = 3
+    nearest: int = 5
+    near_weight: float = 1.0
+
+
+class WRGAT(Classifier):
+    r"""Relational attention over edges and structural similarity (Suresh et al., 2021).
+
+    .. math:: h'_v = W_0 h_v + b + \sum_r \frac{1}{|N_r(v)|} \sum_{u \in N_r(v)}
+        w^r_{uv}\, \alpha^r_{vu}\, W_r h_u, \quad
+        \alpha^r_{vu} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a_r^\top [W_r h_v \,|\, W_r h_u])
+
+    :math:`w^r_{uv} = e^{-f_r(u, v)} / \sum_x e^{-f_r(u, x)}` with the structural distance f of `structure`;
+    the edges of the graph have one weight. ReLU and dropout are between the layers.
+    """
+
+    settings_class = WRGATSettings
+
+    @staticmethod
+    def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
+        edges = adjacency(graph, self_loops=False)
+        relations = [edges.with_values(torch.full_like(edges.values, settings.near_weight))]
+        found = structural_distances(graph, settings.layers, torch.device("cpu"))
+        relations += [found.layer(index, settings.nearest) for index in range(settings.layers)]
+        made: dict[str, SparseMatrix] = {}
+        for number, relation in enumerate(one for one in relations if one.values.numel()):
+            # A row lists the nodes similar to its node; messages go from the row to its columns.
+            received = relation.transposed()
+            ends = edge_ends(received, received.values / received.crow.diff()[received.rows])
+            made |= {f"{end} {number}": matrix for end, matrix in ends.items()}
+        return made
+
+    @classmethod
+    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
+        layers: int = settings.layers
+        alike = 2 * math.ceil(math.log2(max(2, sizes.nodes))) if not settings.nearest else settings.nearest
+        edges = sizes.edges + layers * alike * sizes.nodes
+        rows = sizes.nodes * (layers + 2) * 6 * USUAL_WIDTH + sizes.features * (layers + 2) * 6 * USUAL_WIDTH
+        return super().bytes_for(sizes, settings) + 4 * (edges * (4 * USUAL_WIDTH + 30) + rows)
+
+    @classmethod
+    def values_each(cls, ground: Ground, width: int) -> int:
+        counts = [one.shape[1] for name, one in ground.matrices.items() if name.startswith("sum")]
+        maps = (len(counts) + 1) * width * (6 * ground.features.shape[1] + 4 * ground.features.shape[0])
+        on_edges = sum(counts) * (4 * width + 4 * ground.classes + 16)
+        return super().values_each(ground, width) + maps + on_edges
+
+    def build(self) -> None:
+        self.relations = len(self.ground.matrices) // 3
+        sizes = {"first": (self.in_channels, self.width), "second": (self.width, self.ground.classes)}
+        for layer, (rows, columns) in sizes.items():
+            self.weights.glorot(layer, rows, (1 + self.relations) * columns, rows + columns)
+            self.weights.zeros(f"{layer} bias", columns)
+            for end in ("from", "to") if self.relations else ():
+                self.weights.glorot(f"{layer} {end}", self.relations, columns, self.relations + 2 * columns)
+
+    def logits(self, noise: Noise | None) -> Tensor:
+        hidden = functional.relu(self.attend(self.ground.features.product(self.weights["first"]), "first"))
+        hidden = self.dropped(hidden, noise)
+        return self.attend(self.dense(hidden, "second"), "second")
+
+    def attend(self, mapped: Tensor, layer: str) -> Tensor:
+        """Return a layer's values from all maps side by side, `[nodes, models, (1 + relations) width]`."""
+        own, *projected = mapped.chunk(1 + self.relations, dim=2)
+        total: Tensor = own + self.weights[f"{layer} bias"]
+        for relation, x in enumerate(projected):
+            total = total + self.receive(x, relation, layer)
+        return total
+
+    def receive(self, x: Tensor, relation: int, layer: str) -> Tensor:
+        """Return what reaches each node through one relation."""
+        from torch_geometric.utils import softmax
+
+        source, target, total = (
+            self.ground.matrices[f"{name} {relation}"] for name in ("source", "target", "sum")
+        )
+        sent, received = (
+            (x * self.weights[f"{layer} {end}"][relation]).sum(dim=-1, keepdim=True) for end in ("from", "to")
+        )
+        score = functional.leaky_relu(source @ sent + target @ received, 0.2)
+        share = softmax(score.flatten(1), target.cols, num_nodes=x.shape[0]).view_as(score)
+        return total @ (share * (source @ x))

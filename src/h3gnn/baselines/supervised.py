@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.layers import Features, SparseMatrix, scaled_features, to_device
+from h3gnn.baselines.layers import Features, SparseMatrix, scaled_features
 from h3gnn.baselines.registry import Sizes
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, Weights, stacked_adam
 from h3gnn.errors import InputError
@@ -69,7 +69,7 @@ class Classifier:
     def on(cls, graph: Graph, device: torch.device, settings: Any = ClassifierSettings()) -> Ground:  # noqa: B008
         """Return the data of a graph that all models share."""
         made = cls.matrices(graph, settings)
-        matrices = {name: to_device(matrix, device) for name, matrix in made.items()}
+        matrices = {name: matrix.to(device) for name, matrix in made.items()}
         features = scaled_features(graph, device, settings.scale_features)
         return Ground(features, graph.num_classes, matrices, settings)
 

@@ -1,8 +1,7 @@
-"""Random walks and skip-gram with negative sampling: LINE, node2vec and struc2vec."""
+"""Random walks and skip-gram with negative sampling: LINE, node2vec and unsupervised GraphSAGE."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import BatchEmbedder, EmbedderSettings
-from h3gnn.baselines.layers import SparseMatrix, adjacency, row_sums, to_device
+from h3gnn.baselines.embedder import BatchEmbedder, Embedder, EmbedderSettings
+from h3gnn.baselines.layers import SparseMatrix, adjacency, neighbour_mean, row_sums
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.structure import StructuralDistances, structural_distances
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
@@ -94,7 +92,7 @@ class Walker:
 
 def edges_to_walk(graph: Graph, device: torch.device, title: str) -> SparseMatrix:
     """Return the adjacency of a graph; reject a graph without edges."""
-    matrix = to_device(adjacency(graph, self_loops=False), device)
+    matrix = adjacency(graph, self_loops=False).to(device)
     if not matrix.values.numel():
         raise InputError(
             f"{title} learns from edges alone, and this graph has no edges; use a system that uses features",
@@ -343,90 +341,84 @@ class Node2Vec(WalkEmbedder):
 
 
 @dataclass(frozen=True)
-class Struc2VecSettings(WalkSettings):
-    """Settings of struc2vec.
+class SageSettings(EmbedderSettings):
+    """Settings of GraphSAGE without labels; an epoch is one walk from each node.
 
     Attributes:
-        layers: rings around a node that are compared, the node itself being the first.
-        stay: the chance that a walk steps to another node and not to another layer.
+        width: of a node's own half of each layer, and of its neighbours' half.
+        samples: neighbours sampled in the first and in the second layer; 0 for all.
+        walk_length: steps of a walk; its start is paired with all others on it.
+        negatives: sampled nodes per epoch, each weighted like a positive.
     """
 
-    layers: int = 4
-    stay: float = 0.3
+    width: int = 128
+    epochs: int = 200
+    learning_rate: float = 0.001
+    samples: tuple[int, int] = (0, 0)
+    walk_length: int = 5
+    negatives: int = 20
 
 
-class Struc2Vec(WalkEmbedder):
-    r"""Skip-gram on walks between structurally similar nodes (Ribeiro et al., 2017).
+class SageUnsupervised(Embedder):
+    r"""GraphSAGE with the unsupervised random-walk loss (Hamilton et al., 2017).
 
-    .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
-        p(u_k \to u_{k+1}) = \frac{w}{w + 1}, \quad w = \log\big(\Gamma_k(u) + e\big)
+    .. math:: h_v' = \big[W_1 h_v \,\|\, W_2\, \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u\big], \quad
+        \mathcal L = -\log \sigma(z_v^\top z_u) - k\, \mathbb E_{n \sim d^{3/4}} \log \sigma(-z_v^\top z_n)
 
-    f is the structural distance, see `structure`; :math:`\Gamma_k(u)` counts the nodes whose weight to u is
-    above the mean of the layer: a node similar to many others moves up for a closer comparison. A walk steps
-    within its layer with probability `stay`, and else goes a layer up, or down. Only nodes are written down,
-    so the layer of the next step is drawn at once: all changes before it add up to the matrix
-    :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one change of layer at node u.
+    for u on a walk from v, with ReLU between the layers and unit rows of Z. Training may sample neighbours;
+    the embedding uses all of them.
     """
 
-    settings_class = Struc2VecSettings
+    settings_class = SageSettings
+    frequency: Tensor
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        pairs = sizes.nodes * math.ceil(math.log2(max(2, sizes.nodes)))
-        layers: int = settings.layers
-        return super().bytes_for(sizes, settings) + (200 * pairs + 16 * sizes.nodes * layers) * layers
+        width = settings.width
+        rows = 24 * width + sizes.features + max(settings.samples) * 3 * width
+        pairs = 4 * settings.walk_length * 2 * width + 4 * settings.negatives
+        return 4 * int(sizes.features * width * 8 + sizes.nodes * (rows + pairs) + 16 * sizes.edges)
 
-    def prepare(self, graph: Graph) -> None:
-        found = structural_distances(graph, self.settings.layers, self.device)
-        parts = [found.layer(index) for index in range(self.settings.layers)]
-        nodes, states = graph.num_nodes, graph.num_nodes * len(parts)
-        shifts = [nodes * index for index in range(len(parts))]
-        rows, cols = (
-            torch.cat([getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)])
-            for name in ("rows", "cols")
-        )
-        values = torch.cat([part.values for part in parts])
-        self.walker = Walker(SparseMatrix(rows, cols, values, (states, states)))
-        self.changes = layer_changes(found, self.settings.stay).cumsum(dim=2)
+    def build(self, graph: Graph) -> None:
+        width = self.settings.width
+        matrix = adjacency(graph, self_loops=False).to(self.device)
+        self.walker, self.mean = Walker(matrix), neighbour_mean(matrix)
+        self.everyone = torch.arange(graph.num_nodes, device=self.device)
+        self.first = nn.Parameter(torch.empty(graph.num_features, 2, width))
+        self.second = nn.Parameter(torch.empty(2 * width, 2, width))
+        for weight in (self.first, self.second):
+            bound = (6 / (weight.shape[0] + width)) ** 0.5
+            nn.init.uniform_(weight, -bound, bound)
+        degree = row_sums(matrix)
+        self.register_buffer("frequency", torch.where(degree.sum() > 0, degree, torch.ones_like(degree)))
 
-    def walks(self, starts: Tensor) -> Tensor:
-        nodes, path = self.changes.shape[0], [starts]
-        layer = torch.zeros_like(starts)
-        for _ in range(1, self.settings.walk_length):
-            coins = torch.rand(starts.shape, dtype=torch.float64, device=self.device)[:, None]
-            here = path[-1].clamp_min(0)
-            layer = (coins >= self.changes[here, layer]).sum(dim=1).clamp_max(self.changes.shape[1] - 1)
-            reached = self.walker.step(layer * nodes + here)
-            path.append(torch.where((reached < 0) | (path[-1] < 0), -1, reached % nodes))
-        return torch.stack(path, dim=1)
+    def encode(self, samples: tuple[int, int]) -> Tensor:
+        """Return the encoding of all nodes `[nodes, 2 width]`."""
+        hidden = torch.relu(self.aggregate(self.features.product(self.first), samples[0]))
+        projected = torch.einsum("ni,ijo->njo", hidden, self.second)
+        return functional.normalize(self.aggregate(projected, samples[1]), dim=1)
 
+    def aggregate(self, projected: Tensor, samples: int) -> Tensor:
+        """Concatenate a node's own projection `[nodes, 2, width][:, 0]` and the mean of its neighbours'."""
+        own, others = projected[:, 0], projected[:, 1]
+        if not samples:
+            return torch.cat([own, self.mean @ others], dim=1)
+        drawn = self.walker.step(self.everyone.repeat_interleave(samples))
+        known = (drawn != ENDED).float()
+        mean = (functional.embedding(drawn.clamp_min(0), others) * known[:, None]).view(len(own), samples, -1)
+        return torch.cat([own, mean.mean(dim=1)], dim=1)
 
-def layer_changes(found: StructuralDistances, stay: float) -> Tensor:
-    """Return for each node and layer the chances of the layer of the next step, `[nodes, layers, layers]`."""
-    layers, device = found.distances.shape[0], found.distances.device
-    weights = (-found.distances).exp()
-    there = torch.isfinite(found.distances)
-    mean = weights.sum(dim=1) / there.sum(dim=1).clamp_min(1)
-    above = _per_node((weights > mean[:, None]) & there, found)
-    exists = _per_node(there, found) > 0
-    up = (above + math.e).log()
-    up = up / (up + 1)
-    change = torch.zeros(found.nodes, layers, layers, dtype=torch.float64, device=device)
-    for layer in range(layers):
-        higher = up[layer] * exists[layer + 1] if layer + 1 < layers else torch.zeros_like(up[layer])
-        lower = 1 - up[layer] if layer else torch.zeros_like(up[layer])
-        change[:, layer, layer] = 1 - higher - lower
-        if layer + 1 < layers:
-            change[:, layer, layer + 1] = higher
-        if layer:
-            change[:, layer, layer - 1] = lower
-    same = torch.eye(layers, dtype=torch.float64, device=device)
-    return stay * torch.linalg.inv(same - (1 - stay) * change)
+    def loss(self, epoch: int) -> Tensor:
+        walks = self.walker.walks(self.everyone, self.settings.walk_length + 1)
+        drawn = torch.multinomial(self.frequency**0.75, self.settings.negatives, replacement=True)
+        return self.meetings(self.encode(self.settings.samples), walks, drawn)
 
+    def meetings(self, rows: Tensor, walks: Tensor, drawn: Tensor) -> Tensor:
+        """Return the loss of encodings, given walks `[nodes, length]` and drawn nodes."""
+        starts, others = walks[:, :1], walks[:, 1:]
+        weight = ((others != ENDED) & (others != starts)).float()[:, None]
+        company = functional.embedding(others.clamp_min(0), rows)
+        return skipgram_loss(rows[starts], company, rows[drawn], weight, self.settings.negatives)
 
-def _per_node(flags: Tensor, found: StructuralDistances) -> Tensor:
-    """Return how many pairs of each node have a flag, float64 `[layers, nodes]`."""
-    counts = torch.zeros(flags.shape[0], found.nodes, dtype=torch.float64, device=flags.device)
-    for end in found.pairs.unbind(1):
-        counts.index_add_(1, end, flags.double())
-    return counts
+    def embedding(self) -> Tensor:
+        return self.encode((0, 0))
