@@ -241,12 +241,12 @@ def test_the_optimizer_steps_large_weights_with_the_kernel() -> None:
 
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_an_average_of_large_weights(side_by_side: bool) -> None:
-    from h3gnn.encoder.triton.sparse import follow
+    from h3gnn.encoder.triton.sparse import ema_update
 
     shape = (30, 4, 50) if side_by_side else (4, 30, 50)
     theirs = torch.randn(*shape)
     mine = torch.randn(*((30, 3, 50) if side_by_side else (3, 30, 50)))
     theirs, mine = (one.transpose(0, 1) if side_by_side else one for one in (theirs, mine))
     there = mine.to(DEVICE, copy=True)
-    follow(there, theirs.to(DEVICE)[:3], 0.25)
+    ema_update(there, theirs.to(DEVICE)[:3], 0.25)
     torch.testing.assert_close(there.cpu(), torch.lerp(mine, theirs[:3], 0.25))

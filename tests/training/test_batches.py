@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.noise import NodeNoise, node_uniform
+from h3gnn.encoder.noise import PerNodeNoise, node_uniform
 from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
@@ -268,8 +268,8 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
     assert torch.corrcoef(numbers.T).triu(1).abs().max() < 0.03
     assert abs(float(torch.corrcoef(torch.stack([numbers[:-1, 0], numbers[1:, 0]]))[0, 1])) < 0.03
     assert torch.equal(node_uniform(3, torch.tensor([77, 4]), 8), numbers[[77, 4]])
-    assert NodeNoise([1]).keep([0.0], nodes, (3,), 0) is None
-    kept = NodeNoise([1]).keep([0.3], nodes, (3,), 0)
+    assert PerNodeNoise([1]).keep([0.0], nodes, (3,), 0) is None
+    kept = PerNodeNoise([1]).keep([0.3], nodes, (3,), 0)
     assert kept is not None
     assert abs(float(kept.float().mean()) - 0.7) < 0.01
 

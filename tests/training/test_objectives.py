@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
-from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.sparse import take_rows
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
@@ -345,7 +345,7 @@ def test_chunks_change_neither_shares_nor_gradients(
     objective = built(kind, case.student, targets)
     part = case.batch.part
     learned = [*case.student.fusion.parameters(), *objective.parameters()]
-    kept = case.student.attention_keep(part.seeds, DrawnNoise(generators(2)))
+    kept = case.student.attention_keep(part.seeds, SequentialNoise(generators(2)))
     assert kept is not None
     assert not kept.all()
     leaf = torch.randn(2, 6, 4, 4, dtype=torch.double, generator=torch.Generator().manual_seed(5))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise
+from h3gnn.encoder.noise import Noise, PerNodeNoise, SequentialNoise
 from h3gnn.encoder.tokens import Part, Projected
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
@@ -154,7 +154,7 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
     step = step_of(whole(small_mixed), [0.0, 0.25, 0.8], 0.0, seeds=(1, 2, 3))
     drawn = []
     for _ in range(200):
-        kept = step._seen_columns(DrawnNoise(step.generators))
+        kept = step._seen_columns(SequentialNoise(step.generators))
         assert kept is not None
         drawn.append(kept)
     every = torch.stack(drawn)
@@ -170,9 +170,9 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
 def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mixed: Graph) -> None:
     """As two processes do, each with its share of one batch."""
     source = batches(small_mixed, num_neighbors=ALL)
-    step, noise = step_of(source, 0.5, 0.5), NodeNoise([8, 9])
+    step, noise = step_of(source, 0.5, 0.5), PerNodeNoise([8, 9])
     first, second = (source.batch_of(torch.arange(start, start + 20)) for start in (0, 10))
-    columns = [step._seen_columns(noise), step._seen_columns(NodeNoise([8, 9]))]
+    columns = [step._seen_columns(noise), step._seen_columns(PerNodeNoise([8, 9]))]
     assert columns[0] is not None
     assert columns[1] is not None
     assert (columns[0] == columns[1]).all()
@@ -188,7 +188,7 @@ def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mi
         assert {seen[0][model][edge] for edge in common} == {0.0, 1.0, 2.0}
         assert all(seen[0][model][edge] == seen[1][model][edge] for edge in common)
     assert seen[0][0] != seen[0][1]
-    other = first.pairs_kept([0.5, 0.5], NodeNoise([9, 10]))
+    other = first.pairs_kept([0.5, 0.5], PerNodeNoise([9, 10]))
     assert other is not None
     assert found[0] is not None
     assert (other[0][0] == found[0][0][1]).all()  # a model's seed alone decides
@@ -204,7 +204,7 @@ def test_edges_by_hand(self_loops: bool) -> None:
     batch = WholeGraph(FeatureMatrix(torch.eye(6)), support, 2).batch_of(torch.arange(6))
     edges = [(0, 1), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4)]
     assert list(map(tuple, batch.pairs.T.tolist())) == edges
-    found = batch.pairs_kept([0.5, 0.0, 0.75], DrawnNoise(generators([1, 2, 3])))
+    found = batch.pairs_kept([0.5, 0.0, 0.75], SequentialNoise(generators([1, 2, 3])))
     assert found is not None
     kept, seen = found
     drawn = torch.empty(6, dtype=torch.bool)
@@ -226,7 +226,7 @@ def test_both_ways_of_a_directed_edge_share_their_fate() -> None:
     batch = WholeGraph(FeatureMatrix(torch.eye(4)), support, 2).batch_of(torch.arange(4))
     fates = set()
     for seed in range(20):
-        found = batch.pairs_kept([0.5], DrawnNoise(generators([seed])))
+        found = batch.pairs_kept([0.5], SequentialNoise(generators([seed])))
         assert found is not None
         kept = factors(batch, support, found[0][0])
         assert kept.keys() == {(1, 0), (0, 1), (2, 1), (3, 2)}
@@ -247,8 +247,8 @@ def test_edges_drop_both_ways_and_loops_never(data: st.DataObject) -> None:
     seeds = torch.tensor(data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, unique=True)))
     seed = data.draw(st.integers(0, 2**40))
     noises: tuple[Noise, Noise] = (
-        DrawnNoise(generators([seed] * len(rates))),
-        NodeNoise([seed] * len(rates)),
+        SequentialNoise(generators([seed] * len(rates))),
+        PerNodeNoise([seed] * len(rates)),
     )
     sources: tuple[Source, Source] = (
         WholeGraph(FeatureMatrix(torch.eye(nodes)), support, 2),
@@ -279,7 +279,7 @@ def test_in_batches_the_pairs_that_objectives_see_are_those_of_the_edges(small_m
         assert seeds[: batch.own] == batch.seeds.tolist()
         met |= set(seeds[: batch.own])
         assert batch.share == 1
-        found = batch.pairs_kept([0.5, 0.0], NodeNoise([4, 5]))
+        found = batch.pairs_kept([0.5, 0.0], PerNodeNoise([4, 5]))
         assert found is not None
         kept = factors(batch, source.support, found[0][0])
         assert len(found[1][0]) == batch.pairs.shape[1] > 0
@@ -339,7 +339,7 @@ def test_a_step_compares_a_thinned_graph_with_the_full_one(small_mixed: Graph) -
         thinned = torch.zeros(nodes, nodes, dtype=torch.double)
         thinned[batch.pairs[0], batch.pairs[1]] = edges.double() / (1 - edge_drop[model])
         thinned = thinned + thinned.T + torch.eye(nodes)
-        alone = student.like([model])
+        alone = student.copy_models([model])
         features = (
             torch.where(hidden[:, None], alone.input.mask_token[0], x) * seen / (1 - feature_drop[model])
         )

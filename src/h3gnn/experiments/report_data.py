@@ -110,7 +110,7 @@ def model_edges(
     receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
     if edges.kind == "fixed":
         return neighbor_weights(receivers, sources, start, start, kept), ()
-    learned = edges.strength(edges.logit.detach().cpu()).mean(dim=0).numpy()
+    learned = edges.to_weight(edges.logit.detach().cpu()).mean(dim=0).numpy()
     labels = None if graph.labels is None else graph.labels.numpy()
     heard = neighbor_weights(receivers, sources, learned, start, kept)
     return heard, edge_changes(receivers, sources, learned, start, labels)
@@ -247,21 +247,21 @@ def best_members(scores: Scoreboard, members: Sequence[str]) -> tuple[BestMember
     """Return the best member for each tested class, and its lead over the next one."""
     by_class = {row.representation: row.by_class for row in scores.rows}
     accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
-    whole, tested, carriers = _known(by_class[TRAINED]), _known(scores.class_counts), []
+    whole, tested, found = _known(by_class[TRAINED]), _known(scores.class_counts), []
     for place in np.flatnonzero(tested):
         mine = accuracy[:, place]
         next_best, best = np.sort(mine)[-2:].tolist()
-        carriers.append(
+        found.append(
             BestMember(
                 class_name=scores.class_names[place],
                 tested=int(tested[place]),
                 members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
                 accuracy=best,
-                ahead=best - next_best,
+                margin=best - next_best,
                 whole=float(whole[place]),
             )
         )
-    return tuple(carriers)
+    return tuple(found)
 
 
 def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
@@ -347,7 +347,7 @@ def collect_findings(
         attention=None if attention is None else attention[kept],
         nearest=nearest,
         similarity=similarity,
-        heard=heard,
+        neighbors=heard,
         edge_changes=changes,
         scores=scores,
         run=run_log(model),
@@ -484,7 +484,7 @@ def _judge(
     if members:
         of_members = {name: predicted_by[member_representation(name)] for name in members}
         categories.append(carried_by(of_members, splits))
-        scores = replace(scores, carriers=best_members(scores, list(members)))
+        scores = replace(scores, best_members=best_members(scores, list(members)))
     return _with_words(scores, members), tuple(categories)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.features import FeatureMatrix
-from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise, keep_scale, node_below
+from h3gnn.encoder.noise import Noise, PerNodeNoise, SequentialNoise, keep_scale, node_randint
 from h3gnn.encoder.sparse import Adjacency, Pattern, add_rows, csr_tensor, take_rows
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
@@ -234,11 +234,11 @@ class WholeGraph:
         self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
     ) -> tuple[Noise, Sequence[torch.Generator]]:
         """Draw from each model's own generator, which a captured step goes on to do."""
-        return DrawnNoise(generators), generators
+        return SequentialNoise(generators), generators
 
     def rows(self) -> GraphRows:
         """Return the graph as an encoder reads it."""
-        return GraphRows.at_hand(self.features, self.support)
+        return GraphRows.in_memory(self.features, self.support)
 
 
 class SampledBatches:
@@ -316,7 +316,7 @@ class SampledBatches:
         """
         seeds = torch.randint(2**62, (len(generators),), generator=order).tolist()
         own = [torch.Generator(self.device).manual_seed(seed ^ ranks.rank) for seed in seeds]
-        return NodeNoise(seeds), own
+        return PerNodeNoise(seeds), own
 
     def _batch(self, mine: Tensor, batch: Tensor, seed: int | None) -> Batch:
         seeds, pairs = self._partners(mine, seed) if self.paired and seed is not None else (mine, None)
@@ -342,7 +342,7 @@ class SampledBatches:
         """Return the seeds, followed by a random neighbour of each that is not among them, and the pairs."""
         begin = self.sampler.crow[seeds]
         degree = self.sampler.crow[seeds + 1] - begin
-        drawn = node_below(seed, seeds, degree[:, None])[:, 0]
+        drawn = node_randint(seed, seeds, degree[:, None])[:, 0]
         at = (degree > 0).nonzero().flatten()
         partner = self.sampler.cols.index_select(0, (begin + drawn)[at]).long()
         other = partner != seeds[at]
@@ -440,7 +440,7 @@ def sampled_batches(
 
 def _nearer(support: Support, device: torch.device) -> Support:
     """Return the support on the device where it leaves room there; batches are then drawn there as well."""
-    held = (support.pattern.crow, support.pattern.cols, support.weight, support.receives, support.sends)
+    held = (support.pattern.crow, support.pattern.cols, support.weight, support.in_degree, support.out_degree)
     size = sum(one.nbytes for one in held if one is not None)
     return (
         support if device.type == "cpu" or size > SUPPORT_SHARE * free_bytes(device) else support.to(device)

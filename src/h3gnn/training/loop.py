@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import embed_models, joined
+from h3gnn.encoder.encode import concat_models, embed_models
 from h3gnn.errors import LossError, TrainingStopped
 from h3gnn.resources import progress
 from h3gnn.training.batches import WholeGraph
@@ -225,7 +225,7 @@ class Snapshots:
     def _hand_over(self, step: Step, models: range, epochs: int) -> None:
         assert isinstance(step.source, WholeGraph)
         found = embed_models(step.student, step.source.rows(), with_tokens=self.with_tokens)
-        self.callback(epochs, models, joined(found))
+        self.callback(epochs, models, concat_models(found))
 
 
 def each(*watchers: AfterEpoch | None) -> AfterEpoch | None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.noise import node_below
+from h3gnn.encoder.noise import node_randint
 from h3gnn.errors import InputError
 
 NodeIds = npt.NDArray[np.int64]
@@ -165,7 +165,7 @@ def _choose(seed: int, nodes: Tensor, degree: Tensor, count: int) -> Tensor:
     that was drawn before is replaced by the largest of that range, which cannot have been.
     """
     last = degree - count + torch.arange(count, device=degree.device)[:, None]
-    drawn = node_below(seed, nodes, last.t() + 1).t().contiguous()
+    drawn = node_randint(seed, nodes, last.t() + 1).t().contiguous()
     for place in range(1, count):
         again = (drawn[:place] == drawn[place]).any(dim=0)
         drawn[place] = torch.where(again, last[place], drawn[place])

@@ -146,7 +146,7 @@ class Step:
         if self.teacher is None:
             return None
         weights = self.teacher.encoder.edges(batch.factor, batch.start)
-        noise = noise.another(self.teacher.models)
+        noise = noise.fork(self.teacher.models)
         return self.teacher.forward(batch.part, batch.compared, weights, products, noise, self.chunk)
 
     def _follows_products(self, features: FeatureMatrix) -> bool:
@@ -155,7 +155,7 @@ class Step:
         A GPU's tensor cores make them anew in less time than an average of more rows than columns takes.
         """
         nodes, columns = features.shape
-        return not any(self.feature_drop) and not (self.student.rounds_tokens and columns <= nodes)
+        return not any(self.feature_drop) and not (self.student.bfloat16_tokens and columns <= nodes)
 
     def _seen_columns(self, noise: Noise) -> Tensor | None:
         """Draw what each model's student sees of the feature columns, `[models, columns]`."""

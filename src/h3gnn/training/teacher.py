@@ -35,7 +35,7 @@ class Teacher(nn.Module):
     def __init__(self, student: EncoderStack, momentum: Sequence[float], live: bool = False) -> None:
         super().__init__()
         self.momentum, self.live = list(momentum), live
-        self.encoder = student.like(range(len(self.momentum))).requires_grad_(False)
+        self.encoder = student.copy_models(range(len(self.momentum))).requires_grad_(False)
         self.products: Projected | None = None
         self._sizes: Tensor | None = None
         self.train()
@@ -131,7 +131,7 @@ def move_towards(averages: Sequence[Tensor], values: Sequence[Tensor], share: fl
     if kernels is not None:
         for average, value in pairs:
             if kernels.is_large(average):
-                kernels.follow(average, value, share)
+                kernels.ema_update(average, value, share)
         pairs = [pair for pair in pairs if not kernels.is_large(pair[0])]
     torch._foreach_lerp_([average for average, _ in pairs], [value for _, value in pairs], share)
 
