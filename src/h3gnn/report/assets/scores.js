@@ -196,7 +196,7 @@ function showHead(data) {
   const find = (name) => data.scores?.rows.find((row) => row.representation === name);
   const ours = find("H3GNN"), raw = find("raw features");
   const against = find(data.other?.name) ?? raw, name = data.other?.name ?? "raw features", leading = data.scores?.leading;
-  if (ours?.probe && leading !== "accuracy") tell(`${data.scores.titles[leading]}${leading === "average_precision" ? ` of ${data.scores.rare}` : ""}`, withSpread(ours.beside[leading]), `${name} ${withSpread(against?.beside[leading])}`);
+  if (ours?.probe && leading !== "accuracy") tell(`${data.scores.titles[leading]}${leading === "average_precision" ? ` of ${data.scores.rare}` : ""}`, withSpread(ours.secondary[leading]), `${name} ${withSpread(against?.secondary[leading])}`);
   if (ours?.probe) tell(leading === "accuracy" ? "linear probe" : "accuracy", withSpread(ours.probe), leading === "accuracy" ? `${name} ${withSpread(against?.probe)}` : `majority's share ${percent(majorityOf(ours))}`);
   if (ours?.clustering.accuracy) tell("k-means", withSpread(ours.clustering.accuracy), `${name} ${withSpread(against?.clustering.accuracy)}`);
   if (ours?.clustering.silhouette) tell("silhouette", plainSpread(ours.clustering.silhouette), `${name} ${plainSpread(against.clustering.silhouette)}`);
