@@ -33,7 +33,7 @@ from h3gnn.experiments.search import Part, run_nested, search_clusterings
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.profile import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.storage.atomic import Record, rounded
 from h3gnn.training.resources import pick_device

@@ -330,7 +330,6 @@ class FittedEncoder:
 
     def nearest_edges(self, rows: Tensor) -> NewEdges:
         """Return edges from the nearest fitted rows of a table to new rows, given scaled and dense."""
-        assert isinstance(self.graph, Graph)
         fitted = self.prepared.scaler(self.graph.features).to_dense()
         nearest = torch.from_numpy(find_nearest(fitted, rows, self.settings["n_neighbors"]))
         return NewEdges.to_nearest(nearest, self.graph.num_nodes)

@@ -250,7 +250,6 @@ class PreparedGraph:
 
     def features(self, storage: str, device: torch.device) -> FeatureMatrix:
         """Return all scaled features of a graph in memory on a device."""
-        assert isinstance(self.graph, Graph)
         return FeatureMatrix(self.scaler(self.graph.features).to(device), storage=storage)
 
     def source(

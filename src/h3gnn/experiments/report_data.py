@@ -26,9 +26,8 @@ from h3gnn.experiments.scoring import (
     score_without_labels,
 )
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.homophily import local_homophily, simple_edges
 from h3gnn.graphs.ids import match_by_id_or_position
-from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.graphs.profile import local_homophily, simple_edges
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
@@ -55,7 +54,7 @@ from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
 def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
     """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
-    if isinstance(other.graph_, MappedGraph):
+    if not other.graph_.in_memory:
         raise InputError(f"{name} is a run on a graph in files, which a page does not show")
     mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
     different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
@@ -388,7 +387,7 @@ def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
 
 def refuse_files(model: H3GNN) -> None:
     """Reject a graph on disk."""
-    if isinstance(model.graph_, MappedGraph):
+    if not model.graph_.in_memory:
         raise InputError(
             "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
             "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"

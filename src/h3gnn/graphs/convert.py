@@ -12,11 +12,19 @@ import numpy.typing as npt
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import DATES, check_graph, holds_dates, is_sparse
+from h3gnn.graphs.checks import (
+    DATES,
+    as_classes,
+    as_labels,
+    as_masks,
+    check_graph,
+    holds_dates,
+    is_sparse,
+    split_masks,
+)
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, input_kind
 from h3gnn.graphs.ids import as_ids, quoted
-from h3gnn.graphs.labels import as_classes, as_labels, as_masks, split_masks
 from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.frames import (

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import check_matrix
+from h3gnn.graphs.checks import as_labels, check_matrix
 from h3gnn.graphs.convert import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.labels import as_labels
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import check_memory, format_bytes

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import GraphLike
 from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
 WIDEST_SUBSET = 2.5
@@ -23,10 +23,10 @@ ROW_SUBSET = (
 
 
 def input_kind(data: Any) -> str | None:
-    """Return what kind of graph an object is, by its base classes, without importing their libraries."""
+    """Return the kind of a graph object, by its base classes, without importing their libraries."""
     libraries = {cls.__module__.partition(".")[0] for cls in type(data).__mro__}
-    if isinstance(data, Graph):
-        return "graph"
+    if isinstance(data, GraphLike):
+        return "graph" if data.in_memory else "mapped"
     if "torch_geometric" in libraries:
         return "pyg"
     if "networkx" in libraries:

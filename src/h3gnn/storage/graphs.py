@@ -143,15 +143,14 @@ PARTS = {
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
     """Return what a description says of a graph: its source, its classes, its columns and their plan."""
-    plan = graph.plan if isinstance(graph, Graph) else None
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
-    return words if plan is None else {**words, "plan": plan.as_dict()}
+    return words if graph.plan is None else {**words, "plan": graph.plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
-    if isinstance(graph, MappedGraph):
+    if not graph.in_memory:
         place = str(graph.folder.resolve()).encode()
         return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
     tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}

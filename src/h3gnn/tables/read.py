@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, known_labels, split_masks
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import (
     NodeIndex,
@@ -20,7 +21,6 @@ from h3gnn.graphs.ids import (
     one_kind,
     quoted,
 )
-from h3gnn.graphs.labels import SPLIT_NAMES, as_classes, known_labels, split_masks
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import (

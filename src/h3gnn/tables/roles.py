@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.checks import SPLIT_NAMES
 from h3gnn.graphs.ids import INDEX_NAMES, is_id_name, words_in
-from h3gnn.graphs.labels import SPLIT_NAMES
 from h3gnn.tables.infer import Cells, InferredType, is_measurement, is_number
 
 if TYPE_CHECKING:
