@@ -282,9 +282,8 @@ def scipy_features(features: Tensor) -> sp.csr_array:
 def torch_features(matrix: Any) -> Tensor:
     """Return a scipy CSR matrix of float32 as a CSR tensor."""
     crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return csr_features(
-        crow, cols, torch.from_numpy(matrix.data), (int(matrix.shape[0]), int(matrix.shape[1]))
-    )
+    rows, columns = matrix.shape
+    return csr_features(crow, cols, torch.from_numpy(matrix.data), (int(rows), int(columns)))
 
 
 def random_splits(

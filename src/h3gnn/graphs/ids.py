@@ -50,12 +50,7 @@ def is_id_name(name: str) -> bool:
 
 
 def as_ids(values: Any, place: str) -> Ids:
-    """Return ids as int64 if all are integers, otherwise as strings in an object array.
-
-    Args:
-        values: any sequence of ids.
-        place: name of the sequence in error messages.
-    """
+    """Return ids as int64 if all are integers, otherwise as strings; `place` names them in error messages."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise GraphError(f"{place} must be one column of node ids", code="ids-not-one-column")
@@ -89,12 +84,9 @@ def _id_text(value: Any) -> str:
 
 
 class NodeIndex:
-    """Finds nodes by their ids.
+    """Finds nodes by unique ids, or by position if `known` is a number of nodes.
 
     Ids of different types are compared as strings: "7" and 7 are the same node.
-
-    Args:
-        known: unique ids; or the number of nodes, whose ids are then their positions.
     """
 
     def __init__(self, known: Ids | int) -> None:
@@ -142,10 +134,10 @@ def match_by_id_or_position(known: GraphLike, other: GraphLike) -> Positions:
 
 
 def match_nodes(known: GraphLike, other: GraphLike) -> Tensor:
-    """Return the node of `known` that each node of `other` is, or -1.
+    """Return the node of `known` that equals each node of `other`, or -1.
 
-    With ids on both sides, nodes with equal ids are the same. Without ids, nodes are the same if position and
-    features are equal: position alone could match unrelated nodes.
+    Without ids on both sides, nodes are equal if position and features are: position alone could match
+    unrelated nodes.
     """
     if known.has_ids and other.has_ids:
         return torch.from_numpy(find_ids(other.node_ids, known.node_ids))
@@ -206,12 +198,7 @@ def quoted(value: Any) -> str:
 
 
 def check_ids(ids: Any, path: Path | None = None) -> None:
-    """Reject ids that no table can hold: UTF-8 cannot encode lone surrogates, and pandas fails on them.
-
-    Args:
-        ids: node ids.
-        path: the file that is to be written, if there is one.
-    """
+    """Reject ids that no table, such as the file at `path`, can hold: UTF-8 has no lone surrogates."""
     texts = [one for one in ids if isinstance(one, str)]
     try:
         "".join(texts).encode()
