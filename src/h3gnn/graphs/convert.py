@@ -181,8 +181,7 @@ def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np
 
 def import_pyg() -> Any:
     """Return `torch_geometric`, imported without its deprecation warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         import torch_geometric
         import torch_geometric.data
         import torch_geometric.datasets

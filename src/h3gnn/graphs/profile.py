@@ -98,9 +98,13 @@ def measure_homophily(edge_index: Tensor, labels: Tensor, num_classes: int) -> H
 def local_homophily(edge_index: Tensor, labels: Tensor) -> Tensor:
     """Return the share of each node's neighbours that have its class, float `[nodes]`, as in `Homophily`."""
     labelled = labels >= 0
-    edges, known = _between(edge_index, labelled), labels[labelled]
+    known = labels[labelled]
+    edges = simple_edges(_between(edge_index, labelled), known.numel())
+    degree = torch.bincount(edges[1], minlength=known.numel()).float()
+    same = (known[edges[0]] == known[edges[1]]).float()
+    own = torch.zeros(known.numel()).index_add_(0, edges[1], same)
     of_nodes = torch.full((labels.numel(),), torch.nan)
-    of_nodes[labelled] = _share_of_own_class(simple_edges(edges, known.numel()), known)
+    of_nodes[labelled] = own / torch.where(degree > 0, degree, torch.nan)
     return of_nodes
 
 
@@ -154,21 +158,10 @@ def _by_class(edges: Tensor, labels: Tensor, num_classes: int) -> tuple[float, .
     return tuple(shares[one] if into[one] else float("nan") for one in range(num_classes))
 
 
-def _share_of_own_class(edges: Tensor, labels: Tensor) -> Tensor:
-    degree = torch.bincount(edges[1], minlength=labels.numel()).float()
-    same = (labels[edges[0]] == labels[edges[1]]).float()
-    own = torch.zeros(labels.numel()).index_add_(0, edges[1], same)
-    return own / torch.where(degree > 0, degree, torch.nan)
-
-
 def verdict(measured: Homophily | None, *, edges: int, smoothness: float | None, labelled: int = 0) -> str:
-    """Return one sentence on the meaning of the figures; with few labels it says that they are not enough.
+    """Return one sentence on the meaning of the figures; with few labels, that they are not enough.
 
-    Args:
-        measured: None without labels.
-        edges: edges between different nodes.
-        smoothness: of the centred features; None if they are all equal.
-        labelled: nodes with a label.
+    `edges` join different nodes; `smoothness` is that of the centred features, None if they are all equal.
     """
     if edges == 0:
         return "No edge joins two nodes, so a graph method has nothing to add to the features."
@@ -182,12 +175,9 @@ def verdict(measured: Homophily | None, *, edges: int, smoothness: float | None,
         f"adjusted homophily {measured.adjusted:.2f}{_within(adjusted)}, "
         f"label informativeness {measured.label_informativeness:.2f}{_within(informativeness)}"
     )
-    mixed = (
-        f"{100 * (measured.mixed_share or 0):.0f} % of the nodes have neighbours in and out of their class"
-    )
-    return (
-        f"{KINDS[_kind(measured.adjusted, measured.label_informativeness)].format(figure=figure)}; {mixed}."
-    )
+    meaning = KINDS[_kind(measured.adjusted, measured.label_informativeness)].format(figure=figure)
+    mixed = 100 * (measured.mixed_share or 0)
+    return f"{meaning}; {mixed:.0f} % of the nodes have neighbours in and out of their class."
 
 
 KINDS = {
@@ -247,14 +237,9 @@ def _without_labels(smoothness: float | None, labelled: int, pairs: int) -> str:
 def _intervals(edge_index: Tensor, labels: Tensor, num_classes: int) -> tuple[Interval, Interval]:
     """Return 95 % intervals of adjusted homophily and label informativeness, by a bootstrap over nodes.
 
-    An edge counts as often as both of its ends were drawn, so that the edges of a hub are not taken for
-    independent. Because few edges that happen to agree would look certain, the interval of adjusted homophily
-    is at least the exact one for as many independent pairs (Clopper and Pearson).
-
-    Args:
-        edge_index: edges between labelled nodes, in both directions, without self-loops.
-        labels: of the labelled nodes, int64 `[nodes]`.
-        num_classes: number of classes.
+    An edge counts as often as both of its ends are drawn, since the edges of a hub are not independent. The
+    interval of adjusted homophily is at least the exact one for as many independent pairs (Clopper and
+    Pearson), because few edges that agree by chance would seem certain.
     """
     edges = edge_index.shape[1]
     cell = labels[edge_index[0]] * num_classes + labels[edge_index[1]]
@@ -303,20 +288,6 @@ TINY = 1e-12
 COLUMN_BLOCK = 256
 """Feature columns made dense at a time."""
 
-LABEL_FIGURES = (
-    "edge_homophily",
-    "node_homophily",
-    "class_insensitive_homophily",
-    "adjusted_homophily",
-    "label_informativeness",
-    "class_homophily",
-    "node_homophily_histogram",
-    "mixed_share",
-    "labelled_pairs",
-    "adjusted_homophily_interval",
-    "label_informativeness_interval",
-)
-
 
 @dataclass(frozen=True)
 class Degrees:
@@ -328,7 +299,7 @@ class Degrees:
     maximum: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphProfile:
     """Measures of a graph, as `h3gnn inspect` shows them; those that need labels are None without them.
 
@@ -371,17 +342,17 @@ class GraphProfile:
     centred_smoothness: float | None
     labelled: int
     splits: int
-    edge_homophily: float | None
-    node_homophily: float | None
-    class_insensitive_homophily: float | None
-    adjusted_homophily: float | None
-    label_informativeness: float | None
-    class_homophily: dict[str, float | None] | None
-    node_homophily_histogram: tuple[int, ...] | None
-    mixed_share: float | None
-    labelled_pairs: int | None
-    adjusted_homophily_interval: tuple[float, float] | None
-    label_informativeness_interval: tuple[float, float] | None
+    edge_homophily: float | None = None
+    node_homophily: float | None = None
+    class_insensitive_homophily: float | None = None
+    adjusted_homophily: float | None = None
+    label_informativeness: float | None = None
+    class_homophily: dict[str, float | None] | None = None
+    node_homophily_histogram: tuple[int, ...] | None = None
+    mixed_share: float | None = None
+    labelled_pairs: int | None = None
+    adjusted_homophily_interval: Interval | None = None
+    label_informativeness_interval: Interval | None = None
     repairs: tuple[Repair, ...]
     verdict: str
     columns: tuple[dict[str, Any], ...] = ()
@@ -400,9 +371,7 @@ def profile(graph: Graph) -> GraphProfile:
     degree = np.diff(adjacency.indptr)
     smooth, centred = _smoothness(graph.features, adjacency)
     labelled = 0 if graph.labels is None else int((graph.labels >= 0).sum())
-    measured = None
-    if graph.labels is not None and labelled:
-        measured = measure_homophily(edges, graph.labels, graph.num_classes)
+    measured = measure_homophily(edges, graph.labels, graph.num_classes) if labelled else None
     return GraphProfile(
         source=graph.provenance.source,
         sha256=graph.provenance.sha256,
@@ -422,16 +391,15 @@ def profile(graph: Graph) -> GraphProfile:
         centred_smoothness=centred,
         labelled=labelled,
         splits=graph.num_splits,
-        **_label_figures(measured, graph.class_names),
+        **({} if measured is None else _label_figures(measured, graph.class_names)),
         repairs=graph.provenance.repairs,
         verdict=verdict(measured, edges=int(adjacency.nnz), smoothness=centred, labelled=labelled),
         columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
     )
 
 
-def _label_figures(measured: Homophily | None, class_names: tuple[str, ...]) -> dict[str, Any]:
-    if measured is None:
-        return dict.fromkeys(LABEL_FIGURES)
+def _label_figures(measured: Homophily, class_names: tuple[str, ...]) -> dict[str, Any]:
+    histogram = np.histogram(measured.node_shares.numpy(), bins=BINS, range=(0.0, 1.0))[0]
     names = ("edge", "node", "class_insensitive", "adjusted")
     return {
         **{f"{name}_homophily": _known(getattr(measured, name)) for name in names},
@@ -440,9 +408,7 @@ def _label_figures(measured: Homophily | None, class_names: tuple[str, ...]) -> 
         "adjusted_homophily_interval": measured.adjusted_interval,
         "label_informativeness_interval": measured.informativeness_interval,
         "class_homophily": dict(zip(class_names, map(_known, measured.by_class), strict=True)),
-        "node_homophily_histogram": tuple(
-            np.histogram(measured.node_shares.numpy(), bins=BINS, range=(0.0, 1.0))[0].tolist()
-        ),
+        "node_homophily_histogram": tuple(histogram.tolist()),
         "mixed_share": _known(measured.mixed_share),
     }
 
@@ -463,17 +429,15 @@ def _smoothness(features: Tensor, adjacency: Any) -> tuple[float | None, float |
     some = degree > 0
     scale = sp.diags_array(np.where(some, 1.0 / np.sqrt(np.maximum(degree, 1)), 0.0))
     normalised = (scale @ adjacency @ scale).tocsr()
-    form, norm = np.zeros(2), np.zeros(2)
+    form, norm = [0.0, 0.0], [0.0, 0.0]
     for columns in _dense_blocks(features):
         for which, values in enumerate((columns, columns - columns.mean(axis=0))):
             here = values * some[:, None]
             energy = float((here * here).sum())
             norm[which] += energy
             form[which] += energy - float((here * (normalised @ here)).sum())
-    ratios = [
-        max(f, 0.0) / n if n > TINY else None for f, n in zip(form.tolist(), norm.tolist(), strict=True)
-    ]
-    return ratios[0], ratios[1]
+    raw, centred = (max(f, 0.0) / n if n > TINY else None for f, n in zip(form, norm, strict=True))
+    return raw, centred
 
 
 def _dense_blocks(features: Tensor) -> Iterator[npt.NDArray[np.float64]]:

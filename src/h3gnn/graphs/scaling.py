@@ -149,6 +149,5 @@ def _equal_rows(features: Tensor, length: float) -> Tensor:
 
 def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return sparse features with checked indices, without torch's warning that the layout is in beta."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)

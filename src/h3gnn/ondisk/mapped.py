@@ -198,8 +198,7 @@ class MappedGraph(GraphLike):
         stored = self.features
         if not isinstance(stored, np.ndarray):  # sparse columns have no names to be ordered by
             return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the file is read-only
+        with warnings.catch_warnings(action="ignore"):  # the file is read-only
             rows = torch.from_numpy(stored)
 
         def scaled(nodes: Tensor) -> Tensor:
