@@ -281,7 +281,7 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
     from h3gnn.ondisk.mapped import labelled_nodes
     from h3gnn.tables.features import read_vectors
 
-    read = read_vectors(path, None, None, {})
+    read = read_vectors(path)
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         raise InputError(
@@ -310,14 +310,13 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
 
 def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the ids of `NAME.ids.csv`, which `h3gnn embed` writes for an NPY file; else the positions."""
-    from h3gnn.tables.reader import check_once, open_table
+    from h3gnn.tables.reader import open_table
 
     beside = path.with_suffix(".ids.csv")
     if not beside.exists():
         return positions
     table = open_table(beside, role="node ids", header=True)
-    ids = table.load([0]).ids(0)
-    check_once(ids, table.place)
+    ids = table.load([0]).unique_ids(0)
     if len(ids) != len(positions):
         raise InputError(
             f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows", code="embedding-rows"

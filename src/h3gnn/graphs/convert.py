@@ -151,7 +151,7 @@ def _from_arrays(
         repairs=(*encoded, *unused),
         feature_names=names,
     )
-    return replace(graph, plan=plan or (plain_plan(names, [1] * len(names)) if names else None))
+    return replace(graph, plan=plan or (plain_plan(names, len(names)) if names else None))
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from h3gnn.graphs.graph import GraphLike
 
-INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
-"""Names that pandas gives to an unnamed index."""
-
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Canonical integers. "007" and "+7" stay strings: as integers they would collide with node 7."""
 
@@ -35,18 +32,6 @@ Ids = npt.NDArray[Any]
 """Node ids: int64, or strings in an object array."""
 Positions = npt.NDArray[np.int64]
 """Positions of nodes, -1 where there is none."""
-
-
-def words_in(name: str) -> list[str]:
-    """Return the words of a column name in lower case: `fromAccount`, `from_account` -> from, account."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(name))
-    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
-
-
-def is_id_name(name: str) -> bool:
-    """Return whether a column name denotes ids: id, account_id, accountId, uuid."""
-    words = words_in(name)
-    return bool(words) and words[-1] in ("id", "ids", "uuid", "guid", "key")
 
 
 def as_ids(values: Any, place: str) -> Ids:
