@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import SPLIT_NAMES
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import one_kind
-from h3gnn.graphs.checks import SPLIT_NAMES
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import Cells, is_number, parse_types
