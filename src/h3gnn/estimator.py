@@ -242,7 +242,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             smoothing = choose_smoothing(settings, prepared)
             if snapshots is not None:
                 read_out = snapshot_read_out(graph, settings, smoothing, device)
-                snapshots = snapshots.through(read_out, with_tokens=settings["concat_tokens"])
+                snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             at_once, chunk = plan_memory(
                 settings,
                 graph.num_nodes,

@@ -37,10 +37,9 @@ from h3gnn.tables.frames import (
 )
 from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.distributed import Ranks, shard_rows
 from h3gnn.training.models import FromSettings, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
-from h3gnn.training.sharding import shard_rows
 
 NO_EDGES: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 

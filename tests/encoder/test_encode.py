@@ -11,7 +11,7 @@ from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, concat_models, emb
 from h3gnn.encoder.support import support_from_rows
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import rows_in_memory
+from h3gnn.training.distributed import rows_in_memory
 from h3gnn.training.models import files_in
 
 MODELS = 2

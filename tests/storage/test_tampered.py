@@ -32,11 +32,7 @@ def saved(graph: Graph, tmp_path: Path) -> Path:
 
 
 FIELDS: dict[str, tuple[str, Any, str]] = {
-    "channels": (
-        "params",
-        {"channels": -1},
-        r"params\.channels must be an integer of at least 1, not -1",
-    ),
+    "channels": ("params", {"channels": -1}, r"params\.channels must be an integer of at least 1, not -1"),
     "heads": ("params", {"heads": 0}, r"params\.heads must be an integer of at least 1, not 0"),
     "hops": ("params", {"hops": 99}, r"params\.hops is 99, but the weights are of fewer"),
     "many hops": ("params", {"hops": 10**12}, r"params\.hops must be at most 100, not 1,000,000,000,000"),
@@ -141,7 +137,7 @@ STATES: dict[str, tuple[Change, str]] = {
     "strides": (put("strides/nodes", 0, 10**12), "strides/nodes is not the layout of a tensor without gaps"),
     "generator": (
         replace("generators/0", lambda one: torch.full_like(one, 255)),
-        "generators/0 is no state of a generator",
+        "generators/0 is not the state of a generator",
     ),
     "steps": (replace("adam/0.step", lambda one: one - 99), "adam/0.step holds a number below 0"),
     "epochs": (put("history/loss.epochs", -1, 10**12), "its history is of 1000000000001 epochs"),

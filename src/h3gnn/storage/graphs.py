@@ -64,11 +64,7 @@ STATES: dict[str, tuple[tuple[str, ...], dict[str, Kind], dict[str, Spec]]] = {
     "date": (("date",), {**NUMBERS, "cycles": Listed(Word(tuple(CYCLES)), most=3)}, {}),
     "list": (("list",), {**WORDS, "kept": Maybe(Listed(Text()))}, {}),
     "vector": (("list",), {"scale": MEASURED, "gaps": Flag()}, VECTOR),
-    "text": (
-        ("text", "category"),
-        {"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED},
-        TEXT,
-    ),
+    "text": (("text", "category"), {"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED}, TEXT),
     "sentences": (("text",), {"folder": Text("[^\0]+"), "scale": MEASURED}, VECTOR),
 }
 """By encoder: the kinds of columns that it encodes, and the schema of its values and arrays."""
@@ -117,10 +113,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
 MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", *MASKS)
 GRAPH_WORDS = Record(
-    {
-        "provenance": STORED_PROVENANCE,
-        "class_names": Listed(Text()),
-    },
+    {"provenance": STORED_PROVENANCE, "class_names": Listed(Text())},
     {"feature_names": Listed(Text()), "plan": PLAN},
 )
 """What a description says of a graph."""
