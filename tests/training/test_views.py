@@ -337,7 +337,7 @@ def test_a_rate_of_zero_draws_nothing(small_mixed: Graph) -> None:
     source = whole(small_mixed)
     step = step_of(source, [0.0, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.0], seeds=(1, 2, 3, 1))
     plain = step_of(source, 0.0, 0.0, seeds=(1, 2, 3, 1))
-    only_masks = generators((1, 2, 3, 1))
+    only_masks = generators_of((1, 2, 3, 1))
     mask = RandomMask([0.5] * 4)
     for _ in range(2):
         losses = step(mask)[0], plain(mask)[0]
