@@ -420,6 +420,12 @@ def _move_support(support: Support, device: torch.device) -> Support:
     """Move the support to the device if it is small enough; batches are then drawn there as well."""
     if device.type == "cpu":
         return support
-    arrays = (support.pattern.crow, support.pattern.cols, support.weight, support.in_degree, support.out_degree)
+    arrays = (
+        support.pattern.crow,
+        support.pattern.cols,
+        support.weight,
+        support.in_degree,
+        support.out_degree,
+    )
     size = sum(array.nbytes for array in arrays if array is not None)
     return support if size > SUPPORT_SHARE * free_bytes(device) else support.to(device)
