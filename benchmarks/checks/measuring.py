@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.checks.probes import Found, Nodes, probe
 from h3gnn.baselines import Progress
-from h3gnn.baselines.embedder import Looks, embedding_of, train
+from h3gnn.baselines.embedder import embedding_of, train
 from h3gnn.baselines.registry import System, systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
@@ -139,8 +139,11 @@ def _embedded(
 
     rule = check.get("epoch", "last")
     epochs = [] if rule == "last" else snapshot_epochs(settings.epochs, LOOKS)
-    looks = Looks(epochs, lambda epoch, rows: every.append(score(rows)))
-    model = train(system.kind, graph, seed, device, settings, looks=looks)
+
+    def keep(_: int, rows: torch.Tensor) -> None:
+        every.append(score(rows))
+
+    model = train(system.kind, graph, seed, device, settings, eval_epochs=epochs, callback=keep)
     if options.get("own"):
         with torch.no_grad():
             own = model.clusters()

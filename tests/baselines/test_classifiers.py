@@ -93,7 +93,7 @@ def test_h2gcn_by_hand(path_graph: Graph) -> None:
 def test_hubs_make_h2gcn_give_up(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("h3gnn.baselines.layers.TWO_HOP_LIMIT", 3)
     with rejects("too-many-two-hop-paths"):
-        H2GCN.on(path_graph, CPU)
+        H2GCN.on(path_graph, CPU, ClassifierSettings())
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -14,8 +14,9 @@ from h3gnn.baselines import allpairs
 from h3gnn.baselines import classics as s2gc
 from h3gnn.baselines import contrastive as gmi
 from h3gnn.baselines import contrastive as mvgrl
+from h3gnn.baselines.allpairs import edge_cross_entropy
 from h3gnn.baselines.contrastive import correlation_loss
-from h3gnn.baselines.embedder import embed
+from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.layers import gcn_adjacency
 from h3gnn.baselines.registry import System, systems
 from h3gnn.graphs.graph import Graph
@@ -91,14 +92,14 @@ def test_edges_are_told_from_all_other_pairs(pairs: int, monkeypatch: pytest.Mon
     """Linked: 0–1 both ways and the five nodes with themselves, so that e is 3.5."""
     monkeypatch.setattr(allpairs, "BLOCK", pairs)
     rows = rows_of(5).requires_grad_()
-    sources, targets = torch.tensor([0, 1, 0, 1, 2, 3, 4]), torch.tensor([1, 0, 0, 1, 2, 3, 4])
+    edges = torch.tensor([[0, 1, 0, 1, 2, 3, 4], [1, 0, 0, 1, 2, 3, 4]])
     linked = np.eye(5)
     linked[0, 1] = linked[1, 0] = 1
     guess = 1 / (1 + np.exp(-(rows @ rows.t()).detach().numpy()))
     entropy = -linked * np.log(guess) * (25 - 3.5) / 3.5 - (1 - linked) * np.log(1 - guess)
     expected = entropy.mean() * 25 / (25 - 3.5)
-    assert float(gmi.edge_loss(rows, sources, targets).detach()) == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda x: gmi.edge_loss(x, sources, targets), [rows], fast_mode=True)
+    assert float(edge_cross_entropy(rows, edges, 3.5).detach()) == pytest.approx(expected)
+    assert torch.autograd.gradcheck(lambda x: edge_cross_entropy(x, edges, 3.5), [rows], fast_mode=True)
 
 
 def test_a_discriminator_by_hand() -> None:
@@ -122,7 +123,7 @@ def test_smoothed_features_by_hand(path_graph: Graph) -> None:
     settings = quick(systems()["s2gc"], steps=3, own_share=0.1, scale_features="none")
     dense = gcn_adjacency(path_graph, CPU).csr().to_dense().numpy()
     expected = sum(0.9 * np.linalg.matrix_power(dense, k) + 0.1 * np.eye(5) for k in (1, 2, 3)) / 3
-    np.testing.assert_allclose(embed(s2gc.S2GC, path_graph, 0, CPU, settings), expected, atol=1e-6)
+    np.testing.assert_allclose(values_of(train(s2gc.S2GC, path_graph, 0, CPU, settings)), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("system", LEARNING, ids=lambda one: one.name)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines.autoencoders import NWRGAE, NWRGAESettings, wasserstein
-from h3gnn.baselines.embedder import embed
+from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.heterophilous_ssl import DSSL, DSSLSettings, GraphACL, GraphACLSettings
 from h3gnn.baselines.layers import SparseMatrix, adjacency
 from h3gnn.baselines.sampling import Neighbours
@@ -81,9 +81,9 @@ def test_graphacls_target_follows_and_shares_what_is_constant(path_graph: Graph)
 
 def test_graphacl_needs_neighbours() -> None:
     settings = GraphACLSettings(width=4, epochs=2, self_loops=True)
-    assert np.isfinite(embed(GraphACL, without_edges(), 0, CPU, settings)).all()
+    assert np.isfinite(values_of(train(GraphACL, without_edges(), 0, CPU, settings))).all()
     with rejects("no-edges"):
-        embed(GraphACL, without_edges(), 0, CPU, replace(settings, self_loops=False))
+        values_of(train(GraphACL, without_edges(), 0, CPU, replace(settings, self_loops=False)))
 
 
 def test_dssls_divergence_is_its_formula(path_graph: Graph) -> None:

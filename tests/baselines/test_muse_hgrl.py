@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import embed, embedding_of, forked_rng
+from h3gnn.baselines.embedder import embedding_of, forked_rng, train, values_of
 from h3gnn.baselines.heterophilous_ssl import HGRL, MUSE, HGRLSettings, MUSESettings, apart
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
@@ -116,5 +116,5 @@ def test_hgrl_reads_features_alone_when_it_embeds(small_mixed: Graph) -> None:
     features = small_mixed.features.to_dense().clone()
     features[1] = features[0]
     twins = check_graph(features, small_mixed.edge_index)
-    rows = embed(HGRL, twins, 0, CPU, HGRLSettings(width=8, epochs=3))
+    rows = values_of(train(HGRL, twins, 0, CPU, HGRLSettings(width=8, epochs=3)))
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)

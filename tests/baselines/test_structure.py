@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import embed
+from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.stacks import GridPoint, Member
 from h3gnn.baselines.structure import (
     WRGAT,
@@ -139,7 +139,7 @@ def test_walks_go_between_alike_nodes_of_two_stars() -> None:
 
 def test_graphs_of_no_edge_one_pair_and_one_node() -> None:
     for graph in (graph_of([], 3), graph_of([(0, 1)], 2), graph_of([], 1)):
-        rows = embed(Struc2Vec, graph, 0, CPU, Struc2VecSettings(width=4, epochs=2, walk_length=5))
+        rows = values_of(train(Struc2Vec, graph, 0, CPU, Struc2VecSettings(width=4, epochs=2, walk_length=5)))
         assert rows.shape == (graph.num_nodes, 4)
         ground = WRGAT.on(graph, CPU, WRGATSettings())
         assert WRGAT(ground, MEMBERS, CPU).logits(None).isfinite().all()

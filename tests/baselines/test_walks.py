@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from h3gnn.baselines.embedder import Embedder, embed, forked_rng
+from h3gnn.baselines.embedder import Embedder, forked_rng, train, values_of
 from h3gnn.baselines.layers import adjacency
 from h3gnn.baselines.walks import (
     ENDED,
@@ -98,7 +98,7 @@ def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
     [(Node2Vec, Node2VecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
 )
 def test_those_who_meet_are_alike(kind: type[Embedder], settings: object) -> None:
-    rows = embed(kind, two_cliques(), 0, CPU, settings)
+    rows = values_of(train(kind, two_cliques(), 0, CPU, settings))
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     alike = unit @ unit.T
     within = (alike[:6, :6].mean() + alike[6:, 6:].mean()) / 2

@@ -24,12 +24,7 @@ SMALLEST = 1e-30
 
 
 def bytes_for_pairs(nodes: int, matrices: int = 1) -> int:
-    """Return the memory of sums over pairs.
-
-    Args:
-        nodes: number of nodes.
-        matrices: number of matrices that `mean_log_sums` may keep, 3 with `within`; 0 for other sums.
-    """
+    """Return the memory of sums over pairs that keep this many matrices: 1, or 3 with `within`."""
     pairs = nodes * nodes
     return 4 * (3 * min(pairs, BLOCK + nodes) + min(matrices * pairs, KEPT))
 
@@ -42,16 +37,12 @@ def mean_log_sums(
     within: bool = False,
     left_out: LeftOut | None = None,
 ) -> Tensor:
-    r"""Return the mean logarithm of each node's sum over the other view, for both views.
+    r"""Return the mean logarithm of each node's sum over the other view, for views `[nodes, channels]`.
 
     .. math:: \tfrac{1}{2n} \sum_i \Big[\log \sum_k e^{\cos(a_i, b_k)/\tau}
         + \log \sum_k e^{\cos(b_i, a_k)/\tau}\Big]
 
-    Args:
-        first, second: the rows a and b of two views, `[nodes, channels]`.
-        temperature: of the similarities.
-        within: whether each sum is also over the other nodes of a node's own view, k ≠ i.
-        left_out: pairs (i, k) that node i leaves out of its sum over the other view.
+    With `within`, each sum is also over the other nodes k ≠ i of the node's own view.
     """
     if left_out is None:
         left_out = LeftOut.nothing(first)
@@ -80,11 +71,23 @@ def sum_of_softplus(rows: Tensor) -> Tensor:
     return _SumOfSoftplus.apply(rows)  # type: ignore[no-untyped-call]
 
 
+def edge_cross_entropy(rows: Tensor, edges: Tensor, linked: float) -> Tensor:
+    r"""Return the weighted cross-entropy of edges `[2, edges]` and all pairs, given by inner products.
+
+    .. math:: \tfrac1{n^2 - e} \sum_{ij} -\tfrac{n^2 - e}{e} A_{ij} \log \sigma(z_i^\top z_j)
+        - (1 - A_{ij}) \log(1 - \sigma(z_i^\top z_j)), \quad e = \text{linked}
+    """
+    rest = len(rows) ** 2 - linked
+    products = (rows[edges[0]] * rows[edges[1]]).sum(dim=1)
+    of_edges = rest / linked * functional.softplus(-products) - functional.softplus(products)
+    return (sum_of_softplus(rows) + of_edges.sum()) / rest
+
+
 class LeftOut:
     """Pairs (i, k) that are excluded from the sum of i's first view over k's second, and vice versa.
 
-    In the matrix of first by second view, (i, k) is excluded from the sum over row i, and (k, i) from the sum
-    over column i. Each entry has two weights, 0 or 1: in its row and in its column.
+    Entry (i, k) of the matrix of first by second view is excluded from the sum over row i, and (k, i) from
+    that over column i: each entry has two weights, 0 or 1.
     """
 
     def __init__(self, rows: Tensor, cols: Tensor, in_row: Tensor, in_col: Tensor, starts: list[int]) -> None:
@@ -103,7 +106,6 @@ class LeftOut:
 
     @classmethod
     def nothing(cls, like: Tensor) -> LeftOut:
-        """Exclude nothing."""
         empty, none = torch.empty(0, dtype=torch.int64, device=like.device), like.new_empty(0)
         return cls(empty, empty, none, none, [0] * (len(like) + 1))
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus
-from h3gnn.baselines.embedder import BatchEmbedder, Embedder, EmbedderSettings, shuffled_batches
+from h3gnn.baselines.allpairs import bytes_for_pairs, edge_cross_entropy
+from h3gnn.baselines.embedder import BatchEmbedder, Embedder, EmbedderSettings, minimize, shuffled_batches
 from h3gnn.baselines.layers import (
     Convolution,
     Features,
@@ -31,7 +31,6 @@ class AESettings(EmbedderSettings):
     """Settings of AE; those with which SDCN begins.
 
     Attributes:
-        width: of the embedding.
         hidden: widths of the encoder's hidden layers; the decoder reverses them.
         batch: nodes per step of the optimizer.
     """
@@ -74,30 +73,18 @@ class Autoencoder(nn.Module):
     def __init__(self, features: int, hidden: tuple[int, ...], width: int) -> None:
         super().__init__()
         widths = (features, *hidden, width)
-        steps = list(pairwise(widths))
-        self.encoder = nn.ModuleList([nn.Linear(low, high) for low, high in steps])
-        self.decoder = nn.ModuleList([nn.Linear(high, low) for low, high in reversed(steps)])
+        self.encoder = nn.ModuleList([nn.Linear(low, high) for low, high in pairwise(widths)])
+        self.decode = linear_layers(*reversed(widths))
 
     def encode(self, rows: Tensor) -> list[Tensor]:
-        """Return the output of each layer; the last is the embedding."""
-        return _layers(self.encoder, rows)
-
-    def decode(self, rows: Tensor) -> Tensor:
-        """Return features from embeddings."""
-        return _layers(self.decoder, rows)[-1]
+        """Return the output of each layer, with ReLU after all but the last, which is the embedding."""
+        outputs = [rows]
+        for layer in self.encoder[:-1]:
+            outputs.append(torch.relu(layer(outputs[-1])))
+        return [*outputs[1:], self.encoder[-1](outputs[-1])]
 
     def error(self, rows: Tensor) -> Tensor:
-        """Return the reconstruction error."""
         return functional.mse_loss(self.decode(self.encode(rows)[-1]), rows)
-
-
-def _layers(layers: nn.ModuleList, rows: Tensor) -> list[Tensor]:
-    """Return the output of each layer, with ReLU after all but the last."""
-    outputs = []
-    for number, layer in enumerate(layers, start=1):
-        rows = layer(rows) if number == len(layers) else torch.relu(layer(rows))
-        outputs.append(rows)
-    return outputs
 
 
 def autoencoder_bytes(sizes: Sizes, settings: Any) -> int:
@@ -112,7 +99,6 @@ class GAESettings(EmbedderSettings):
     """Settings of GAE and VGAE; those of the paper.
 
     Attributes:
-        width: of the embedding.
         hidden: width of the first layer.
         all_pairs: reconstruct all pairs of nodes, as the authors do; otherwise the edges and as many sampled
             pairs, for large graphs.
@@ -131,11 +117,12 @@ class GAE(Embedder):
     .. math:: Z = \tilde A\, \mathrm{ReLU}(\tilde A X W_0) W_1, \quad \mathcal L = \frac{c}{n^2} \sum_{ij}
         -\omega A_{ij} \log \sigma(z_i^\top z_j) - (1 - A_{ij}) \log(1 - \sigma(z_i^\top z_j))
 
-    with self-loops in A, :math:`\omega = (n^2 - m) / m` for m directed edges, and
-    :math:`c = n^2 / (2 (n^2 - m))`. Encoder and decoder are wrapped in PyG's `GAE`.
+    with self-loops in A, :math:`\omega = (n^2 - m) / m` for m directed edges,
+    :math:`c = n^2 / (2 (n^2 - m))`.
     """
 
     settings_class = GAESettings
+    variational = False
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -145,16 +132,14 @@ class GAE(Embedder):
         return 4 * int(layers + rows + sizes.edges * (12 + 6 * settings.width)) + pairs
 
     def build(self, graph: Graph) -> None:
+        from torch_geometric import nn as pyg
+
         self.matrix = gcn_adjacency(graph, self.device)
         self.edges = torch.stack([self.matrix.rows, self.matrix.cols])  # with loops
         self.nodes = graph.num_nodes
-        self.coder = self.make_coder(graph.num_features)
-
-    def make_coder(self, features: int) -> Any:
-        """Return encoder and decoder."""
-        from torch_geometric import nn as pyg
-
-        return pyg.GAE(ConvolutionalEncoder(features, self.settings.hidden, (self.settings.width,)))
+        outputs = (self.settings.width,) * (2 if self.variational else 1)
+        encoder = ConvolutionalEncoder(graph.num_features, self.settings.hidden, outputs)
+        self.coder: Any = pyg.VGAE(encoder) if self.variational else pyg.GAE(encoder)
 
     def loss(self, epoch: int) -> Tensor:
         return self.reconstruction(self.coder.encode(self.features, self.matrix))
@@ -164,12 +149,8 @@ class GAE(Embedder):
         if not self.settings.all_pairs:
             drawn = torch.randint(self.nodes, self.edges.shape, device=self.device)
             return self.coder.recon_loss(rows, self.edges, drawn)
-        products = self.coder.decode(rows, self.edges, sigmoid=False)
-        count = self.nodes**2
-        linked = min(max(1, self.edges.shape[1] - self.nodes), count - 1)
-        weight = (count - linked) / linked
-        of_edges = (weight * functional.softplus(-products) - functional.softplus(products)).sum()
-        return (sum_of_softplus(rows) + of_edges) / (2 * (count - linked))
+        linked = min(max(1, self.edges.shape[1] - self.nodes), self.nodes**2 - 1)
+        return edge_cross_entropy(rows, self.edges, linked) / 2
 
     def embedding(self) -> Tensor:
         return self.coder.encode(self.features, self.matrix)
@@ -193,21 +174,13 @@ class ConvolutionalEncoder(nn.Module):
 
 
 class VGAE(GAE):
-    r"""The variational graph autoencoder (Kipf and Welling, 2016).
+    r"""The variational graph autoencoder (Kipf and Welling, 2016); the embedding is the mean.
 
-    .. math:: z_v = \mu_v + \sigma_v \epsilon, \quad \mathcal L = \mathcal L_{\text{GAE}}(Z)
-        + \tfrac1{n^2} \textstyle\sum_v
-        \mathrm{KL}\big(\mathcal N(\mu_v, \sigma_v^2) \,\|\, \mathcal N(0, 1)\big)
-
-    Mean and deviation share their first layer. Sampling and divergence are PyG's. The embedding is the mean.
+    .. math:: z_v = \mu_v + \sigma_v \epsilon, \quad \mathcal L = \mathcal L_{\text{GAE}}(Z) + \tfrac1{n^2}
+        \textstyle\sum_v \mathrm{KL}\big(\mathcal N(\mu_v, \sigma_v^2) \,\|\, \mathcal N(0, 1)\big)
     """
 
-    def make_coder(self, features: int) -> Any:
-        """Return an encoder of two outputs, and the decoder."""
-        from torch_geometric import nn as pyg
-
-        width = self.settings.width
-        return pyg.VGAE(ConvolutionalEncoder(features, self.settings.hidden, (width, width)))
+    variational = True
 
     def loss(self, epoch: int) -> Tensor:
         return super().loss(epoch) + self.coder.kl_loss() / self.nodes
@@ -222,8 +195,6 @@ class NWRGAESettings(EmbedderSettings):
     """Settings of NWR-GAE.
 
     Attributes:
-        width: of every layer.
-        layers: of the encoder.
         samples: number of sampled neighbours and of predicted points.
         degree_weight, feature_weight, neighbour_weight: of the three parts of the loss.
         norm_scale: row length between layers, of PairNorm.
@@ -231,7 +202,6 @@ class NWRGAESettings(EmbedderSettings):
 
     width: int = 256
     epochs: int = 100
-    learning_rate: float = 0.001
     weight_decay: float = 3e-4
     layers: int = 2
     samples: int = 5
@@ -297,9 +267,8 @@ class NWRGAE(Embedder):
             return loss
         for lower, upper, decoder in zip(layers, layers[1:], self.points, strict=False):
             near = self.neighbours.draw(settings.samples)[self.linked]
-            loss = loss + settings.neighbour_weight * wasserstein(
-                self.sample_points(upper[self.linked], decoder), lower.detach()[near]
-            )
+            points = self.sample_points(upper[self.linked], decoder)
+            loss = loss + settings.neighbour_weight * wasserstein(points, lower.detach()[near])
         return loss
 
     def sample_points(self, rows: Tensor, decoder: nn.Module) -> Tensor:
@@ -345,20 +314,17 @@ class SDCNSettings(EmbedderSettings):
     """Settings of SDCN.
 
     Attributes:
-        width: of the autoencoder's narrowest layer.
-        hidden: widths of the layers before it.
+        width, hidden: of the autoencoder's narrowest layer, and of the layers before it.
         clusters: number of clusters; 0 for the number of classes, or eight without classes.
         first_epochs, first_rate: epochs and learning rate of the autoencoder's pretraining.
         batch: nodes per step of pretraining; afterwards a step takes all nodes.
         share: σ, weight of the autoencoder in the input of the next convolution.
-        centre_weight: α, of the divergence between target and the autoencoder's clusters.
-        graph_weight: β, of the divergence between target and the GCN's clusters.
+        centre_weight, graph_weight: α and β, of the autoencoder's and of the GCN's clusters.
     """
 
     width: int = 10
     hidden: tuple[int, ...] = (500, 500, 2000)
     epochs: int = 50
-    learning_rate: float = 0.001
     clusters: int = 0
     first_epochs: int = 30
     first_rate: float = 0.001
@@ -407,9 +373,7 @@ class SDCN(Embedder):
         first = torch.optim.Adam(self.coder.parameters(), lr=self.settings.first_rate)
         for _ in range(self.settings.first_epochs):
             for nodes in shuffled_batches(len(self.dense), self.settings.batch, self.device):
-                first.zero_grad()
-                self.coder.error(self.dense[nodes]).backward()  # type: ignore[no-untyped-call]
-                first.step()
+                minimize(self.coder.error(self.dense[nodes]), first)
         with torch.no_grad():
             rows = self.coder.encode(self.dense)[-1]
             seed = int(torch.randint(2**31, ()))
@@ -425,9 +389,8 @@ class SDCN(Embedder):
         reconstruction = functional.mse_loss(self.coder.decode(layers[-1]), self.dense)
         of_centres = functional.kl_div(near.log(), goal, reduction="batchmean")
         of_graph = functional.kl_div(graph, goal, reduction="batchmean")
-        return (
-            reconstruction + self.settings.centre_weight * of_centres + self.settings.graph_weight * of_graph
-        )
+        loss = reconstruction + self.settings.centre_weight * of_centres
+        return loss + self.settings.graph_weight * of_graph
 
     def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the input and the output of the last convolution."""

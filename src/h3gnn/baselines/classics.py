@@ -22,7 +22,7 @@ from h3gnn.baselines.layers import (
 )
 from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.graphs.graph import Graph
 
@@ -45,17 +45,13 @@ class MLP(Classifier):
 
 
 class GCN(MLP):
-    r"""Two graph convolutions (Kipf and Welling, 2017).
-
-    The same, with :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`.
-    """
+    r"""Two convolutions with :math:`\tilde D^{-1/2} (A + I) \tilde D^{-1/2}` (Kipf and Welling, 2017)."""
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         return {"gcn": symmetric(adjacency(graph, self_loops=True))}
 
     def spread(self, x: Tensor) -> Tensor:
-        """Propagate along the normalised adjacency."""
         return self.ground.matrices["gcn"] @ x
 
 
@@ -68,8 +64,7 @@ class GAT(Classifier):
 
     .. math:: \alpha_{vu} = \mathrm{softmax}_u\, \mathrm{LeakyReLU}(a^\top_{to} W x_v + a^\top_{from} W x_u)
 
-    The hidden layer has eight concatenated heads and an ELU, the last has one. Values on edges are
-    `[edges, models, heads]`.
+    The hidden layer has eight concatenated heads and an ELU, the last has one.
     """
 
     @staticmethod
@@ -77,13 +72,8 @@ class GAT(Classifier):
         return edge_ends(adjacency(graph, self_loops=True))
 
     @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        return super().bytes_for(sizes, settings) + 4 * sizes.edges * (6 * USUAL_WIDTH + 10 * HEADS)
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        edges = ground.matrices["source"].shape[0]
-        return super().values_each(ground, width) + edges * (6 * width + 10 * HEADS + 6 * ground.classes)
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return sizes.edges * (6 * width + 10 * HEADS + 6 * classes)
 
     def build(self) -> None:
         self.heads = {"first": HEADS, "second": 1}
@@ -101,7 +91,7 @@ class GAT(Classifier):
         return self.attend(self.dense(hidden, "second"), "second", noise)
 
     def attend(self, x: Tensor, layer: str, noise: Noise | None) -> Tensor:
-        """Return what reaches each node through attention over its neighbours and itself."""
+        """Attend over a node's neighbours and itself; values on edges are `[edges, models, heads]`."""
         from torch_geometric.utils import softmax
 
         source, target = self.ground.matrices["source"], self.ground.matrices["target"]
@@ -167,12 +157,10 @@ class SAGE(Classifier):
         return int(settings.layers) * super().bytes_for(sizes, settings)
 
     @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        return int(ground.settings.layers) * super().values_each(ground, 2 * width)
-
-    @classmethod
     def bytes_each(cls, ground: Ground, width: int) -> int:
-        return (3 if ground.settings.residual else 2) * super().bytes_each(ground, width)
+        nodes, features = ground.features.shape
+        rows: int = ground.settings.layers * nodes * (20 * width + 12 * ground.classes)
+        return 4 * (3 if ground.settings.residual else 2) * (6 * features * width + rows)
 
     def build(self) -> None:
         self.maps = 3 if self.settings.residual else 2
@@ -188,16 +176,13 @@ class SAGE(Classifier):
         self.weights.linear("classify", rows, self.ground.classes)
 
     def logits(self, noise: Noise | None) -> Tensor:
-        hidden: Tensor | None = None
+        drop = noise if self.settings.drop_features else None
+        mapped = self.ground.features.product(self.weights["0"], drop)
         for layer in range(self.settings.layers):
-            if hidden is None:
-                drop = noise if self.settings.drop_features else None
-                mapped = self.ground.features.product(self.weights[f"{layer}"], drop)
-            else:
-                mapped = self.dense(hidden, f"{layer}")
             hidden = self.dropped(self.joined(mapped, layer, training=noise is not None), noise)
-        assert hidden is not None
-        return self.dense(hidden, "classify") + self.weights["classify bias"]
+            last = layer + 1 == self.settings.layers
+            mapped = self.dense(hidden, "classify" if last else f"{layer + 1}")
+        return mapped + self.weights["classify bias"]
 
     def joined(self, mapped: Tensor, layer: int, *, training: bool) -> Tensor:
         """Return the output of a layer from its linear maps `[nodes, models, maps · width]`."""
@@ -278,10 +263,7 @@ def raw_features(graph: Graph) -> npt.NDArray[np.float32]:
 
 
 def smoothed_features(graph: Graph, hops: int) -> npt.NDArray[np.float32]:
-    r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]`, `[nodes, (hops + 1) · features]`.
-
-    :math:`\hat X` has unit rows, and :math:`\bar A` averages over the neighbours, without the node itself.
-    """
+    r"""Return :math:`[\hat X \,|\, \bar A \hat X \,|\, \bar A^2 \hat X]` of unit rows and mean neighbours."""
     mean = neighbour_mean(adjacency(graph, self_loops=False))
     steps = [torch.nn.functional.normalize(graph.dense_features(), dim=1)]
     for _ in range(hops):

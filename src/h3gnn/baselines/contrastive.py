@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.allpairs import bytes_for_pairs, sum_of_softplus, two_view_loss
+from h3gnn.baselines.allpairs import bytes_for_pairs, edge_cross_entropy, two_view_loss
 from h3gnn.baselines.embedder import Embedder, EmbedderSettings
 from h3gnn.baselines.layers import (
     Features,
@@ -40,8 +40,7 @@ class DGI(Embedder):
     .. math:: H = \mathrm{PReLU}(\tilde A X W), \quad s = \sigma\big(\tfrac1n \textstyle\sum_v h_v\big), \quad
         \mathcal L = -\tfrac1n \sum_v \log \sigma(h_v^\top M s) + \log(1 - \sigma(\tilde h_v^\top M s))
 
-    :math:`\tilde H` is the encoding of the shuffled features :math:`P X`, and :math:`(P X) W = P (X W)`: one
-    product with the features serves both. The loss is that of PyG's `DeepGraphInfomax`.
+    :math:`\tilde H` encodes the shuffled features :math:`P X`; :math:`(P X) W = P (X W)` saves a product.
     """
 
     settings_class = DGISettings
@@ -98,16 +97,16 @@ class GMISettings(EmbedderSettings):
 
 
 class GMI(Embedder):
-    r"""Graphical mutual information maximization (Peng et al., 2020).
+    r"""Graphical mutual information maximization, GMI-mean (Peng et al., 2020).
 
     .. math:: \mathcal L = \alpha J(h_v, x_v) + \beta J(m_v, h_v) + \gamma R, \quad
         J(a_v, b_v) = \tfrac1n \sum_v \mathrm{sp}\big(-D(a_v, b_v)\big)
         + \tfrac1k \sum_{u \sim V^k} \mathrm{sp}\big(D(a_v, b_u)\big), \quad
         D(a, b) = \sigma(b^\top \Theta a + c)
 
-    :math:`m_v = \mathrm{PReLU}\big(\tfrac1{|N(v)|} \sum_{u \in N(v)} W_1^\top x_u\big)` is the
-    paper's GMI-mean, and sp is the softplus. R is the
-    cross-entropy of :math:`\sigma(h_u^\top h_v)` with A + I over all pairs, see `edge_loss`.
+    :math:`m_v = \mathrm{PReLU}\big(\tfrac1{|N(v)|} \sum_{u \in N(v)} W_1^\top x_u\big)`, sp is the softplus,
+    R the cross-entropy of :math:`\sigma(h_u^\top h_v)` with A + I over all pairs, see
+    `edge_cross_entropy`.
     """
 
     settings_class = GMISettings
@@ -121,6 +120,7 @@ class GMI(Embedder):
     def build(self, graph: Graph) -> None:
         width, layers = self.settings.width, self.settings.layers
         self.matrix = gcn_adjacency(graph, self.device)
+        self.edges = torch.stack([self.matrix.rows, self.matrix.cols])  # with loops
         self.neighbours = neighbour_mean(adjacency(graph, self_loops=False)).to(self.device)
         after = [nn.PReLU() for _ in range(layers)]
         self.encoder = GraphEncoder(self.features, [width] * layers, after)
@@ -135,7 +135,7 @@ class GMI(Embedder):
         own_keys = self.features @ self.own.weight
         own = self.own.divergence(rows, own_keys, self._others())
         neighbour = self.near.divergence(near, rows @ self.near.weight, self._others())
-        edges = edge_loss(rows, self.matrix.rows, self.matrix.cols)
+        edges = edge_cross_entropy(rows, self.edges, self.edges.shape[1] / 2)
         return (
             settings.own_weight * own + settings.neighbour_weight * neighbour + settings.edge_weight * edges
         )
@@ -160,26 +160,10 @@ class Discriminator(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def divergence(self, rows: Tensor, keys: Tensor, others: Tensor) -> Tensor:
-        """Return the Jensen–Shannon loss of rows against keys, both `[nodes, D]`; keys include the weight.
-
-        `others` `[negatives, nodes]` are the negatives.
-        """
+        """Return the Jensen–Shannon loss of rows against keys `[nodes, D]`; `others` are the negatives."""
         true = torch.sigmoid((rows * keys).sum(dim=1) + self.bias)
         false = torch.stack([torch.sigmoid((rows * keys[one]).sum(dim=1) + self.bias) for one in others])
         return functional.softplus(-true).mean() + functional.softplus(false).mean()
-
-
-def edge_loss(rows: Tensor, sources: Tensor, targets: Tensor) -> Tensor:
-    r"""Return the weighted cross-entropy of edges and self-loops, given by inner products.
-
-    With e undirected edges, edges weigh :math:`(n^2 - e) / e`, and the mean over all pairs is multiplied by
-    :math:`n^2 / (n^2 - e)`.
-    """
-    half = sources.numel() / 2
-    linked = (rows[sources] * rows[targets]).sum(dim=1)
-    rest = rows.shape[0] ** 2 - half
-    of_links = rest / half * functional.softplus(-linked) - functional.softplus(linked)
-    return (sum_of_softplus(rows) + of_links.sum()) / rest
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "prelu": nn.PReLU}
@@ -191,8 +175,8 @@ class GRACESettings(EmbedderSettings):
 
     Attributes:
         width: of the embedding and the projection; the hidden layer is twice as wide.
-        temperature: of the cosines.
         feature_drop, edge_drop: drop probabilities of the first and of the second view.
+        temperature: τ of the cosines.
         activation: relu or prelu.
     """
 
@@ -230,15 +214,11 @@ class GRACE(Embedder):
 
     def loss(self, epoch: int) -> Tensor:
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
-        first, second = (self.project(self.views.draw(*one)) for one in shares)
+        first, second = (self.projection(self.encoder(*self.views.draw(*one))) for one in shares)
         return two_view_loss(first, second, self.settings.temperature)
 
-    def project(self, view: View) -> Tensor:
-        """Return the projected rows of a view."""
-        return self.projection(self.encoder(view.matrix, view.kept_columns))
-
     def embedding(self) -> Tensor:
-        return self.encoder(self.views.full().matrix)
+        return self.encoder(self.views.full())
 
 
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -251,8 +231,7 @@ class MVGRLSettings(EmbedderSettings):
 
     Attributes:
         teleport: restart probability α of the diffusion.
-        sample: number of consecutive nodes in a subgraph.
-        samples: number of subgraphs per step; one if a subgraph is the complete graph.
+        sample, samples: consecutive nodes in a subgraph, and subgraphs per step.
         thin: keep about as many of the largest entries of the diffusion as there are edges, and scale its
             columns to [0, 1].
     """
@@ -392,19 +371,16 @@ class BGRL(Embedder):
             nn.init.zeros_(layer.bias)
 
     def loss(self, epoch: int) -> Tensor:
-        set_learning_rate(
-            self.optimizer,
-            self.settings.learning_rate
-            * warmup_cosine(epoch, self.settings.epochs, max(1, self.settings.epochs // 10)),
-        )
+        epochs = self.settings.epochs
+        factor = warmup_cosine(epoch, epochs, max(1, epochs // 10))
+        set_learning_rate(self.optimizer, self.settings.learning_rate * factor)
         shares = zip(self.settings.feature_drop, self.settings.edge_drop, strict=True)
         return self.disagreement(*(self.views.draw(*one) for one in shares))
 
     def disagreement(self, first: View, second: View) -> Tensor:
-        """Return the loss of two views."""
         with torch.no_grad():
-            targets = [self.target(view.matrix, view.kept_columns) for view in (second, first)]
-        encoded = [self.online(view.matrix, view.kept_columns) for view in (first, second)]
+            targets = [self.target(*view) for view in (second, first)]
+        encoded = [self.online(*view) for view in (first, second)]
         predicted = [self.predictor(rows) for rows in encoded]
         alike = [functional.cosine_similarity(p, t, dim=1) for p, t in zip(predicted, targets, strict=True)]
         return 2 - (alike[0] + alike[1]).mean()
@@ -414,7 +390,7 @@ class BGRL(Embedder):
         update_average(self.target, self.online, 1 - moved)
 
     def embedding(self) -> Tensor:
-        return self.online(self.views.full().matrix)
+        return self.online(self.views.full())
 
 
 def _encoder(features: Features, width: int) -> GraphEncoder:
@@ -426,11 +402,10 @@ def _encoder(features: Features, width: int) -> GraphEncoder:
 
 @dataclass(frozen=True)
 class CCASSGSettings(EmbedderSettings):
-    r"""Settings of CCA-SSG.
+    """Settings of CCA-SSG.
 
     Attributes:
-        layers: graph convolutions, all of the embedding's width.
-        decorrelation: :math:`\lambda`, weight of the decorrelation.
+        decorrelation: λ, weight of the decorrelation.
         feature_drop, edge_drop: drop probabilities of both views.
     """
 
@@ -448,8 +423,8 @@ class CCASSG(Embedder):
         \lVert \tilde Z_1^\top \tilde Z_1 - I \rVert^2 + \lVert \tilde Z_2^\top \tilde Z_2 - I \rVert^2 \big),
         \quad \tilde z = \frac{z - \bar z}{\sigma_z \sqrt n}
 
-    The first term is, up to a constant, half of the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`,
-    as in the authors' code. A constant column becomes 0.
+    Up to a constant, the first term is half the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`, as
+    in the authors' code.
     """
 
     settings_class = CCASSGSettings
@@ -465,12 +440,12 @@ class CCASSG(Embedder):
         self.encoder = GraphEncoder(self.features, widths, [*(nn.ReLU() for _ in widths[1:]), nn.Identity()])
 
     def loss(self, epoch: int) -> Tensor:
-        drawn = (self.views.draw(self.settings.feature_drop, self.settings.edge_drop) for _ in range(2))
-        first, second = (self.encoder(view.matrix, view.kept_columns) for view in drawn)
+        drop = self.settings.feature_drop, self.settings.edge_drop
+        first, second = (self.encoder(*self.views.draw(*drop)) for _ in range(2))
         return correlation_loss(first, second, self.settings.decorrelation)
 
     def embedding(self) -> Tensor:
-        return self.encoder(self.views.full().matrix)
+        return self.encoder(self.views.full())
 
 
 def correlation_loss(first: Tensor, second: Tensor, decorrelation: float) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from functools import cache
 from numbers import Integral
 from typing import Any, Self
@@ -28,7 +28,6 @@ from h3gnn.baselines.supervised import predict
 from h3gnn.errors import GraphError, InputError, LossError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.guards import input_kind
 from h3gnn.training.resources import free_bytes, pick_device
 
 CHECKED = 50
@@ -41,7 +40,7 @@ class EmbedderSettings:
 
     Attributes:
         width: of the embedding, or of each of its parts.
-        epochs: number of epochs; the maximum with patience.
+        epochs: the number, or with patience the maximum.
         learning_rate, weight_decay: of Adam.
         patience: stop after this many epochs without a smaller loss, and restore the best epoch; 0 to keep
             the last epoch.
@@ -59,12 +58,8 @@ class EmbedderSettings:
 class Embedder(nn.Module):
     """Base class of self-supervised systems: a subclass defines `build`, `loss` and `embedding`.
 
-    These may use torch's global generators; `train` seeds them and restores the caller's state.
-
-    Args:
-        graph: the training graph; its labels must not be used.
-        settings: of the system.
-        device: of the training.
+    These may use torch's global generators; `train` seeds them and restores the caller's state. They must
+    not use the graph's labels.
     """
 
     settings_class: type[Any] = EmbedderSettings
@@ -73,7 +68,6 @@ class Embedder(nn.Module):
     has_chance = True
     """Whether the result depends on the seed."""
     adam: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
-    """The optimizer class."""
 
     def __init__(self, graph: Graph, settings: Any, device: torch.device) -> None:
         super().__init__()
@@ -85,11 +79,10 @@ class Embedder(nn.Module):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return about how much memory a training takes."""
+        """Estimate the memory of a training."""
         width: int = settings.width
-        return 4 * (
-            sizes.features * width * 8 + sizes.nodes * (width * 24 + sizes.features) + 12 * sizes.edges
-        )
+        weights, rows = 8 * sizes.features * width, sizes.nodes * (24 * width + sizes.features)
+        return 4 * (weights + rows + 12 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
         """Create layers and constants on `self.device`."""
@@ -107,29 +100,29 @@ class Embedder(nn.Module):
         """Return the system's own cluster assignments `[nodes]`, if it has any."""
         return None
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        """Return the optimizer of all trainable parameters."""
-        return self.adam_of(parameter for parameter in self.parameters() if parameter.requires_grad)
-
     def adam_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return Adam with the rate and the decay of the settings."""
         return self.adam(parameters, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay)
 
     def begin(self) -> None:
-        """Prepare the training: called once, on the device, before the first `step`."""
-        self.optimizer = self.make_optimizer()
+        """Prepare the training, before the first `step`."""
+        self.optimizer = self.adam_of(one for one in self.parameters() if one.requires_grad)
 
     def step(self, epoch: int) -> Tensor:
         """Train for one epoch and return the loss before the update."""
-        self.optimizer.zero_grad()
-        loss = self.loss(epoch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        loss = minimize(self.loss(epoch), self.optimizer)
         self.after(epoch)
-        return loss.detach()
+        return loss
 
     def after(self, epoch: int) -> None:
         """Called after each step, for moving averages and schedules."""
+
+
+def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """Take a step of the optimizer, and return the loss without its graph."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.detach()
 
 
 class BatchEmbedder(Embedder):
@@ -139,26 +132,16 @@ class BatchEmbedder(Embedder):
     """Whether the learning rate decays linearly, as in word2vec."""
 
     def batches(self) -> Iterator[Tensor]:
-        """Yield the batches of an epoch."""
         raise NotImplementedError
 
     def batch_loss(self, batch: Tensor) -> Tensor:
-        """Return the loss of a batch."""
         raise NotImplementedError
 
     def step(self, epoch: int) -> Tensor:
-        """Take one step per batch, and return the mean loss."""
         if self.falling:
-            set_learning_rate(
-                self.optimizer, self.settings.learning_rate * (1 - epoch / self.settings.epochs)
-            )
-        losses = []
-        for batch in self.batches():
-            self.optimizer.zero_grad()
-            loss = self.batch_loss(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            losses.append(loss.detach())
+            rate = self.settings.learning_rate * (1 - epoch / self.settings.epochs)
+            set_learning_rate(self.optimizer, rate)
+        losses = [minimize(self.batch_loss(batch), self.optimizer) for batch in self.batches()]
         self.after(epoch)
         return torch.stack(losses).mean()
 
@@ -168,14 +151,6 @@ def shuffled_batches(nodes: int, size: int, device: torch.device) -> tuple[Tenso
     return torch.split(torch.randperm(nodes, device=device), size)
 
 
-@dataclass(frozen=True)
-class Looks:
-    """Epochs after which a callback receives the embedding; 0 is before the first."""
-
-    epochs: Collection[int] = ()
-    callback: Callable[[int, Tensor], None] = lambda epoch, rows: None
-
-
 def train(
     kind: type[Embedder],
     graph: Graph,
@@ -183,19 +158,25 @@ def train(
     device: torch.device,
     settings: Any,
     watch: Progress = unwatched,
-    looks: Looks | None = None,
+    *,
+    eval_epochs: Collection[int] = (),
+    callback: Callable[[int, Tensor], None] = lambda epoch, rows: None,
 ) -> Embedder:
-    """Train a system on a graph without its labels, and return it in `eval` mode.
+    """Train a system on a graph and return it in `eval` mode; `LossError` if the loss is not finite.
 
-    `watch` receives the fraction of the work that is done, `looks` intermediate embeddings; neither affects
-    the training. A loss that is not finite raises a `LossError`.
+    The callback receives the embedding after each of `eval_epochs`; 0 is before the first.
     """
-    looks = looks or Looks()
+
+    def report(epoch: int) -> None:
+        if epoch in eval_epochs:
+            with forked_rng(device):
+                callback(epoch, embedding_of(model))
+
     with forked_rng(device, seed):
         model = kind(graph, settings, device)
         model.begin()
         model.train()
-        _look(model, 0, looks)
+        report(0)
         best, best_epoch, kept = float("inf"), 0, None
         for epoch in range(settings.epochs):
             before = copy.deepcopy(model.state_dict()) if settings.patience else None
@@ -208,7 +189,7 @@ def train(
                 if settings.patience and value < best:
                     best, best_epoch, kept = value, epoch, before
             watch((epoch + 1) / settings.epochs)
-            _look(model, epoch + 1, looks)
+            report(epoch + 1)
             if settings.patience and epoch - best_epoch >= settings.patience:
                 break
         if kept is not None:
@@ -217,21 +198,8 @@ def train(
     return model
 
 
-def embed(
-    kind: type[Embedder],
-    graph: Graph,
-    seed: int,
-    device: torch.device,
-    settings: Any,
-    watch: Progress = unwatched,
-    looks: Looks | None = None,
-) -> npt.NDArray[np.float32]:
-    """Train a system on a graph and return its embedding `[nodes, D]`; arguments as of `train`."""
-    return values_of(train(kind, graph, seed, device, settings, watch, looks))
-
-
 def values_of(model: Embedder) -> npt.NDArray[np.float32]:
-    """Return the embedding of a trained system as an array; reject one that is not finite."""
+    """Return the embedding of a trained system `[nodes, D]`; reject one that is not finite."""
     rows = embedding_of(model)
     if not bool(torch.isfinite(rows).all()):
         message = f"{type(model).__name__}: the embedding is not finite; lower learning_rate"
@@ -241,7 +209,7 @@ def values_of(model: Embedder) -> npt.NDArray[np.float32]:
 
 @torch.no_grad()
 def embedding_of(model: Embedder) -> Tensor:
-    """Return the current embedding of a system, computed in `eval` mode."""
+    """Return the current embedding of a system."""
     training = model.training
     model.eval()
     rows = model.embedding().detach()
@@ -256,12 +224,6 @@ def forked_rng(device: torch.device, seed: int | None = None) -> Iterator[None]:
         if seed is not None:
             torch.manual_seed(seed)
         yield
-
-
-def _look(model: Embedder, epoch: int, looks: Looks) -> None:
-    if epoch in looks.epochs:
-        with forked_rng(model.device):
-            looks.callback(epoch, embedding_of(model))
 
 
 POINT = GridPoint(width=64, dropout=0.5, learning_rate=0.01, weight_decay=5e-4)
@@ -289,33 +251,30 @@ class _System(BaseEstimator):  # type: ignore[misc]
             )
         return cls(**{**found, **changes})
 
-    def _settings(self) -> Any:
-        names = {one.name for one in fields(self.system.settings)}
-        return self.system.with_settings({k: v for k, v in self.get_params().items() if k in names})
-
     def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int, Any]:
         """Validate and return the graph, the device, the seed and the settings of a fit."""
-        settings, seed = self._settings(), self.random_state
+        names = {one.name for one in fields(self.system.settings)}
+        settings = self.system.with_settings({k: v for k, v in self.get_params().items() if k in names})
+        seed = self.random_state
         if seed is None:
             seed = int(np.random.default_rng().integers(2**31))
         if not isinstance(seed, Integral) or not 0 <= int(seed) < 2**32:
-            raise InputError(
-                f"random_state must be a non-negative integer or None, not {seed!r}", code="invalid-setting"
-            )
+            message = f"random_state must be a non-negative integer or None, not {seed!r}"
+            raise InputError(message, code="invalid-setting")
         taken, device = as_graph(graph, edge_index), pick_device(self.device)
         self.system.check_memory(Sizes.of(taken), settings, free_bytes(device))
-        self._given, self._sha256 = graph, taken.provenance.sha256
+        self._given = graph
         return taken, device, int(seed), settings
 
     def _check_fitted_graph(self, graph: Any) -> None:
         """Reject another graph than the fitted one: the systems are transductive."""
         check_is_fitted(self, "n_features_in_")
         same = graph is None or graph is self._given
-        if not same and (input_kind(graph) != "graph" or graph.provenance.sha256 != self._sha256):
-            raise InputError(
-                f"{self.system.title} is transductive: fit it again for another graph",
-                code="not-the-fitted-graph",
-            )
+        if not same and isinstance(graph, Graph) and isinstance(self._given, Graph):
+            same = graph.provenance.sha256 == self._given.provenance.sha256
+        if not same:
+            message = f"{self.system.title} is transductive: fit it again for another graph"
+            raise InputError(message, code="not-the-fitted-graph")
 
 
 class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
@@ -360,10 +319,8 @@ class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, edge_index: Any = None) -> Self:  # noqa: N803
         """Train on a graph with labels, and classify all of its nodes.
 
-        Args:
-            X: the graph, as for `H3GNN.fit`. Without splits it is split at random; the first split is used.
-            y: classes of the nodes, negative or None where unknown; by default the graph's labels.
-            edge_index: edges, if X holds features.
+        A graph, given as for `H3GNN.fit`, is split at random unless it has splits; the first one is used. `y`
+        holds the classes of the nodes, negative or None where unknown, instead of the graph's labels.
         """
         graph, device, seed, settings = self._read(X, edge_index)
         graph, classes = _labelled(graph, y, self.system.title)
@@ -428,33 +385,17 @@ def _estimator(system: System) -> type[_System]:
     base: type[_System] = SystemClassifier if supervised else SystemEmbedder
     defaults = {**(asdict(POINT) if supervised else {}), **asdict(system.settings)}
     defaults |= {"random_state": 0, "device": "auto"}
-
-    def start(self: _System, **given: Any) -> None:
-        unknown = [name for name in given if name not in defaults]
-        if unknown:
-            raise TypeError(f"{system.estimator} has no argument {', '.join(unknown)}")
-        for name, value in {**defaults, **given}.items():
-            setattr(self, name, value)
-
     documentation = [
         f"{system.title}: {system.paper}, {system.year}.",
         *(inspect.getdoc(part) or "" for part in (system.kind, type(system.settings), base)),
         "random_state seeds all random numbers; device is auto, cpu or cuda.",
     ]
-    kinds = inspect.Parameter.KEYWORD_ONLY
-    start.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-            *(inspect.Parameter(name, kinds, default=value) for name, value in defaults.items()),
-        ]
-    )
-    return type(
+    return make_dataclass(
         system.estimator,
-        (base,),
-        {
-            "system": system,
-            "__init__": start,
-            "__doc__": "\n\n".join(documentation),
-            "__module__": "h3gnn.baselines",
-        },
+        [(name, Any, value) for name, value in defaults.items()],
+        bases=(base,),
+        namespace={"system": system, "__doc__": "\n\n".join(documentation), "__module__": "h3gnn.baselines"},
+        kw_only=True,
+        eq=False,
+        repr=False,
     )

@@ -9,15 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import LeftOut, blocks_of, bytes_for_pairs, mean_log_sums, nearest_others
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings, shuffled_batches
-from h3gnn.baselines.layers import (
-    Features,
-    SparseMatrix,
-    adjacency,
-    linear_layers,
-    neighbour_mean,
-    symmetric,
-)
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, minimize, shuffled_batches
+from h3gnn.baselines.layers import Features, SparseMatrix, adjacency, linear_layers, neighbour_mean, symmetric
 from h3gnn.baselines.registry import Sizes
 from h3gnn.graphs.graph import Graph
 
@@ -40,7 +33,7 @@ class GREETSettings(EmbedderSettings):
         hops: how often each filter is applied.
         head_layers: of the projections, 1 or 2.
         feature_drop, edge_drop: drop probabilities of the low-pass and of the high-pass view.
-        temperature: of the similarities.
+        temperature: τ of the cosines.
         batch: nodes per batch of the contrastive loss; 0 for all.
     """
 
@@ -117,17 +110,10 @@ class GREET(Embedder):
     def step(self, epoch: int) -> Tensor:
         scores = self.scores()
         for _ in range(self.settings.rounds):
-            self.optimizer.zero_grad()
-            loss = self.contrast(*self.projections(scores.detach()))
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            loss = minimize(self.contrast(*self.projections(scores.detach())), self.optimizer)
         if self.edges.numel() == 0:
-            return loss.detach()
-        self.discriminator_optimizer.zero_grad()
-        ranking = self.ranking(scores)
-        ranking.backward()  # type: ignore[no-untyped-call]
-        self.discriminator_optimizer.step()
-        return (loss + ranking).detach()
+            return loss
+        return loss + minimize(self.ranking(scores), self.discriminator_optimizer)
 
     def scores(self) -> Tensor:
         """Return the discriminator's logits θ of each entry."""
@@ -155,9 +141,8 @@ class GREET(Embedder):
         """Return both encoders' hidden values; columns that are not kept, `[2, features]`, count as zero."""
         weight = torch.stack([self.low.weight.t(), self.high.weight.t()], dim=1)
         bias = torch.stack([self.low.bias, self.high.bias])
-        return torch.relu(
-            self.features.product(weight if kept is None else weight * kept.t()[:, :, None]) + bias
-        )
+        weight = weight if kept is None else weight * kept.t()[:, :, None]
+        return torch.relu(self.features.product(weight) + bias)
 
     def projections(self, scores: Tensor) -> list[Tensor]:
         """Draw both views and return their projections."""
@@ -173,16 +158,14 @@ class GREET(Embedder):
 
     def contrast(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the loss of two projections, over all nodes or over batches of them."""
-        nodes, size = len(first), self.settings.batch
+        nodes, size, temperature = len(first), self.settings.batch, self.settings.temperature
         if not 0 < size < nodes:
-            return contrast(first, second, self.positives, self.negatives, self.settings.temperature)
+            return contrast(first, second, self.positives, self.negatives, temperature)
         loss = first.new_zeros(())
         for batch in shuffled_batches(nodes, size, self.device):
             chosen = batch.sort().values
             positives = among(self.positives, chosen)
-            part = contrast(
-                first[chosen], second[chosen], positives, LeftOut.of(positives), self.settings.temperature
-            )
+            part = contrast(first[chosen], second[chosen], positives, LeftOut.of(positives), temperature)
             loss = loss + part * (len(chosen) / nodes)
         return loss
 
@@ -204,10 +187,7 @@ class GREET(Embedder):
 
 
 class Discriminator(nn.Module):
-    """Scores nodes; the logit of an edge is the sum of the scores of its ends.
-
-    The mean of a linear layer over both orders of the ends is such a sum, so no vector per edge is needed.
-    """
+    """Scores nodes; the logit of an edge, a mean over both orders of its ends, is the sum of their scores."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
@@ -246,8 +226,7 @@ def pivot_ranking(weights: Tensor, alike: Tensor, pivot: Tensor, margins: tuple[
 def return_probabilities(matrix: SparseMatrix) -> Tensor:
     """Return the probability that a walk from each node returns after 1, 2, … steps, `[nodes, STEPS]`.
 
-    With S the symmetric normalization, the probability after a + b steps is `(S^a e) · (S^b e)`, so half the
-    steps suffice.
+    With S the symmetric normalization, that after a + b steps is `(S^a e) · (S^b e)`: half the steps suffice.
     """
     walk, nodes = symmetric(matrix), matrix.shape[0]
     found = []
@@ -272,9 +251,8 @@ def positives_of(features: Features, count: int) -> SparseMatrix:
         itself = torch.cat([itself, nearest_others(features.dense(), count)], dim=1)
     cols = itself.sort(dim=1).values
     rows = torch.arange(nodes, device=device).repeat_interleave(cols.shape[1])
-    return neighbour_mean(
-        SparseMatrix(rows, cols.flatten(), torch.ones(rows.numel(), device=device), (nodes, nodes))
-    )
+    ones = torch.ones(rows.numel(), device=device)
+    return neighbour_mean(SparseMatrix(rows, cols.flatten(), ones, (nodes, nodes)))
 
 
 def among(pairs: SparseMatrix, chosen: Tensor) -> SparseMatrix:

@@ -22,7 +22,7 @@ from h3gnn.baselines.layers import (
 )
 from h3gnn.baselines.registry import Sizes, check_choice
 from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 
@@ -33,7 +33,7 @@ class H2GCN(Classifier):
     .. math:: r_0 = \mathrm{ReLU}(X W_e), \quad r_k = [\bar A_1 r_{k-1} \,|\, \bar A_2 r_{k-1}], \quad
         \hat y = \mathrm{softmax}([r_0 | r_1 | r_2] W_c)
 
-    :math:`\bar A_i` joins nodes that are exactly i steps apart, without self-loops, symmetrically normalised.
+    :math:`\bar A_i` joins nodes exactly i steps apart, without self-loops, symmetrically normalized.
     """
 
     @staticmethod
@@ -42,8 +42,8 @@ class H2GCN(Classifier):
         return {"near": symmetric(near), "far": symmetric(two_hop_adjacency(near))}
 
     @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        return super().values_each(ground, width) + ground.features.shape[0] * 30 * width
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return 30 * sizes.nodes * width
 
     def build(self) -> None:
         self.weights.glorot("embed", self.in_channels, self.width)
@@ -89,10 +89,9 @@ class FAGCN(Classifier):
 
     .. math:: h^0 = \mathrm{ReLU}(X W_1 + b_1), \quad
         h_v^l = \varepsilon h_v^0 + \sum_{u \in N(v)} \frac{\alpha^l_{vu}}{\sqrt{d_v d_u}} h_u^{l-1}, \quad
-        \alpha^l_{vu} = \tanh(g_l^\top [h_v^{l-1} | h_u^{l-1}] + c_l)
+        \alpha^l_{vu} = \tanh(g_l^\top [h_v^{l-1} | h_u^{l-1}] + c_l), \quad \hat y = h^L W_2 + b_2
 
-    Logits are :math:`h^L W_2 + b_2`. There are no self-loops. Features, :math:`h^0` and the
-    :math:`\alpha_{vu}` have dropout in training.
+    Features, :math:`h^0` and the :math:`\alpha_{vu}` have dropout in training.
     """
 
     settings_class = FAGCNSettings
@@ -103,15 +102,8 @@ class FAGCN(Classifier):
         return edge_ends(scaled, scaled.values)
 
     @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        layer = (3 * sizes.edges + 5 * sizes.nodes) * USUAL_WIDTH
-        return super().bytes_for(sizes, settings) + 4 * int(settings.layers) * layer
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        edges, nodes = ground.matrices["source"].shape
-        layer = (3 * edges + 5 * nodes) * width + 8 * edges
-        return super().values_each(ground, width) + int(ground.settings.layers) * layer
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return settings.layers * ((3 * sizes.edges + 5 * sizes.nodes) * width + 8 * sizes.edges)
 
     def build(self) -> None:
         self.weights.linear("first", self.in_channels, self.width, gain=2)
@@ -132,11 +124,9 @@ class FAGCN(Classifier):
     def gathered(self, hidden: Tensor, layer: int, noise: Noise | None) -> Tensor:
         """Return the gated sum over the neighbours."""
         ends = self.ground.matrices
-        seen = {
-            end: (hidden * self.weights[f"gate {layer} {end}"]).sum(dim=2, keepdim=True)
-            for end in ("to", "from")
-        }
-        score = ends["target"] @ seen["to"] + ends["source"] @ seen["from"]
+        gates = (self.weights[f"gate {layer} {end}"] for end in ("to", "from"))
+        to, sent = ((hidden * gate).sum(dim=2, keepdim=True) for gate in gates)
+        score = ends["target"] @ to + ends["source"] @ sent
         gate = self.dropped(torch.tanh(score + self.weights[f"gate {layer} bias"]), noise)
         return ends["sum"] @ (gate * (ends["source"] @ hidden))
 
@@ -153,14 +143,14 @@ class GPRGNNSettings(ClassifierSettings):
         steps: K, the number of propagation steps.
         start: initial weights of the steps, one of `STARTS`.
         restart: α of the initial weights.
-        propagation_dropout: before the propagation; None for that of the other layers.
+        propagation_dropout: before the propagation.
         steps_decay: factor of the weight decay for the weights of the steps.
     """
 
     steps: int = 10
     start: str = "ppr"
     restart: float = 0.1
-    propagation_dropout: float | None = 0.5
+    propagation_dropout: float = 0.5
     steps_decay: float = 0.0
 
 
@@ -170,8 +160,7 @@ class GPRGNN(MLP):
     .. math:: H_0 = \mathrm{ReLU}(X W_1 + b_1) W_2 + b_2, \quad H_k = P H_{k-1}, \quad
         \hat y = \mathrm{softmax}\big(\textstyle\sum_{k=0}^{K} \gamma_k H_k\big)
 
-    :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`. The :math:`\gamma_k` may become negative, so that
-    unlike neighbours count against each other; they are trained without weight decay.
+    :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`; negative :math:`\gamma_k` set neighbours apart.
     """
 
     settings_class = GPRGNNSettings
@@ -181,9 +170,8 @@ class GPRGNN(MLP):
         return {"gcn": symmetric(adjacency(graph, self_loops=True))}
 
     @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        steps: int = ground.settings.steps
-        return super().values_each(ground, width) + ground.features.shape[0] * 3 * steps * ground.classes
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return 3 * settings.steps * sizes.nodes * classes
 
     def build(self) -> None:
         super().build()
@@ -212,8 +200,8 @@ class GPRGNN(MLP):
 def start_weights(start: str, steps: int, restart: float) -> Tensor:
     r"""Return the initial weights of 0 to K steps, `[steps + 1]`.
 
-    "ppr": :math:`\alpha (1 - \alpha)^k`, and the rest of 1 on the last, a personalised PageRank; "nppr":
-    :math:`\alpha^k`, divided by the sum of their sizes; "sgc": all on the last step.
+    "ppr": :math:`\alpha (1 - \alpha)^k`, and the rest of 1 on the last; "nppr": :math:`\alpha^k`, divided by
+    the sum of their sizes; "sgc": all on the last step.
     """
     check_choice("GPR-GNN", "start", start, STARTS)
     powers = torch.arange(steps + 1)
@@ -239,15 +227,15 @@ class G2Settings(ClassifierSettings):
         layers: number of layers, which share their weights.
         inner: the layer that is gated, one of `INNER`.
         exponent: p of the differences, at least 1.
-        own_gate: whether the gate has a layer of its own.
-        last_dropout: before the classifier; None for that of the input.
+        own_gate: whether the gate has separate weights.
+        last_dropout: before the classifier.
     """
 
     layers: int = 4
     inner: str = "sage"
     exponent: float = 2.0
     own_gate: bool = False
-    last_dropout: float | None = 0.1
+    last_dropout: float = 0.1
 
 
 class G2(Classifier):
@@ -258,9 +246,8 @@ class G2(Classifier):
         \tau^l_{vk} = \tanh\Big(\tfrac{1}{|N(v)|} \sum_{u \in N(v)}
         \big|\sigma(\hat F(X^{l-1}))_{uk} - \sigma(\hat F(X^{l-1}))_{vk}\big|^p\Big)
 
-    F is a layer of GraphSAGE, :math:`V \bar x_{N(v)} + U x_v + c`, or of a GCN, and :math:`\hat F` is F or a
-    layer of its own; :math:`\sigma` is a ReLU. The mean is that of the authors' code, where the paper has a
-    sum. A node that does not differ from its neighbours, or has none, keeps its values.
+    F is a layer of GraphSAGE or of a GCN, :math:`\hat F` is F or another such layer, and :math:`\sigma` a
+    ReLU. The mean is that of the authors' code, where the paper has a sum.
     """
 
     settings_class = G2Settings
@@ -269,9 +256,7 @@ class G2(Classifier):
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
         check_choice("G²", "inner", settings.inner, INNER)
         if settings.exponent < 1:
-            raise InputError(
-                f"G²: exponent must be at least 1, not {settings.exponent:g}", code="invalid-setting"
-            )
+            raise InputError("G²: exponent must be at least 1", code="invalid-setting")
         near = adjacency(graph, self_loops=False)
         mean = neighbour_mean(near)
         each = neighbour_mean(near.with_values(torch.ones_like(near.values)))
@@ -279,15 +264,8 @@ class G2(Classifier):
         return {**edge_ends(near, each.values), "inner": inner}
 
     @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        layer = (3 * sizes.edges + 10 * sizes.nodes) * USUAL_WIDTH
-        return super().bytes_for(sizes, settings) + 4 * int(settings.layers) * layer
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        edges, nodes = ground.matrices["source"].shape
-        layers = int(ground.settings.layers)
-        return super().values_each(ground, width) + layers * (3 * edges + 10 * nodes) * width
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return settings.layers * (3 * sizes.edges + 10 * sizes.nodes) * width
 
     def build(self) -> None:
         self.weights.linear("first", self.in_channels, self.width)
@@ -309,7 +287,6 @@ class G2(Classifier):
         return self.dense(hidden, "second") + self.weights["second bias"]
 
     def layer(self, hidden: Tensor, name: str) -> Tensor:
-        """Return the output of a layer."""
         total = self.ground.matrices["inner"] @ self.dense(hidden, f"{name} near")
         if self.settings.inner == "sage":
             total = total + self.dense(hidden, f"{name} own")
@@ -356,9 +333,8 @@ class AEROGNN(Classifier):
         \quad \gamma^{(k)}_i = b_k + w_k^\top\, \mathrm{ELU}[h^{(k)}_i \,|\, \tilde z_i],
         \quad \tilde z = \tilde z^{(k-1)}
 
-    H⁽⁰⁾ is the output of an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalized by its sums,
-    Γ is diagonal with γ, and the logits are a linear map of the last ELU(Z). α is symmetric and computed
-    once per pair of nodes.
+    H⁽⁰⁾ is the output of an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalized, Γ is
+    diagonal with γ, and the logits are a linear map of the last ELU(Z). α is computed once per pair of nodes.
     """
 
     settings_class = AEROGNNSettings
@@ -368,27 +344,15 @@ class AEROGNN(Classifier):
         edges = adjacency(graph, self_loops=True)
         count, nodes = edges.cols.numel(), graph.num_nodes
         pairs, pair = pairs_of(edges)
-        ends = edge_ends(edges)
         order = torch.argsort(pair * nodes + edges.rows)
         twice = torch.where(edges.rows == edges.cols, 2.0, 1.0)  # both ends of a self-loop are one node
-        return {
-            "ends": SparseMatrix(pair[order], edges.rows[order], twice[order], (pairs, nodes)),
-            "pair": SparseMatrix(torch.arange(count), pair, torch.ones(count), (count, pairs)),
-            "source": ends["source"],
-            "sum": ends["sum"],
-        }
+        ends = SparseMatrix(pair[order], edges.rows[order], twice[order], (pairs, nodes))
+        of_pair = SparseMatrix(torch.arange(count), pair, torch.ones(count), (count, pairs))
+        return {**edge_ends(edges), "ends": ends, "pair": of_pair}
 
     @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        steps: int = settings.iterations
-        each = USUAL_WIDTH * (9 * sizes.nodes + 3 * (sizes.edges + sizes.nodes))
-        return super().bytes_for(sizes, settings) + 4 * steps * each
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        edges, nodes = ground.matrices["source"].shape
-        steps: int = ground.settings.iterations
-        return super().values_each(ground, width) + steps * width * (9 * nodes + 3 * edges)
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return settings.iterations * (3 * sizes.edges + 9 * sizes.nodes) * width
 
     def build(self) -> None:
         width, steps, share = self.width, self.settings.iterations, self.settings.attention_decay
@@ -408,8 +372,8 @@ class AEROGNN(Classifier):
             hidden = functional.elu(hidden)
             hidden = self.dropped(hidden, noise)
             hidden = self.dense(hidden, f"map {layer}") + self.weights[f"map {layer} bias"]
-        total = functional.elu(self.gather(hidden))
-        total = total if noise is None or not self.settings.last_dropout else noise.drop(total)
+        last = noise if self.settings.last_dropout else None
+        total = self.dropped(functional.elu(self.gather(hidden)), last)
         return self.dense(total, "classify") + self.weights["bias"]
 
     def gather(self, hidden: Tensor) -> Tensor:
@@ -452,8 +416,7 @@ class PCNetSettings(ClassifierSettings):
         diagonal: b, the diagonal of the Laplacian.
         power: c, the exponent of the degree normalization.
         start: initial weight of each filter.
-        input_dropout, filter_dropout: of the features and of the filter's input; the grid's dropout is
-            between the two maps.
+        input_dropout, filter_dropout: of the features and of the input of the filters.
         second_rate, second_decay: factors of the learning rate and weight decay of the second map.
         filter_rate, filter_decay: likewise for the weights of the filters.
     """
@@ -479,11 +442,8 @@ class PCNet(Classifier):
         \frac{C_n(k, t)}{n!} (-L)^n Y, \quad Y = (X W_1 + b_1) W_2 + b_2, \quad
         L = b I - \tilde D^{-c} (A + I) \tilde D^{-c}
 
-    The Poisson–Charlier polynomials :math:`C_0 = 1, C_1 = k - t, C_n = (k - n - t + 1) C_{n-1} - (n - 1) t
-    C_{n-2}` make the inner sum, for many terms, :math:`e^{tL} (I - L)^k`: with c = 1/2 and b = 1 that is k
-    steps of averaging over neighbours, after heat has flowed from everywhere else.
-
-    The sums over k and n are exchanged, so that N - 1 products with L serve all filters.
+    :math:`C_0 = 1, C_1 = k - t, C_n = (k - n - t + 1) C_{n-1} - (n - 1) t C_{n-2}`: for many terms, the inner
+    sum is :math:`e^{tL} (I - L)^k`. The sums are exchanged, so that N - 1 products with L serve all filters.
     """
 
     settings_class = PCNetSettings
@@ -493,14 +453,8 @@ class PCNet(Classifier):
         return {"near": symmetric(adjacency(graph, self_loops=True), settings.power)}
 
     @classmethod
-    def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        terms: int = settings.terms
-        return super().bytes_for(sizes, settings) + 4 * sizes.nodes * 32 * (terms + 2)
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        terms: int = ground.settings.terms
-        return super().values_each(ground, width) + 2 * terms * ground.features.shape[0] * ground.classes
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        return 2 * settings.terms * sizes.nodes * classes
 
     def build(self) -> None:
         settings, classes = self.settings, self.ground.classes
@@ -510,12 +464,8 @@ class PCNet(Classifier):
         self.weights.uniform("first bias", 1, self.width, first)
         self.weights.uniform("second", self.width, classes, second, **apart)
         self.weights.uniform("second bias", 1, classes, second, **apart)
-        self.weights.constant(
-            "shares",
-            torch.full((settings.filters + 1, 1), settings.start),
-            rate=settings.filter_rate,
-            decay=settings.filter_decay,
-        )
+        shares = torch.full((settings.filters + 1, 1), settings.start)
+        self.weights.constant("shares", shares, rate=settings.filter_rate, decay=settings.filter_decay)
         self.series = series(settings.filters, settings.terms, settings.heat).to(self.weights.device)
 
     def logits(self, noise: Noise | None) -> Tensor:

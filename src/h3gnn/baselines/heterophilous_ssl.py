@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import bytes_for_pairs, log_sums, mean_log_sums, nearest_others, two_view_loss
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, minimize
 from h3gnn.baselines.layers import (
     Convolution,
     Features,
@@ -35,7 +35,6 @@ class DSSLSettings(EmbedderSettings):
     """Settings of DSSL.
 
     Attributes:
-        width: of both layers of the encoder, and of all others.
         learning_rate, weight_decay: of AdamW.
         prototypes: K, the number of latent link types.
         samples: number of sampled neighbours, the node itself included.
@@ -48,7 +47,6 @@ class DSSLSettings(EmbedderSettings):
 
     width: int = 256
     epochs: int = 200
-    learning_rate: float = 0.001
     weight_decay: float = 1e-5
     prototypes: int = 6
     samples: int = 5
@@ -62,8 +60,8 @@ class DSSLSettings(EmbedderSettings):
 class DSSL(Embedder):
     r"""Decoupled self-supervised learning with latent link types (Xiao et al., 2022).
 
-    With z of the encoder and t of the target (its moving average), rows of length 1, :math:`\mu_k` the
-    prototypes, and small networks q, g and s,
+    With unit rows z of the encoder and t of the target (its moving average), prototypes :math:`\mu_k`, and
+    small networks q, g and s,
 
     .. math:: q(k \mid v, u) = \mathrm{softmax}\, q(z_v \odot t_u), \quad
         q(k \mid v) = \tfrac1{|N(v)|} \textstyle\sum_u q(k \mid v, u), \quad
@@ -73,8 +71,8 @@ class DSSL(Embedder):
         \big(2 - 2\cos(g(z_v) + \beta\, s(k_{vu}), t_u)\big)
         + \gamma\, \mathrm{KL}\big(q(k \mid v) \,\|\, p(k \mid v)\big)
 
-    :math:`k_{vu}` is drawn from :math:`q(k \mid v, u)` by the Gumbel softmax. After each epoch a prototype is
-    the direction of the mean of the nodes whose likeliest cluster it is, by :math:`q(k \mid v)`.
+    :math:`k_{vu}` is drawn from :math:`q(k \mid v, u)` by the Gumbel softmax. After each epoch a prototype
+    becomes the direction of the mean of the nodes whose likeliest cluster it is, by :math:`q(k \mid v)`.
     """
 
     settings_class = DSSLSettings
@@ -147,14 +145,13 @@ class HGRLSettings(EmbedderSettings):
     """Settings of HGRL; those of its authors, but for the number of epochs and the width.
 
     Attributes:
-        width: of the embedding and of the hidden layer.
         graph: "given", or "learned": from the features, by weights of their columns.
         neighbours: of a node in the learned graph, the non-local ones.
         hops: K, the largest distance of neighbours.
         balance: α, of neighbours against a node's own features.
         dropout: of features and of the hidden layer.
         feature_drop: share of feature columns that the second copy lacks.
-        temperature: of the similarities.
+        temperature: τ of the cosines.
     """
 
     width: int = 256
@@ -173,20 +170,17 @@ class HGRLSettings(EmbedderSettings):
 class HGRL(Embedder):
     r"""A feature encoder that preserves features and neighbourhoods (Chen et al., 2022).
 
-    It captures neighbours k steps away, each distance with a weight of its own, on a graph with normalised
-    adjacency :math:`\tilde A`:
+    Neighbours k steps away have a learned weight, on a graph with normalized adjacency :math:`\tilde A`:
 
     .. math:: \mathcal N = \sum_{k=1}^K -\tfrac1n \sum_v \log
         \frac{e^{\gamma_k \cos(h_v, (\tilde A^k H)_v) / \tau}}{\sum_u e^{\cos(h_v, h_u) / \tau}}, \quad
         \gamma = \operatorname{softmax}(g)
 
-    and it keeps features, as :math:`H'` of features without some columns should be the same, both with
-    columns of mean 0 and variance 1/n:
-
-    .. math:: \mathcal L = \alpha \, \mathcal N + 0.01 \, (1 - \alpha) \, \lVert H - H' \rVert_F^2
-
-    The learned graph joins a node with those whose :math:`\mathrm{ReLU}(x \circ w_1) \circ w_2` have the
-    largest cosine, by that cosine, half for each of the two that chooses the other.
+    Features are kept, as :math:`H'` of features without some columns should be the same, both with columns of
+    mean 0 and variance 1/n:
+    :math:`\mathcal L = \alpha \, \mathcal N + 0.01 \, (1 - \alpha) \, \lVert H - H' \rVert_F^2`. The learned
+    graph joins a node with those whose :math:`\mathrm{ReLU}(x \circ w_1) \circ w_2` have the largest cosine,
+    by that cosine, half for each of the two that chooses the other.
     """
 
     settings_class = HGRLSettings
@@ -210,13 +204,13 @@ class HGRL(Embedder):
         else:
             self.matrix = gcn_adjacency(graph, self.device)
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
+    def begin(self) -> None:
         others = [parameter for parameter in self.parameters() if parameter is not self.distances]
         groups = [
             {"params": others, "weight_decay": self.settings.weight_decay},
             {"params": [self.distances], "weight_decay": 0.0},
         ]
-        return torch.optim.Adam(groups, lr=self.settings.learning_rate)
+        self.optimizer = torch.optim.Adam(groups, lr=self.settings.learning_rate)
 
     def loss(self, epoch: int) -> Tensor:
         settings = self.settings
@@ -274,13 +268,9 @@ class GraphACLSettings(EmbedderSettings):
     """Settings of GraphACL; by default about the authors' for heterophilous graphs, six of the nine here.
 
     Attributes:
-        width: of every layer.
-        layers: of the encoder.
         linear: whether the encoder has no activation between its layers.
         self_loops: whether a node is its own neighbour, in the encoder and in the loss.
-        samples: how many neighbours to predict and how many others to stay apart from, drawn for each node
-            in each epoch; 0 for all of them.
-        predictor_layers: of the predictor, with ReLU between.
+        samples: neighbours to predict and others to contrast with, sampled per node and epoch; 0 for all.
         temperature: of the cosines.
         momentum: of the target encoder.
     """
@@ -306,9 +296,9 @@ class GraphACL(Embedder):
     .. math:: \mathcal L = \frac1n \sum_v \frac1{|N(v)|} \sum_{u \in N(v)} -\log
         \frac{e^{\cos(g(z_v), t_u)}}{e^{\cos(g(z_v), t_u)} + \sum_w e^{\cos(z_v, z_w)}}
 
-    The predictor g keeps neighbours from becoming similar themselves. On homophilous graphs the authors
-    take all neighbours, the node itself among them, and all nodes w; on heterophilous ones a linear encoder
-    without self-loops, and a few drawn u and w.
+    The predictor g keeps neighbours from becoming similar themselves. On homophilous graphs the authors use
+    all neighbours, self-loops and all nodes w; on heterophilous ones a linear encoder, and a few drawn u and
+    w.
     """
 
     settings_class = GraphACLSettings
@@ -379,8 +369,8 @@ class MUSESettings(EmbedderSettings):
         width: of the embedding and of the projection; the hidden layer is twice as wide.
         dropout: of the features' values.
         feature_drop, edge_drop: drop probabilities of feature columns and of edges.
-        temperature: of the similarities.
-        neighbour_weight, fused_weight: of the losses of neighbours and of the mixture.
+        temperature: of the cosines in GRACE's loss.
+        neighbour_weight, fused_weight: λ₁ and λ₂, of the losses of neighbours and of the mixture.
         target, target_weight: t and λ₃, of the mean weight of the neighbours.
         size_weight: λ₄, of the norm of all weights.
         gate_width, gate_dropout: of the controller.
@@ -409,16 +399,15 @@ class MUSE(Embedder):
     .. math:: f(X, A) = \mathrm{PReLU}(A \, \mathrm{ReLU}(A X W_1 + b_1) W_2 + b_2), \quad
         S = f(X, I), \; N = f(X, A), \; Z = S + \beta N
 
-    The augmented views :math:`S'` and :math:`N'` drop feature columns and edges. With GRACE's loss G of
-    projections, the loss of the encoder is
+    The augmented :math:`S'` and :math:`N'` drop feature columns and edges. With GRACE's loss G of
+    projections, the encoder minimizes
 
     .. math:: G(S, S') + \lambda_1 G(N, N') + \lambda_2 G(S + \beta N, S' + \beta N')
 
-    and the controller learns the weight β of each node's neighbours, where d is the degree:
+    and the controller, for the weight β of each node's neighbours, where d is the degree,
 
-    .. math:: \beta = \sigma(w^\top [W_3 S, W_4 N, d] + b), \quad
-        \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 n \, |\tfrac1n \sum_v \beta_v - t|
-        + \lambda_4 \lVert \beta \rVert_2
+    .. math:: \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 n \, |\tfrac1n \sum_v \beta_v - t|
+        + \lambda_4 \lVert \beta \rVert_2, \quad \beta = \sigma(w^\top [W_3 S, W_4 N, d] + b)
     """
 
     settings_class = MUSESettings
@@ -446,17 +435,12 @@ class MUSE(Embedder):
         self.mixing = self.adam_of(self.controller.parameters())
 
     def step(self, epoch: int) -> Tensor:
-        self.optimizer.zero_grad()
-        loss = self.contrast()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.mixing.zero_grad()
+        loss = minimize(self.contrast(), self.optimizer)
         with torch.no_grad():
             product = self.product()
             own, near = self.encode(product), self.encode(product, self.matrix)
-        self.mixture_loss(own, near).backward()  # type: ignore[no-untyped-call]
-        self.mixing.step()
-        return loss.detach()
+        minimize(self.mixture_loss(own, near), self.mixing)
+        return loss
 
     def product(self, kept: Tensor | None = None) -> Tensor:
         """Return `X W`, with values of X dropped; columns that are not kept count as zero."""
@@ -487,7 +471,7 @@ class MUSE(Embedder):
         return two_view_loss(self.head(first), self.head(second), self.settings.temperature)
 
     def mixture_loss(self, own: Tensor, near: Tensor) -> Tensor:
-        """Return the controller's loss: less of neighbours that are alike, and so much in all."""
+        """Return the controller's loss: similar neighbours weigh less, and the mean is near its target."""
         settings = self.settings
         shares: Tensor = self.controller(own, near, self.degrees).squeeze(1)
         alike = shares @ functional.cosine_similarity(own, near, dim=1)
@@ -502,7 +486,7 @@ class MUSE(Embedder):
 
 
 class Controller(nn.Module):
-    """Says from both views and the degree how much of its neighbours each node takes."""
+    """Computes the weight of each node's neighbours from both views and the degree."""
 
     def __init__(self, width: int, gate_width: int, dropout: float) -> None:
         super().__init__()

@@ -31,10 +31,7 @@ SPARSE_BELOW = 0.06
 class SparseMatrix:
     """A sparse matrix over a fixed `Pattern`; `matrix @ dense` propagates gradients to both factors.
 
-    Args:
-        rows, cols: positions of the entries, sorted by row and then column.
-        values: the entries.
-        shape: number of rows and columns.
+    The entries are sorted by row and then column.
     """
 
     def __init__(self, rows: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
@@ -53,18 +50,15 @@ class SparseMatrix:
         return other
 
     def csr(self) -> Tensor:
-        """Return the matrix as a CSR tensor."""
         return self.pattern.matrix(self.values)
 
     def to(self, device: torch.device) -> SparseMatrix:
-        """Return the matrix on a device."""
         if self.values.device == device:
             return self
         rows, cols, values = (part.to(device) for part in (self.rows, self.cols, self.values))
         return SparseMatrix(rows, cols, values, self.shape)
 
     def transposed(self) -> SparseMatrix:
-        """Return the transpose."""
         order = self.transposed_order()
         size = (self.shape[1], self.shape[0])
         return SparseMatrix(self.cols[order], self.rows[order], self.values[order], size)
@@ -134,8 +128,7 @@ def pairs_of(matrix: SparseMatrix) -> tuple[int, Tensor]:
 def edge_ends(edges: SparseMatrix, weights: Tensor | None = None) -> dict[str, SparseMatrix]:
     """Return matrices that gather the source and the target of each edge, and that sum edges into targets.
 
-    Values on edges are `[edges, models, channels]`. Sparse products gather and scatter deterministically. An
-    entry is an edge to its row.
+    An entry is an edge to its row. Sparse products gather and scatter deterministically.
     """
     count, nodes = edges.cols.numel(), edges.shape[0]
     number, ones = torch.arange(count), torch.ones(count)
@@ -195,11 +188,9 @@ class Features:
 
     @property
     def device(self) -> torch.device:
-        """Device of the features."""
         return self._values().device
 
     def dense(self) -> Tensor:
-        """Return a dense tensor."""
         return self.matrix if isinstance(self.matrix, Tensor) else self.matrix.csr().to_dense()
 
     def product(self, weight: Tensor, noise: Noise | None = None) -> Tensor:
@@ -211,15 +202,10 @@ class Features:
             return self._times(self.matrix, weight)
         values = self._values()
         coins = [torch.rand(values.shape, generator=one, device=values.device) for one in noise.generators]
-        blocks = noise.blocks()
-        parts = torch.split(weight, [models.stop - models.start for models, _, _ in blocks], dim=1)
-        return torch.cat(
-            [
-                self._times(self._with_values(values * ((coins[seed] >= rate) / (1 - rate))), part)
-                for part, (_, seed, rate) in zip(parts, blocks, strict=True)
-            ],
-            dim=1,
-        )
+        counts, seeds, rates = zip(*noise.runs(), strict=True)
+        dropped = [values * ((coins[seed] >= r) / (1 - r)) for seed, r in zip(seeds, rates, strict=True)]
+        parts = zip(dropped, torch.split(weight, list(counts), dim=1), strict=True)
+        return torch.cat([self._times(self._with_values(one), part) for one, part in parts], dim=1)
 
     def dropped(self, rate: float) -> SparseMatrix | Tensor:
         """Return X after dropout from torch's global generator."""
@@ -253,7 +239,6 @@ class Convolution(nn.Module):
         return matrix @ (features @ only(self.weight, kept)) + self.bias
 
     def forward(self, hidden: Tensor, matrix: SparseMatrix) -> Tensor:
-        """Convolve hidden values `[nodes, in]`."""
         return matrix @ (hidden @ self.weight) + self.bias
 
 
@@ -323,7 +308,7 @@ class Attention(nn.Module):
 
 
 def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
-    """Return the sums of hidden values `[nodes, heads, channels]` weighted by shares `[edges, heads]`.
+    """Return sums of values `[nodes, heads, channels]` weighted by shares `[edges, heads]`.
 
     One sparse product per head, so that no message is kept for backward. The edges' own values are ignored.
     """
@@ -334,13 +319,7 @@ def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
 
 
 class GraphEncoder(nn.Module):
-    """Graph convolutions one after the other.
-
-    Args:
-        features: of the nodes, constant.
-        widths: of the layers' outputs.
-        after: module after each layer, such as an activation.
-    """
+    """Graph convolutions of constant features; `after` has a module, such as an activation, for each."""
 
     def __init__(self, features: Features, widths: Sequence[int], after: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -35,13 +35,12 @@ class GraphMAESettings(EmbedderSettings):
 
     Attributes:
         width: of the embedding and of every hidden layer, shared among the heads.
-        learning_rate, weight_decay: of Adam; the rate falls to zero as half a cosine.
+        learning_rate: of Adam; it falls to zero as half a cosine.
         heads: of attention, in every layer of the encoder.
-        layers: of the encoder.
         mask_ratio: fraction of masked nodes.
         replace_ratio: fraction of the masked nodes that show another node's features instead of the token.
         gamma: exponent of the error; a large one gives easy nodes less weight.
-        feature_drop, attention_drop: dropout of what goes into a layer, and of its attention.
+        feature_drop, attention_drop: dropout of the input of a layer, and of its attention.
     """
 
     weight_decay: float = 2e-4
@@ -61,9 +60,8 @@ class GraphMAE(Embedder):
         \hat X = g(M H W, A), \quad
         \mathcal L = \tfrac1{|V_m|} \textstyle\sum_{v \in V_m} (1 - \cos(x_v, \hat x_v))^\gamma
 
-    The token t is learned, and :math:`M` sets masked rows to zero again ("re-mask"), so that a
-    reconstruction depends on the neighbours alone. The decoder averages first and maps to features
-    afterwards, for masked nodes only, which its linearity allows.
+    The token t is learned; :math:`M` sets masked rows to zero again ("re-mask"), so that a reconstruction
+    depends on the neighbours alone. The linear decoder averages before it maps the masked nodes to features.
     """
 
     settings_class = GraphMAESettings
@@ -92,10 +90,14 @@ class GraphMAE(Embedder):
         set_learning_rate(self.optimizer, self.settings.learning_rate * share)
 
     def loss(self, epoch: int) -> Tensor:
-        order = torch.randperm(self.features.shape[0], device=self.device)
-        masked = order[: share_of(order.numel(), self.settings.mask_ratio)]
+        masked = self.random_nodes(self.settings.mask_ratio)
         code = self.bridge(self.encode_masked(masked))
         return self.error(code.index_fill(0, masked, 0.0), masked)
+
+    def random_nodes(self, ratio: float) -> Tensor:
+        """Sample a fraction of the nodes, at least one."""
+        nodes = self.features.shape[0]
+        return torch.randperm(nodes, device=self.device)[: max(1, int(ratio * nodes))]
 
     def encode_masked(self, masked: Tensor) -> Tensor:
         """Encode the graph with masked nodes replaced by the token or by another node's features."""
@@ -114,14 +116,14 @@ class GraphMAE(Embedder):
         code = functional.dropout(code, self.settings.feature_drop)
         decoded = functional.normalize(self.decoder.averaged(code, self.edges, masked), dim=1)
         alike = (decoded * self.targets.index_select(0, masked)).sum(dim=1)
-        return scaled(1 - alike, self.settings.gamma).mean()
+        return ((1 - alike).clamp_min(0) ** self.settings.gamma).mean()  # rounding may make it negative
 
     def embedding(self) -> Tensor:
         return self.encoder(self.features @ self.encoder.first.weight, self.edges)
 
 
 class Encoder(nn.Module):
-    """Layers of graph attention, each with a PReLU; it is given the features times the first weight."""
+    """Layers of graph attention, each with a PReLU; the input is the features times the first weight."""
 
     def __init__(self, features: int, settings: GraphMAESettings) -> None:
         super().__init__()
@@ -132,22 +134,11 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(settings.feature_drop)
 
     def forward(self, product: Tensor, edges: SparseMatrix) -> Tensor:
-        """Return the embedding `[nodes, width]`."""
         hidden = self.activations[0](self.first(product, edges))
         for attention, activation in zip(self.others, self.activations[1:], strict=True):
             product = self.drop(hidden) @ attention.weight
             hidden = activation(attention(product, edges))
         return hidden
-
-
-def scaled(error: Tensor, gamma: float) -> Tensor:
-    """Return the error to a power; rounding may have made it slightly negative."""
-    return error.clamp_min(0) ** gamma
-
-
-def share_of(count: int, ratio: float) -> int:
-    """Return a fraction of a count, at least one."""
-    return max(1, int(ratio * count))
 
 
 NARROW = 256
@@ -201,26 +192,22 @@ class GraphMAE2(GraphMAE):
 
     def loss(self, epoch: int) -> Tensor:
         settings = self.settings
-        order = torch.randperm(self.features.shape[0], device=self.device)
-        masked = order[: share_of(order.numel(), settings.mask_ratio)]
+        masked = self.random_nodes(settings.mask_ratio)
         encoded = self.encode_masked(masked)
         code = self.bridge(encoded)
         if settings.decodings:
-            decoded = torch.stack(
-                [self.error(self.hide(code), masked) for _ in range(settings.decodings)]
-            ).sum()
+            errors = [self.error(self.hide(code), masked) for _ in range(settings.decodings)]
+            decoded = torch.stack(errors).sum()
         else:
             decoded = self.error(code.index_fill(0, masked, 0.0), masked)
         return decoded + settings.latent_weight * self.disagreement(encoded)
 
     def hide(self, code: Tensor) -> Tensor:
         """Replace random nodes by the second token."""
-        order = torch.randperm(len(code), device=self.device)
-        hidden = order[: share_of(len(code), self.settings.hidden_ratio)]
+        hidden = self.random_nodes(self.settings.hidden_ratio)
         return code.index_copy(0, hidden, self.second_token.expand(len(hidden), -1))
 
     def disagreement(self, encoded: Tensor) -> Tensor:
-        """Return the cosine error of the latent prediction."""
         with torch.no_grad():
             shown = self.features.dropped(self.settings.feature_drop) @ self.target_encoder.first.weight
             target = self.target_projector(self.target_encoder(shown, self.edges))
@@ -242,8 +229,8 @@ class LinkSettings(EmbedderSettings):
     """Settings of a system that learns from edges and pairs without one.
 
     Attributes:
-        layers: of the encoder; the embedding holds all of them side by side.
-        drop: dropout of what goes into each layer of the encoder.
+        layers: of the encoder; the embedding concatenates them.
+        drop: dropout of the input of each layer of the encoder.
         decoder_width, decoder_drop: of the decoder of pairs.
         held_out: fraction of validation edges, whose AUC selects the epoch; 0 for the last epoch.
         look_every: epochs between two validations.
@@ -264,25 +251,21 @@ class LinkSettings(EmbedderSettings):
 class LinkEmbedder(Embedder):
     """Trains on most edges, and restores the epoch with the best AUC of the held-out edges.
 
-    The encoder sees `looped`, the training edges in both directions with self-loops; `links` are those
-    without the loops.
+    The encoder sees `looped`, the training edges in both directions with self-loops; `links` lacks the loops.
     """
 
     outputs = 1
     """Outputs of the decoder per pair; the first is large for an edge."""
 
     def widths(self) -> list[int]:
-        """Return the widths of the encoder's layers."""
         return [self.settings.width] * self.settings.layers
 
     def build(self, graph: Graph) -> None:
-        """Hold out edges, and make the encoder and the decoder."""
         entries = adjacency(graph, self_loops=True)
         is_pair = entries.rows < entries.cols
         if not bool(is_pair.any()):
-            raise InputError(
-                f"{type(self).__name__} learns from edges, and this graph has no edges", code="no-edges"
-            )
+            message = f"{type(self).__name__} learns from edges, and this graph has none"
+            raise InputError(message, code="no-edges")
         settings, nodes = self.settings, graph.num_nodes
         pairs = torch.stack([entries.rows[is_pair], entries.cols[is_pair]])
         pairs = pairs[:, torch.randperm(pairs.shape[1])]
@@ -304,7 +287,6 @@ class LinkEmbedder(Embedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Add what lies on the edges, and as much on pairs without one."""
         pair = 4 * settings.width + 4 * settings.decoder_width + 16
         return super().bytes_for(sizes, settings) + int(4 * 2 * sizes.edges * pair * settings.layers)
 
@@ -316,21 +298,16 @@ class LinkEmbedder(Embedder):
         drawn = drawn[self.keys[position] != drawn][:count]
         return torch.stack([drawn // nodes, drawn % nodes])
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        optimizer = super().make_optimizer()
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        optimizer.register_step_pre_hook(lambda *_: (nn.utils.clip_grad_norm_(parameters, MAX_NORM), None)[1])
-        return optimizer
-
     def begin(self) -> None:
-        """Get ready to keep the best epoch."""
         super().begin()
+        parameters = self.optimizer.param_groups[0]["params"]
+        clip = nn.utils.clip_grad_norm_
+        self.optimizer.register_step_pre_hook(lambda *_: (clip(parameters, MAX_NORM), None)[1])
         self.best, self.worse, self.ended = 0.0, 0, False
         self.kept: dict[str, Any] | None = None
         self.last = torch.zeros(())
 
     def step(self, epoch: int) -> Tensor:
-        """Train for one epoch; after the last validation, restore the best epoch."""
         if self.ended:
             return self.last
         self.last = super().step(epoch)
@@ -354,7 +331,7 @@ class LinkEmbedder(Embedder):
             self.worse += 1
 
     def embedding(self) -> Tensor:
-        """Encode the whole graph, held-out edges too, and join all layers."""
+        """Encode the complete graph, held-out edges included."""
         return torch.cat(self.encoder([self.complete] * self.settings.layers), dim=1)
 
 
@@ -410,8 +387,7 @@ class MaskGAESettings(LinkSettings):
     """Settings of MaskGAE.
 
     Attributes:
-        width: of the last layer.
-        hidden: width of the layers before it.
+        width, hidden: of the last layer, and of the layers before it.
         mask: "path" masks random walks of layers + 1 steps, "edge" single edges.
         mask_ratio: fraction of start nodes of the walks, or of edges.
         whole: mask an edge if one of its directions is sampled, as in the paper; otherwise only if both are
@@ -454,16 +430,12 @@ class MaskGAE(LinkEmbedder):
         self.reverse = matrix.transposed_order()  # edges are stored in both directions
 
     def loss(self, epoch: int) -> Tensor:
-        drawn = self.along_paths() if self.settings.mask == "path" else self.by_edges()
-        return self.errors(drawn)
-
-    def by_edges(self) -> Tensor:
-        """Draw directions of edges, each by itself; bool `[links]`."""
-        ratio: float = self.settings.mask_ratio
-        return torch.rand(self.links.shape[1], device=self.device) < ratio
+        if self.settings.mask == "path":
+            return self.errors(self.along_paths())
+        return self.errors(torch.rand(self.links.shape[1], device=self.device) < self.settings.mask_ratio)
 
     def along_paths(self) -> Tensor:
-        """Draw the directions that random walks take; bool `[links]`."""
+        """Sample the directions of edges on random walks; bool `[links]`."""
         degree, nodes = self.neighbours.degree, self.neighbours.degree.numel()
         order = torch.randperm(nodes, device=self.device)[: max(1, round(self.settings.mask_ratio * nodes))]
         at = order[degree[order] > 0]
@@ -475,7 +447,7 @@ class MaskGAE(LinkEmbedder):
         return drawn
 
     def errors(self, drawn: Tensor) -> Tensor:
-        """Return the loss when these directions of edges are drawn."""
+        """Return the loss for sampled directions of edges."""
         either, both = drawn | drawn[self.reverse], drawn & drawn[self.reverse]
         gone, asked = (either, either) if self.settings.whole else (both, drawn)
         kept = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, (~gone).float())
@@ -495,7 +467,6 @@ class BandanaSettings(LinkSettings):
     """Settings of Bandana.
 
     Attributes:
-        width: of every layer of the encoder.
         temperature: of the bandwidths; a small one concentrates them on one edge per node.
         own_weights: weight an edge in the loss by its own bandwidth, as in the paper; otherwise by that of
             another, fixed edge, as in the authors' code. Edges with small bandwidths then count as well.
@@ -515,9 +486,9 @@ class Bandana(LinkEmbedder):
         \mathcal L = -\tfrac1L \textstyle\sum_l \tfrac1{|E|} \sum_{E} b_{vu} \log d_1(h_v \odot h_u)
         + \tfrac1{|E^-|} \sum_{E^-} \log d_0(h_v \odot h_u)
 
-    :math:`\hat B` has a loop of 1 at each node and is scaled by its row sums as a GCN's adjacency is, the
-    two outputs of d add up to 1, and one decoder serves all layers. Embeddings see plain edges. Unless
-    `own_weights`, the b of the loss are those of :math:`\hat B` in another order, drawn once.
+    :math:`\hat B` has a loop of 1 at each node and is normalized as a GCN's adjacency; the two outputs of d
+    add up to 1, and one decoder serves all layers. Unless `own_weights`, the b of the loss are in another,
+    fixed order.
     """
 
     settings_class = BandanaSettings
@@ -534,20 +505,17 @@ class Bandana(LinkEmbedder):
         return self.errors(bandwidths, self.unlinked(self.links.shape[1]))
 
     def bandwidth(self) -> Tensor:
-        """Draw what each edge carries `[links]`: over the edges of a node it adds up to 1."""
+        """Sample the bandwidth of each edge `[links]`; those of a node add up to 1."""
         from torch_geometric.utils import softmax
 
         noise = torch.randn(self.links.shape[1], device=self.device) / self.settings.temperature
         return softmax(noise, self.links[0], num_nodes=self.looped.shape[0])
 
-    def carrying(self, bandwidth: Tensor) -> SparseMatrix:
-        """Return the matrix of edges with these bandwidths and of loops."""
-        values = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, bandwidth)
-        return symmetric(self.looped.with_values(values))
-
     def errors(self, bandwidths: list[Tensor], others: Tensor) -> Tensor:
         """Return the loss of these bandwidths, and of pairs without an edge."""
-        layers = self.encoder([self.carrying(bandwidth) for bandwidth in bandwidths])
+        loops = torch.ones_like(self.looped.values)
+        values = [loops.index_copy(0, self.link_entries, bandwidth) for bandwidth in bandwidths]
+        layers = self.encoder([symmetric(self.looped.with_values(one)) for one in values])
         errors = []
         for hidden, bandwidth in zip(layers, bandwidths, strict=True):
             linked = functional.log_softmax(self.decoder(hidden, self.links), dim=1)[:, 0]

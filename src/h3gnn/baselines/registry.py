@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache, cached_property
@@ -40,7 +41,6 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph) -> Sizes:
-        """Return the sizes of a graph."""
         return cls(graph.num_nodes, 2 * graph.num_edges, graph.num_features)
 
     def shrunk(self, nodes: int) -> Sizes:
@@ -54,13 +54,10 @@ class System(
     """The card of one system.
 
     Attributes:
-        name: on the command line.
-        title: in tables.
+        name, title: on the command line, and in tables.
         estimator: name of its scikit-learn estimator in `h3gnn.baselines`.
-        group: one of `GROUPS`.
         path: module and name of its class, an `Embedder` or a `Classifier`.
         paper: authors, title and venue.
-        year: of the paper.
         sees: the inputs it learns from.
         cost: the operations that dominate its time and memory.
         ranges: the values of each setting in the search space.
@@ -119,11 +116,7 @@ class System(
         return replace(self.settings, **changes)
 
     def check_memory(self, sizes: Sizes, settings: Any, free: int) -> None:
-        """Reject a graph that needs more memory or time than available.
-
-        Raises:
-            TooLargeError: with the number of nodes that would fit.
-        """
+        """Reject a graph that needs more memory or time than available (`TooLargeError`)."""
         if self.most_nodes is not None and sizes.nodes > self.most_nodes:
             raise TooLargeError(
                 f"{self.title} would take hours on {sizes.nodes:,} nodes ({self.cost}); it runs on up to "
@@ -133,14 +126,12 @@ class System(
         needed = self.kind.bytes_for(sizes, settings)
         if needed <= free:
             return
-        low, high = 0, sizes.nodes
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self.kind.bytes_for(sizes.shrunk(middle), settings) <= free
-            low, high = (middle, high) if fits else (low, middle)
+        smaller = range(sizes.nodes)
+        fit = bisect_right(smaller, free, key=lambda n: self.kind.bytes_for(sizes.shrunk(n), settings))
+        fitting = _rounded(max(0, fit - 1))
         raise TooLargeError(
             f"{self.title} needs {format_bytes(needed)} on {sizes.nodes:,} nodes ({self.cost}), but only "
-            f"{format_bytes(free)} are available; about {_rounded(low):,} nodes of the same degree would fit",
+            f"{format_bytes(free)} are available; about {fitting:,} nodes of the same degree would fit",
             code="not-enough-memory",
         )
 
@@ -192,9 +183,8 @@ def check_setting(title: str, name: str, value: Any, default: Any) -> None:
 def check_choice(title: str, name: str, value: str, choices: tuple[str, ...]) -> None:
     """Reject a value that is not one of the choices."""
     if value not in choices:
-        raise InputError(
-            f"{title}: {name} must be one of {', '.join(choices)}, not {value!r}", code="invalid-setting"
-        )
+        message = f"{title}: {name} must be one of {', '.join(choices)}, not {value!r}"
+        raise InputError(message, code="invalid-setting")
 
 
 def _tuples(value: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +13,11 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.training.teacher import move_towards
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """A graph with dropped feature columns and edges.
+class View(NamedTuple):
+    """The GCN adjacency of a graph with dropped edges, and which feature columns are kept, `[features]`."""
 
-    Attributes:
-        kept_columns: bool `[features]`; None for all.
-        matrix: the GCN adjacency of the remaining edges.
-    """
-
-    kept_columns: Tensor | None
     matrix: SparseMatrix
+    kept_columns: Tensor
 
 
 class EdgePairs:
@@ -48,15 +41,15 @@ class Views:
         self.is_loop = loops.rows == loops.cols
         self.columns, self.device = graph.num_features, device
 
-    def full(self) -> View:
-        """Return the complete graph."""
-        return View(None, symmetric(self.loops))
+    def full(self) -> SparseMatrix:
+        """Return the adjacency of the complete graph."""
+        return symmetric(self.loops)
 
     def draw(self, feature_drop: float, edge_drop: float) -> View:
         """Sample a view with these drop probabilities."""
         columns = torch.rand(self.columns, device=self.device) >= feature_drop
         kept = self.pairs.kept(edge_drop) | self.is_loop
-        return View(columns, symmetric(self.loops.with_values(self.loops.values * kept)))
+        return View(symmetric(self.loops.with_values(self.loops.values * kept)), columns)
 
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -88,10 +81,7 @@ class Neighbours:
         self.degree = matrix.crow.diff()
 
     def draw(self, count: int) -> Tensor:
-        """Sample neighbours `[nodes, count]`, without replacement as far as the degree allows.
-
-        A node without neighbours is its own neighbour.
-        """
+        """Sample neighbours `[nodes, count]`, without replacement if possible; a lone node is its own."""
         nodes, edges = self.degree.numel(), self.cols.numel()
         device = self.degree.device
         number, degree = torch.arange(count, device=device), self.degree[:, None]

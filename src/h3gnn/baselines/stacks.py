@@ -1,10 +1,8 @@
 """A stack of models trained together: hyper-parameters, dropout, weights and Adam.
 
 Values are `[rows, models, channels]` and weights `[in, models, out]`, so that one product with a shared
-matrix (features, adjacency) serves all models without a copy.
-
-All models of a seed share initial weights and dropout masks. A model's result therefore depends on its own
-seed, split and settings alone, not on the other models of its stack.
+matrix (features, adjacency) serves all models without a copy. All models of a seed share initial weights and
+dropout masks, so that a model's result does not depend on the other models of its stack.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -73,12 +72,10 @@ class Noise:
         kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
         return x * (kept / (1 - self.rates))
 
-    def blocks(self) -> list[tuple[slice, int, float]]:
-        """Return the runs of models with one seed and rate: which, the seed's position, and the rate."""
-        keys = list(zip(self.seed_of, self.rate_of, strict=True))
-        starts = [i for i, key in enumerate(keys) if i == 0 or key != keys[i - 1]]
-        ends = [*starts[1:], len(keys)]
-        return [(slice(a, b), *keys[a]) for a, b in zip(starts, ends, strict=True)]
+    def runs(self) -> list[tuple[int, int, float]]:
+        """Return the runs of models with one seed and rate: how many, the seed's position, and the rate."""
+        keys = zip(self.seed_of, self.rate_of, strict=True)
+        return [(len(list(models)), *key) for key, models in groupby(keys)]
 
 
 class Factors(NamedTuple):
@@ -89,7 +86,7 @@ class Factors(NamedTuple):
 
 
 class Weights:
-    """The trainable tensors of a stack by name, each `[in, models, out]`.
+    """The trainable tensors of a stack by name, each `[in, models, out]`; `factors` are those of `Factors`.
 
     Initial values are sampled on the CPU, once per seed, so that they are the same on every device.
     """
@@ -101,42 +98,30 @@ class Weights:
         self.tensors: dict[str, Tensor] = {}
         self.factors: dict[str, Factors] = {}
 
-    def glorot(
-        self,
-        name: str,
-        rows: int,
-        columns: int,
-        fan: int | None = None,
-        *,
-        rate: float = 1.0,
-        decay: float = 1.0,
-    ) -> None:
+    def glorot(self, name: str, rows: int, columns: int, fan: int | None = None, **factors: float) -> None:
         """Add a tensor, uniform in ±√(6 / (in + out)); `fan` replaces in + out if given."""
-        self.uniform(name, rows, columns, math.sqrt(6 / (fan or rows + columns)), rate=rate, decay=decay)
+        self.uniform(name, rows, columns, math.sqrt(6 / (fan or rows + columns)), **factors)
 
-    def uniform(
-        self, name: str, rows: int, columns: int, bound: float, *, rate: float = 1.0, decay: float = 1.0
-    ) -> None:
+    def uniform(self, name: str, rows: int, columns: int, bound: float, **factors: float) -> None:
         """Add a tensor, uniform in ±bound."""
         drawn = {
             seed: torch.empty(rows, columns).uniform_(-bound, bound, generator=generator)
             for seed, generator in zip(self.seeds, self.generators, strict=True)
         }
         start = torch.stack([drawn[member.seed] for member in self.members], dim=1)
-        self._add(name, start, Factors(rate, decay))
+        self._add(name, start, Factors(**factors))
 
     def linear(self, name: str, rows: int, columns: int, gain: int = 1) -> None:
         """Add a Glorot tensor, its variance multiplied by a gain, and its bias."""
         self.glorot(name, rows, columns, fan=max(1, (rows + columns) // gain))
         self.zeros(f"{name} bias", columns)
 
-    def zeros(self, name: str, columns: int, *, rate: float = 1.0, decay: float = 1.0) -> None:
-        """Add a bias of zeros."""
-        self.constant(name, torch.zeros(1, columns), rate=rate, decay=decay)
+    def zeros(self, name: str, columns: int, **factors: float) -> None:
+        self.constant(name, torch.zeros(1, columns), **factors)
 
-    def constant(self, name: str, start: Tensor, *, rate: float = 1.0, decay: float = 1.0) -> None:
+    def constant(self, name: str, start: Tensor, **factors: float) -> None:
         """Add a tensor with the same initial values `[in, out]` in every model."""
-        self._add(name, torch.stack([start] * len(self.members), dim=1), Factors(rate, decay))
+        self._add(name, torch.stack([start] * len(self.members), dim=1), Factors(**factors))
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -147,10 +132,7 @@ class Weights:
 
 
 def stacked_adam(weights: Weights) -> StackedAdam:
-    """Return Adam over a stack's weights; rates and decays broadcast along the models' axis.
-
-    A hundred models take the few operations of one.
-    """
+    """Return Adam over a stack's weights; rates and decays broadcast along the models' axis."""
 
     def column(name: str) -> Tensor:
         values = [getattr(member.point, name) for member in weights.members]

@@ -34,10 +34,8 @@ Sequences = tuple[Tensor, Tensor, Tensor]
 class StructuralDistances:
     """Distances of candidate pairs of similar nodes.
 
-    Attributes:
-        pairs: int64 `[pairs, 2]`, the smaller node first, each pair once.
-        distances: float64 `[layers, pairs]`, up to the ring of that layer; infinite for an empty ring.
-        nodes: number of nodes.
+    `pairs` `[pairs, 2]` has the smaller node first and each pair once; `distances` `[layers, pairs]` are up
+    to the ring of that layer, infinite for an empty ring.
     """
 
     pairs: Tensor
@@ -45,12 +43,7 @@ class StructuralDistances:
     nodes: int
 
     def layer(self, index: int, nearest: int = 0) -> SparseMatrix:
-        r"""Return one layer's weights :math:`e^{-f_k(u, v)}`, each row divided by its sum.
-
-        Args:
-            index: of the layer.
-            nearest: number of the most similar nodes to keep per node; 0 for all.
-        """
+        """Return a layer's weights :math:`e^{-f_k(u, v)}`, of all or the `nearest` nodes; rows sum to 1."""
         found = torch.isfinite(self.distances[index])
         one, two = self.pairs[found].unbind(1)
         rows, cols = torch.cat([one, two]), torch.cat([two, one])
@@ -78,8 +71,7 @@ def structural_distances(graph: Graph, layers: int, device: torch.device) -> Str
     :math:`s(R_k(u))` is the sorted degree sequence of the nodes at distance k from u; DTW is dynamic time
     warping. Sequences are compressed to pairs (degree, count), and two pairs cost
     :math:`(\max(a, b) / \min(a, b) - 1) \max(n_a, n_b)`, where a and b are the degrees plus one half. A node
-    is compared with the :math:`\log_2 n` nodes before and after it in the order of degrees; ties are broken
-    by a fixed shuffle, independent of node numbers. `layers` counts the rings, the node itself first.
+    is compared with the :math:`\log_2 n` nodes before and after it in the order of degrees, ties shuffled.
     """
     edges = adjacency(graph, self_loops=False)
     degrees = edges.crow.diff().numpy()
@@ -108,10 +100,7 @@ def compressed(degrees: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) ->
 
 
 def warped(one: Sequences, two: Sequences) -> Tensor:
-    """Return the cost of warping each sequence onto its partner, `[pairs]`; infinite for an empty one.
-
-    The table of all pairs is filled along its anti-diagonals: each needs the two before it alone.
-    """
+    """Return the cost of warping each sequence onto its partner, `[pairs]`; infinite for an empty one."""
     (degrees, often, length), (others, other_often, other_length) = one, two
     count, rows, columns = degrees.shape[0], degrees.shape[1], others.shape[1]
     found = torch.full((count,), torch.inf, dtype=torch.float64, device=degrees.device)
@@ -199,7 +188,7 @@ class Struc2VecSettings(WalkSettings):
 
     Attributes:
         layers: rings around a node that are compared, the node itself being the first.
-        stay: the chance that a walk steps to another node and not to another layer.
+        stay: the probability that a walk steps to another node and not to another layer.
     """
 
     layers: int = 4
@@ -212,11 +201,10 @@ class Struc2Vec(WalkEmbedder):
     .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
         p(u_k \to u_{k+1}) = \frac{w}{w + 1}, \quad w = \log\big(\Gamma_k(u) + e\big)
 
-    f is the structural distance, see `structure`; :math:`\Gamma_k(u)` counts the nodes whose weight to u is
-    above the mean of the layer: a node similar to many others moves up for a closer comparison. A walk steps
-    within its layer with probability `stay`, and else goes a layer up, or down. Only nodes are written down,
-    so the layer of the next step is drawn at once: all changes before it add up to the matrix
-    :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one change of layer at node u.
+    f is the structural distance, and :math:`\Gamma_k(u)` counts the nodes whose weight to u is above the mean
+    of the layer. A walk steps within its layer with probability q, `stay`, and else goes a layer up or down.
+    All changes of layer before a step add up to :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one
+    change.
     """
 
     settings_class = Struc2VecSettings
@@ -253,7 +241,7 @@ class Struc2Vec(WalkEmbedder):
 
 
 def layer_changes(found: StructuralDistances, stay: float) -> Tensor:
-    """Return for each node and layer the chances of the layer of the next step, `[nodes, layers, layers]`."""
+    """Return the probabilities of the layer of the next step, `[nodes, layers, layers]`."""
     layers, device = found.distances.shape[0], found.distances.device
     weights = (-found.distances).exp()
     there = torch.isfinite(found.distances)
@@ -334,11 +322,11 @@ class WRGAT(Classifier):
         return super().bytes_for(sizes, settings) + 4 * (edges * (4 * USUAL_WIDTH + 30) + rows)
 
     @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
+    def bytes_each(cls, ground: Ground, width: int) -> int:
         counts = [one.shape[1] for name, one in ground.matrices.items() if name.startswith("sum")]
         maps = (len(counts) + 1) * width * (6 * ground.features.shape[1] + 4 * ground.features.shape[0])
         on_edges = sum(counts) * (4 * width + 4 * ground.classes + 16)
-        return super().values_each(ground, width) + maps + on_edges
+        return super().bytes_each(ground, width) + 4 * (maps + on_edges)
 
     def build(self) -> None:
         self.relations = len(self.ground.matrices) // 3
@@ -363,7 +351,7 @@ class WRGAT(Classifier):
         return total
 
     def receive(self, x: Tensor, relation: int, layer: str) -> Tensor:
-        """Return what reaches each node through one relation."""
+        """Return the messages of one relation, summed at each node."""
         from torch_geometric.utils import softmax
 
         source, target, total = (

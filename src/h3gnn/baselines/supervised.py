@@ -20,8 +20,8 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.resources import map_in_threads
 
-USUAL_WIDTH = 64
-"""Width assumed for the memory estimate before the grid is known."""
+USUAL_WIDTH, USUAL_CLASSES = 64, 16
+"""Assumed for the memory estimate before grid and classes are known."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,19 @@ class Ground:
 
 
 class Classifier:
-    """A stack of models over one graph; a subclass defines `build` and `logits`.
-
-    `ground` is the result of `on`; `members` are the models.
-    """
+    """A stack of models over one graph; a subclass defines `build` and `logits`."""
 
     settings_class: type[Any] = ClassifierSettings
 
     def __init__(self, ground: Ground, members: Sequence[Member], device: torch.device) -> None:
-        self.ground = ground
+        self.ground, self.settings = ground, ground.settings
+        self.in_channels = ground.features.shape[1]
         self.width = members[0].point.width
         self.weights = Weights(members, device)
         self.build()
 
     @classmethod
-    def on(cls, graph: Graph, device: torch.device, settings: Any = ClassifierSettings()) -> Ground:  # noqa: B008
+    def on(cls, graph: Graph, device: torch.device, settings: Any) -> Ground:
         """Return the data of a graph that all models share."""
         made = cls.matrices(graph, settings)
         matrices = {name: matrix.to(device) for name, matrix in made.items()}
@@ -82,17 +80,21 @@ class Classifier:
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
         """Estimate the memory of training one model."""
         weights, rows = 6 * sizes.features * USUAL_WIDTH, sizes.nodes * (12 * USUAL_WIDTH + sizes.features)
-        return 4 * (weights + rows + 10 * sizes.edges)
-
-    @classmethod
-    def values_each(cls, ground: Ground, width: int) -> int:
-        """Estimate the number of values kept for the backward pass of one model."""
-        return ground.features.shape[0] * (10 * width + 12 * ground.classes)
+        more = cls.extra_values(sizes, settings, USUAL_WIDTH, USUAL_CLASSES)
+        return 4 * (weights + rows + 10 * sizes.edges + more)
 
     @classmethod
     def bytes_each(cls, ground: Ground, width: int) -> int:
         """Estimate the memory of one model in a stack."""
-        return 4 * (6 * ground.features.shape[1] * width + cls.values_each(ground, width))
+        (nodes, features), classes = ground.features.shape, ground.classes
+        edges = ground.matrices["source"].shape[0] if "source" in ground.matrices else 0
+        more = cls.extra_values(Sizes(nodes, edges, features), ground.settings, width, classes)
+        return 4 * (6 * features * width + nodes * (10 * width + 12 * classes) + more)
+
+    @classmethod
+    def extra_values(cls, sizes: Sizes, settings: Any, width: int, classes: int) -> int:
+        """Estimate how many values a model keeps for its backward pass beyond those of an MLP."""
+        return 0
 
     def build(self) -> None:
         """Add the weights."""
@@ -104,22 +106,11 @@ class Classifier:
 
     @staticmethod
     def dropped(x: Tensor, noise: Noise | None) -> Tensor:
-        """Apply dropout if there is noise."""
         return x if noise is None else noise.drop(x)
 
     def dense(self, x: Tensor, name: str) -> Tensor:
         """Return `x W` for each model's own rows `[nodes, models, in]`."""
         return torch.einsum("nmc,cmk->nmk", x, self.weights[name])
-
-    @property
-    def settings(self) -> Any:
-        """Settings of the method."""
-        return self.ground.settings
-
-    @property
-    def in_channels(self) -> int:
-        """Number of features."""
-        return self.ground.features.shape[1]
 
 
 GRIDS: dict[str, tuple[GridPoint, ...]] = {
@@ -157,12 +148,11 @@ def predict(
     settings: Any = ClassifierSettings(),  # noqa: B008
     watch: Progress = unwatched,
 ) -> list[Predictions]:
-    """Train a classifier on each split of a graph and return its predictions for all nodes, for each seed.
+    """Train a classifier on each split of a graph and return its predictions, for each seed.
 
     The first seed trains every point of the grid on every split; each split keeps the point with the best
-    validation accuracy (ties: the smaller loss). The other seeds train each split with its point. The epoch
-    of every model is selected likewise. `memory` limits the bytes of a stack; further models form further
-    stacks. `watch` receives the fraction of the work that is done.
+    validation accuracy (ties: the smaller loss), with which the other seeds train. The epoch of every model
+    is selected likewise. `memory` limits the bytes of a stack; further models form further stacks.
     """
     trainer = _Trainer(kind, graph, device, memory, settings)
     splits = range(graph.num_splits)
@@ -193,15 +183,15 @@ def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
 
 
 class JointProgress:
-    """Joint progress of pieces of work with these sizes, which threads may report."""
+    """Joint progress of pieces of work with these sizes, reported by several threads."""
 
     def __init__(self, watch: Progress, sizes: Sequence[int]) -> None:
         self.watch, self.sizes, self.shares = watch, sizes, [0.0] * len(sizes)
-        self.turn = Lock()
-        self.parts: list[Progress] = [partial(self._tell, which) for which in range(len(sizes))]
+        self.lock = Lock()
+        self.parts: list[Progress] = [partial(self._report, which) for which in range(len(sizes))]
 
-    def _tell(self, which: int, share: float) -> None:
-        with self.turn:
+    def _report(self, which: int, share: float) -> None:
+        with self.lock:
             if share == self.shares[which]:
                 return
             self.shares[which] = share
@@ -257,22 +247,21 @@ class _Trainer:
         return groups
 
     def _train_stack(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
-        """Train a stack; only the stopping test synchronizes with a GPU, every 50 epochs."""
         split_of = torch.tensor([member.split for member in members], device=self.device)
         train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
         stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
         adam = stacked_adam(stack.weights)
         best = _BestEpochs(self.labels, val, self.patience)
-        look_every = 1 if self.device.type == "cpu" else 50  # the test synchronizes with a GPU
+        check_every = 1 if self.device.type == "cpu" else 50  # the test synchronizes with a GPU
         for epoch in range(self.epochs):
             own = _own(stack.logits(noise).log_softmax(dim=-1), self.labels)
             (-(own * train).sum()).backward()  # type: ignore[no-untyped-call]
             adam.step()
             with torch.no_grad():
-                best.look(stack.logits(None).log_softmax(dim=-1), epoch)
+                best.update(stack.logits(None).log_softmax(dim=-1), epoch)
             if epoch % 50 == 49:
                 watch((epoch + 1) / self.epochs)
-            if epoch % look_every == look_every - 1 and best.finished(epoch):
+            if epoch % check_every == check_every - 1 and best.finished(epoch):
                 break
         watch(1.0)
         return best.models()
@@ -289,7 +278,7 @@ class _BestEpochs:
         self.epoch = torch.zeros(models, dtype=torch.int64, device=device)
         self.scores: Tensor | None = None
 
-    def look(self, scores: Tensor, epoch: int) -> None:
+    def update(self, scores: Tensor, epoch: int) -> None:
         """Keep the log-probabilities `[nodes, models, classes]` of improved models."""
         right = (scores.argmax(dim=-1) == self.labels[:, None]).to(scores.dtype)
         accuracy = (right * self.val_share).sum(dim=0)
@@ -303,11 +292,9 @@ class _BestEpochs:
         self.scores = scores if self.scores is None else torch.where(better[:, None], scores, self.scores)
 
     def finished(self, epoch: int) -> bool:
-        """Return whether all models have stopped."""
         return bool((epoch - self.epoch > self.patience).all())
 
     def models(self) -> list[_Model]:
-        """Return each model at its best epoch."""
         assert self.scores is not None
         figures = zip(self.accuracy.tolist(), self.loss.tolist(), self.epoch.tolist(), strict=True)
         scores = self.scores.transpose(0, 1).cpu()

@@ -25,15 +25,10 @@ ENDED = -1
 
 
 class Walker:
-    r"""Samples random walks by edge weight, with the bias of node2vec (Grover and Leskovec, 2016).
+    """Samples random walks by edge weight, with the bias of node2vec (Grover and Leskovec, 2016).
 
-    For a walk that came from t, the weight of a step to x is multiplied by 1/p if x is t, by 1 if x is a
-    neighbour of t, and by 1/q otherwise. Rejection sampling avoids a table per pair of edges.
-
-    Args:
-        matrix: non-negative weights of the steps from row to column; rows need not sum to 1.
-        back: p, the return parameter.
-        away: q, the in-out parameter.
+    For a walk that came from t, the weight of a step to x is multiplied by 1/p (`back`) if x is t, by 1 if x
+    is a neighbour of t, and by 1/q (`away`) otherwise. Rejection sampling avoids a table per pair of edges.
     """
 
     def __init__(self, matrix: SparseMatrix, back: float = 1.0, away: float = 1.0) -> None:
@@ -94,10 +89,7 @@ def edges_to_walk(graph: Graph, device: torch.device, title: str) -> SparseMatri
     """Return the adjacency of a graph; reject a graph without edges."""
     matrix = adjacency(graph, self_loops=False).to(device)
     if not matrix.values.numel():
-        raise InputError(
-            f"{title} learns from edges alone, and this graph has no edges; use a system that uses features",
-            code="no-edges",
-        )
+        raise InputError(f"{title} learns from edges alone, and this graph has none", code="no-edges")
     return matrix
 
 
@@ -108,24 +100,15 @@ class SkipGram(nn.Module):
         - k\, \mathbb E_{n \sim f^{3/4}} \log \sigma(-u_i^\top v_n)\Big), \quad
         w_{ij} = 1 - \frac{|i - j| - 1}{\text{window}}
 
-    over positions i ≠ j of one walk, at most a window apart. The weight is the fraction of word2vec's random
-    windows of that size; f is the frequency of a node. All pairs of a batch share the `shared` negatives, so
-    that the loss is a product of dense matrices. `tied` uses one vector for both roles.
+    over positions i ≠ j of one walk, at most a window apart, the fraction of word2vec's random windows; f is
+    the frequency of a node. All pairs of a batch share the negatives. `tied` uses one vector for both roles.
     """
 
     frequency: Tensor
 
-    def __init__(
-        self,
-        nodes: int,
-        width: int,
-        window: int,
-        negatives: int = 5,
-        shared: int = SHARED,
-        tied: bool = False,
-    ) -> None:
+    def __init__(self, nodes: int, width: int, window: int, negatives: int, tied: bool = False) -> None:
         super().__init__()
-        self.window, self.negatives, self.shared = window, negatives, shared
+        self.window, self.negatives = window, negatives
         self.centres = nn.Parameter((torch.rand(nodes, width) - 0.5) / width)
         self.company = self.centres if tied else nn.Parameter(torch.zeros(nodes, width))
         self.register_buffer("frequency", torch.ones(nodes))
@@ -135,13 +118,10 @@ class SkipGram(nn.Module):
         met = [torch.bincount(some[some != ENDED], minlength=self.frequency.numel()) for some in walks]
         self.frequency = torch.stack(met).sum(dim=0).to(self.frequency)
 
-    def draw(self) -> Tensor:
-        """Sample the negative nodes, `[shared]`."""
-        return torch.multinomial(self.frequency**0.75, self.shared, replacement=True)
-
     def loss(self, walks: Tensor, negative_nodes: Tensor | None = None) -> Tensor:
         """Return the loss of walks `[batch, length]`, padded with `ENDED`."""
-        negative_nodes = self.draw() if negative_nodes is None else negative_nodes
+        if negative_nodes is None:
+            negative_nodes = torch.multinomial(self.frequency**0.75, SHARED, replacement=True)
         weight = self.pair_weights(walks)
         centres = functional.embedding(walks.clamp_min(0), self.centres)
         company = functional.embedding(walks.clamp_min(0), self.company)
@@ -162,12 +142,8 @@ def skipgram_loss(
 ) -> Tensor:
     """Return the mean skip-gram loss.
 
-    Args:
-        centres: `[batch, positions, width]`.
-        company: `[batch, others, width]`, the contexts.
-        negative_nodes: `[shared, width]`.
-        weight: `[batch, positions, others]`, of each pair; 0 for no pair.
-        negatives: weight of the negatives relative to a positive.
+    `centres` are `[batch, positions, width]`, `company` `[batch, others, width]`, `negative_nodes`
+    `[shared, width]`; `weight` `[batch, positions, others]` is that of each pair.
     """
     met = functional.logsigmoid(centres @ company.mT)
     apart = functional.logsigmoid(-centres @ negative_nodes.mT).mean(dim=2)
@@ -203,14 +179,12 @@ class WalkEmbedder(BatchEmbedder):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Return the vectors with Adam's moments, the walks drawn together, a batch, and the edges."""
         steps = min(AT_ONCE, sizes.nodes * settings.walk_length)
         positions = settings.batch * settings.walk_length
         batch = positions * (8 * settings.width + 6 * (settings.walk_length + SHARED))
         return 4 * int(sizes.nodes * settings.width * 8 + batch + 4 * steps + 16 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        """Get ready to walk, and make the vectors."""
         self.prepare(graph)
         self.nodes = graph.num_nodes
         self.skipgram = SkipGram(
@@ -218,7 +192,7 @@ class WalkEmbedder(BatchEmbedder):
         )
 
     def prepare(self, graph: Graph) -> None:
-        """Make what walks are drawn from, on `self.device`."""
+        """Create the walker on `self.device`."""
         raise NotImplementedError
 
     def walks(self, starts: Tensor) -> Tensor:
@@ -226,26 +200,23 @@ class WalkEmbedder(BatchEmbedder):
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Count who is met how often on one walk from each node."""
+        """Count the nodes on one walk from each node."""
         super().begin()
         everyone = torch.arange(self.nodes, device=self.device)
         self.skipgram.count(self._walks_of(everyone))
 
     def batches(self) -> Iterator[Tensor]:
-        """Give the walks of an epoch, batch by batch."""
         for walks in self._walks_of(torch.randperm(self.nodes, device=self.device)):
             yield from torch.split(walks, self.settings.batch)
 
     def batch_loss(self, batch: Tensor) -> Tensor:
-        """Return the loss of walks."""
         return self.skipgram.loss(batch)
 
     def embedding(self) -> Tensor:
-        """Return the vectors u."""
         return self.skipgram.centres
 
     def _walks_of(self, nodes: Tensor) -> Iterator[Tensor]:
-        """Give a walk from each node, as many at once as may be."""
+        """Yield a walk from each node, as many at once as memory allows."""
         for starts in torch.split(nodes, max(1, AT_ONCE // self.settings.walk_length)):
             yield self.walks(starts)
 
@@ -321,13 +292,12 @@ class Node2VecSettings(WalkSettings):
 
 
 class Node2Vec(WalkEmbedder):
-    r"""Skip-gram on biased random walks (Grover and Leskovec, 2016).
+    r"""Skip-gram on biased random walks (Grover and Leskovec, 2016); features are not used.
 
     .. math:: P(x \mid t, v) \propto w_{vx} \cdot \begin{cases} 1/p & x = t \\ 1 & (t, x) \in E \\
         1/q & \text{else} \end{cases}
 
-    The loss is that of `SkipGram`. With p = q = 1 this is DeepWalk (Perozzi et al., 2014) with negative
-    sampling. Features are not used.
+    With p = q = 1 this is DeepWalk (Perozzi et al., 2014) with negative sampling.
     """
 
     settings_class = Node2VecSettings
@@ -353,7 +323,6 @@ class SageSettings(EmbedderSettings):
 
     width: int = 128
     epochs: int = 200
-    learning_rate: float = 0.001
     samples: tuple[int, int] = (0, 0)
     walk_length: int = 5
     negatives: int = 20
@@ -414,7 +383,7 @@ class SageUnsupervised(Embedder):
         return self.meetings(self.encode(self.settings.samples), walks, drawn)
 
     def meetings(self, rows: Tensor, walks: Tensor, drawn: Tensor) -> Tensor:
-        """Return the loss of encodings, given walks `[nodes, length]` and drawn nodes."""
+        """Return the loss of encodings, given walks `[nodes, length]` and negative nodes."""
         starts, others = walks[:, :1], walks[:, 1:]
         weight = ((others != ENDED) & (others != starts)).float()[:, None]
         company = functional.embedding(others.clamp_min(0), rows)

@@ -64,11 +64,11 @@ class StepMatrix:
         else:
             row = torch.searchsorted(pattern.crow, entries, right=True) - 1
             own = self.support.weight
-            values = (torch.ones(len(entries)) if own is None else own[entries]) / self.support.in_degree[row]
+            values = (torch.ones(len(entries)) if own is None else own[entries]) / self.support.receives[row]
         return Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes), values
 
 
-class ColumnScaler:
+class Columns:
     """Brings every column to mean 0 and variance 1 over the fitted nodes; a constant one to 0.
 
     Args:
@@ -79,13 +79,13 @@ class ColumnScaler:
         self.mean, self.spread = mean, spread
 
     @classmethod
-    def fit(cls, rows: Tensor) -> ColumnScaler:
+    def of(cls, rows: Tensor) -> Columns:
         """Learn from an embedding `[nodes, D]`."""
         variance, mean = torch.var_mean(rows, dim=0, correction=0)
-        return cls.from_moments(mean, variance)
+        return cls.of_moments(mean, variance)
 
     @classmethod
-    def from_moments(cls, mean: Tensor, variance: Tensor) -> ColumnScaler:
+    def of_moments(cls, mean: Tensor, variance: Tensor) -> Columns:
         """Take the mean and variance of each column, in any precision."""
         spread = variance.sqrt()
         return cls(mean.float(), torch.where(spread > 1e-8, spread, float("inf")).float())
@@ -203,7 +203,7 @@ def likeness(graph: GraphRows) -> tuple[float, float]:
     return of_neighbours, of_nearest
 
 
-def suggest_smoothing(graph: GraphRows) -> float:
+def pick_smoothing(graph: GraphRows) -> float:
     r"""Choose the strength of smoothing from features and edges alone, without labels.
 
     Smoothing pays where neighbours are alike, and as alike as nodes that are near in their features. With

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
-from h3gnn.baselines.embedder import Looks, embed
+from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import GROUPS, Sizes, System, systems
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import GRIDS, Predictions, predict
@@ -115,8 +115,17 @@ def embedding(system: System) -> Method:
 
     def embed_system(task: Task, callback: Callback) -> None:
         settings = checked_settings(system, task)
-        looks = Looks(task.eval_epochs, callback)
-        rows = embed(system.kind, task.graph, task.seeds[0], task.device, settings, task.watch, looks)
+        model = train(
+            system.kind,
+            task.graph,
+            task.seeds[0],
+            task.device,
+            settings,
+            task.watch,
+            eval_epochs=task.eval_epochs,
+            callback=callback,
+        )
+        rows = values_of(model)
         if not task.eval_epochs:
             callback(0, torch.from_numpy(rows).to(task.device))
 
