@@ -21,8 +21,8 @@ from torch import Tensor
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import STRENGTHS, inner_products, turned
-from h3gnn.evaluation.protocols import best_within_error, known_classes, tempered_loss
+from h3gnn.evaluation.probe import L2_GRID, inner_products, turned
+from h3gnn.evaluation.protocols import count_classes, one_standard_error_rule, tempered_loss
 from h3gnn.experiments.selection import resplit
 from h3gnn.graphs.datasets import benchmarks, load
 from h3gnn.graphs.graph import Graph
@@ -46,7 +46,7 @@ class Probes:
         """Return log-probabilities `[strengths, asked, classes]` for each column of training nodes."""
         nodes = torch.nonzero(train.any(dim=1)).flatten()
         targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes).to(self.rows.dtype)
-        weights = fit_logistic(self.rows[nodes], targets, train[nodes].t(), STRENGTHS)
+        weights = fit_logistic(self.rows[nodes], targets, train[nodes].t(), L2_GRID)
         return [predict_logistic(self.rows[one], own) for one, own in zip(asked, weights, strict=True)]
 
     def judged(self, log_p: Tensor, nodes: Tensor) -> tuple[Floats, Floats, Floats]:
@@ -67,7 +67,7 @@ def compare(graph: Graph, embedding: Tensor) -> dict[str, float]:
     if graph.num_splits == 1:
         own = torch.where((train | val)[:, 0], graph.labels, -1)
         train, val = resplit(own, train[:, 0], val[:, 0], SPLITS_OF_ONE, 0)
-    labels, classes = graph.labels.to(embedding.device), known_classes(graph.labels, train, val)
+    labels, classes = graph.labels.to(embedding.device), count_classes(graph.labels, train, val)
     generator, scores = torch.Generator().manual_seed(0), list[dict[str, float]]()
     for split in range(train.shape[1]):
         first, second = (mask[:, split].to(embedding.device) for mask in (train, val))
@@ -97,10 +97,10 @@ def _choices(
     said = probes.say(dealt_train, asked)
     means = np.mean([probes.judged(p, one) for p, one in zip(said, asked, strict=True)], axis=0)
     return {
-        "accuracy": best_within_error(right, loss, 0),
-        "loss within one error": best_within_error(right, loss, many),
-        "tempered": best_within_error(right, tempered, many),
-        "tempered, dealt anew": best_within_error(means[0], means[2], many),
+        "accuracy": one_standard_error_rule(right, loss, 0),
+        "loss within one error": one_standard_error_rule(right, loss, many),
+        "tempered": one_standard_error_rule(right, tempered, many),
+        "tempered, dealt anew": one_standard_error_rule(means[0], means[2], many),
     }
 
 

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from h3gnn.evaluation.clustering import lloyd_clusters, silhouettes
 from h3gnn.evaluation.logistic import Regressions, fit_logistic
-from h3gnn.evaluation.probe import STRENGTHS, probe_candidates, standardise, turned
-from h3gnn.evaluation.projection import place
+from h3gnn.evaluation.probe import L2_GRID, probe_candidates, standardise, turned
+from h3gnn.evaluation.projection import project_to_plane
 
 SEEDS = range(3)
 CLUSTERED = [(183, 12288, 5), (2708, 512, 7), (2708, 6144, 7), (7600, 512, 5), (19717, 512, 3)]
@@ -119,7 +119,7 @@ def compare_silhouettes(nodes: int, width: int, reference: bool = True) -> dict[
 def compare_places(nodes: int, width: int, reference: bool = True) -> dict[str, Any]:
     """Return seconds and quality of maps, of ours and of other libraries' t-SNE."""
     rows = planted(nodes, width, 7)[0].numpy()
-    ways: dict[str, Callable[[], npt.NDArray[Any]]] = {"ours": lambda: place(rows)}
+    ways: dict[str, Callable[[], npt.NDArray[Any]]] = {"ours": lambda: project_to_plane(rows)}
     if reference:
         ways["scikit-learn"] = lambda: _scikit_learn_places(rows)
     if reference and find_spec("openTSNE") is not None:
@@ -208,8 +208,8 @@ def _losses_beside(
     used = torch.ones(1, len(own), dtype=torch.bool, device=rows.device)
     losses: dict[Any, list[float]] = {}
     for precision in (torch.float32, torch.float64):
-        found = fit_logistic(basis.to(precision), targets.to(precision), used, STRENGTHS)[0]
-        each = (Regressions(basis, targets, used, strength) for strength in STRENGTHS)
+        found = fit_logistic(basis.to(precision), targets.to(precision), used, L2_GRID)[0]
+        each = (Regressions(basis, targets, used, strength) for strength in L2_GRID)
         losses[precision] = [float(one(w[None].double())[0][0]) for one, w in zip(each, found, strict=True)]
     exact = np.array(losses[torch.float64])
     return {
@@ -222,7 +222,7 @@ def _losses_beside(
 def _scikit_learn_losses(rows: Tensor, labels: Tensor) -> list[float]:
     """Return the losses that `fit_logistic` makes small, of scikit-learn's solutions for each strength."""
     losses = []
-    for strength in STRENGTHS:
+    for strength in L2_GRID:
         model = LogisticRegression(C=1 / (strength * len(rows)), max_iter=LONG, tol=1e-6)
         model.fit(rows.numpy(), labels.numpy())
         weights = torch.from_numpy(model.coef_)

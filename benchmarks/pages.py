@@ -61,7 +61,7 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int
         attention=attention,
         nearest=random.integers(nodes, size=(nodes, 6)),
         similarity=-np.sort(-random.random((nodes, 6)), axis=1),
-        heard=NeighborWeights(
+        neighbors=NeighborWeights(
             np.arange(nodes + 1) * degree,
             random.integers(nodes, size=nodes * degree),
             start * random.normal(1, 0.05, size=nodes * degree),
@@ -95,7 +95,7 @@ def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
             *findings.categories,
             Category("carried", "carried by", carried, random.integers(-1, 5, size=nodes)),
         ),
-        scores=replace(findings.scores, rows=(*rows, *added), carriers=carriers),
+        scores=replace(findings.scores, rows=(*rows, *added), best_members=carriers),
         run=replace(findings.run, columns=columns, members=members),
         edge_changes=(),
     )

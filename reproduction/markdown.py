@@ -421,7 +421,7 @@ stands in `results/*.json`. What was in view when something was chosen is told i
 def document(results: Path) -> str:
     """Return the page for the results in a folder; figures are linked as `../results/NAME.png`."""
     stored = read_results(results)
-    words = {name: protocol.words for name, protocol in EVERY.items()}
+    words = {name: protocol.description for name, protocol in EVERY.items()}
     head = HEAD.format(in_short=_in_short(stored), paper=paper_title())
     parts = [head, PROTOCOL_WORDS.format(**words), _origin(stored)]
     for name, content in stored.items():

@@ -133,7 +133,7 @@ def write_results(table: Table, store: ResultStore, scope: Scope, out: Path) -> 
         "title": table.title,
         "quick": scope.quick,
         "seeds_at_most": scope.seeds,
-        "protocols": {name: protocol.words for name, protocol in EVERY.items()},
+        "protocols": {name: protocol.description for name, protocol in EVERY.items()},
         **made_with(),
         "missing": missing,
         "rows": rows,

@@ -23,7 +23,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.embedder import train
 from h3gnn.baselines.registry import systems
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.projection import place
+from h3gnn.evaluation.projection import project_to_plane
 from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
@@ -33,7 +33,7 @@ from h3gnn.experiments.search import Part, run_nested, search_clusterings
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
-from h3gnn.graphs.homophily import measure_homophily
+from h3gnn.graphs.profile import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.storage.atomic import Record, rounded
 from h3gnn.training.resources import pick_device
@@ -281,7 +281,7 @@ def draw_map(graph: Graph, embedding: npt.NDArray[np.float32], seed: int) -> dic
     shown = np.sort(np.random.default_rng(seed).permutation(graph.num_nodes)[:MAP_NODES])
 
     def on_grid(rows: npt.NDArray[np.float32]) -> list[list[int]]:  # x of all, then y of all
-        places = place(rows[shown], seed=seed)
+        places = project_to_plane(rows[shown], seed=seed)
         found: list[list[int]] = np.rint(MAP_SIDE * (places + 1) / 2).astype(int).T.tolist()
         return found
 

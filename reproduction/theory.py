@@ -18,7 +18,7 @@ from h3gnn.experiments.scoring import Splits
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import Preprocessing
 from h3gnn.training.batches import WholeGraph, compared_nodes
-from h3gnn.training.loop import measure, runner
+from h3gnn.training.loop import make_runner, measure
 from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import PerModel, Shape, Training, derive_seeds, stack_step
 from h3gnn.training.objectives import FeatureReconstruction, squared_distance
@@ -320,7 +320,7 @@ def train_as_usual(asked: Asked, graph: Graph, looks: Sequence[int], epochs: int
     labels, train, val, _ = Splits.of(graph)
     ridge = RidgeValidation(labels, train, val, device)
     mask_of, rate_of = asked.training.mask_of(len(asked.seeds)), asked.training.learning_rate_of()
-    run = runner(step)
+    run = make_runner(step)
     curve: list[Tensor] = []
     masks: list[dict[str, Any]] = []
 
@@ -332,7 +332,7 @@ def train_as_usual(asked: Asked, graph: Graph, looks: Sequence[int], epochs: int
 
     def advance(epoch: int) -> None:
         step.student.train()
-        step.set_learning_rate(rate_of(epoch))
+        step.optimizer.set_learning_rate(rate_of(epoch))
         run(mask_of(epoch))
 
     ranks = [measure(step)["effective_rank"]]

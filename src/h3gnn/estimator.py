@@ -25,7 +25,7 @@ from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph, GraphLike
-from h3gnn.graphs.guards import check_target, is_graph
+from h3gnn.graphs.guards import check_target, input_kind, is_graph
 from h3gnn.graphs.ids import match_rows
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.graphs.structural import check_same_features
@@ -234,7 +234,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
         started, device = time.perf_counter(), pick_device(self.device)
-        graph: GraphLike = X if isinstance(X, MappedGraph) else read_input(clone(self), X, edge_index)
+        graph: GraphLike = X if input_kind(X) == "mapped" else read_input(clone(self), X, edge_index)
         Shape.of(settings).check_memory(graph.num_features, 1)
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
@@ -242,7 +242,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             smoothing = choose_smoothing(settings, prepared)
             if snapshots is not None:
                 read_out = snapshot_read_out(graph, settings, smoothing, device)
-                snapshots = snapshots.through(read_out, with_tokens=settings["concat_tokens"])
+                snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             at_once, chunk = plan_memory(
                 settings,
                 graph.num_nodes,
@@ -303,7 +303,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             checkpoints.check()
             if not isinstance(self.random_state, numbers.Integral):
                 raise InputError("checkpoints need an integer random_state", code="checkpoints-need-seed")
-        if self.batch_size is not None or isinstance(X, MappedGraph):
+        if self.batch_size is not None or input_kind(X) == "mapped":
             if snapshots is not None:
                 raise InputError(
                     "snapshots need full-graph training: omit batch_size", code="snapshots-in-batches"
@@ -361,7 +361,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         embedded if they are those of the fitted graph, or if the model was fitted without edges.
         """
         fitted = self._fitted()
-        if isinstance(X, MappedGraph):
+        if input_kind(X) == "mapped":
             raise InputError(
                 "a graph on disk is embedded in chunks: use embedding_chunks(graph)", code="graph-on-disk"
             )
@@ -415,7 +415,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 'smoother="powers" needs the whole graph; call extend(..., refresh=True)',
                 code="extend-needs-refresh",
             )
-        table = X if isinstance(X, Graph) else as_graph(X, NO_EDGES, plan=self.graph_.plan)
+        table = X if input_kind(X) == "graph" else as_graph(X, NO_EDGES, plan=self.graph_.plan)
         check_same_plan(self.graph_.plan, table.plan)
         table = align_columns(self.graph_, table)
         if edges is None and self.is_table_:

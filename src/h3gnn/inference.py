@@ -24,12 +24,12 @@ from h3gnn.encoder.encode import (
     Allocate,
     GraphRows,
     LayerwiseEncoder,
-    carry_weights,
+    concat_models,
     embed_models,
-    fused_together,
-    joined,
+    split_for_fusion,
+    transfer_edge_weights,
 )
-from h3gnn.encoder.readout import Columns, Smoother
+from h3gnn.encoder.readout import ColumnScaler, Smoother
 from h3gnn.encoder.sparse import Pattern, csr_tensor, row_pointers
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.errors import InputError
@@ -112,10 +112,10 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
         self_loops: whether each new node receives from itself, too.
     """
     rows, cols, weights, receives, sends = edges.entries(undirected=undirected, self_loops=self_loops)
-    degree = torch.where(support.sends > 0, support.sends, 1.0)
+    degree = torch.where(support.out_degree > 0, support.out_degree, 1.0)
     to_known = cols < edges.known
     sender = cols.clamp_max(edges.known - 1)
-    alone = weights * (degree[sender] / (support.sends[sender] + weights)).sqrt()
+    alone = weights * (degree[sender] / (support.out_degree[sender] + weights)).sqrt()
     counts = torch.bincount(rows - edges.known, minlength=edges.new)
     pattern = Pattern(
         torch.cat([support.pattern.crow, support.entries + counts.cumsum(0)]),
@@ -127,8 +127,8 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
         support,
         pattern=pattern,
         weight=torch.cat([own, torch.where(to_known, alone, weights)]),
-        receives=torch.cat([support.receives, receives]),
-        sends=torch.cat([degree, sends]),
+        in_degree=torch.cat([support.in_degree, receives]),
+        out_degree=torch.cat([degree, sends]),
     )
 
 
@@ -158,8 +158,8 @@ def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Ten
         row_pointers(rows, len(chosen)), number[support.pattern.cols[entries].long()], len(chosen)
     )
     weight = None if support.weight is None else support.weight[entries]
-    receives, sends = support.receives[chosen], support.sends[chosen]
-    return replace(support, pattern=pattern, weight=weight, receives=receives, sends=sends), chosen
+    receives, sends = support.in_degree[chosen], support.out_degree[chosen]
+    return replace(support, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends), chosen
 
 
 def _entries_of(support: Support, rows: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class FittedEncoder:
     smoothing: float
     device: torch.device
     memory: int | None = None
-    columns: Columns | None = None
+    columns: ColumnScaler | None = None
 
     @property
     def graph(self) -> GraphLike:
@@ -303,8 +303,8 @@ class FittedEncoder:
         else:
             chunks = self._layers(self.prepared.rows()).chunks(with_tokens=self.settings["concat_tokens"])
             encoded = torch.cat(list(chunks), dim=1).cpu()
-        rows = joined(encoded)
-        self.columns = Columns.of(rows) if self.standardizes else None
+        rows = concat_models(encoded)
+        self.columns = ColumnScaler.fit(rows) if self.standardizes else None
         return _as_array(self.smoother(self.graph, rows.device)(self._scaled(rows)))
 
     def embed(self, graph: Graph) -> Array:
@@ -319,18 +319,17 @@ class FittedEncoder:
             same = match_nodes(self.graph, graph)
         support = self.preprocessing.support(graph)
         return self.embed_with(
-            graph, support, carry_weights(self.encoder, self.prepared.support, support, same)
+            graph, support, transfer_edge_weights(self.encoder, self.prepared.support, support, same)
         )
 
     def embed_with(self, graph: Graph, support: Support, edge_weights: Tensor) -> Array:
         """Return the embedding of another graph in memory with given edge weights `[models, entries]`."""
         prepared = PreparedGraph(graph, self.prepared.scaler, support)
-        rows = joined(self._embed(self._in_memory(prepared), edge_weights.to(self.device)))
+        rows = concat_models(self._embed(self._in_memory(prepared), edge_weights.to(self.device)))
         return _as_array(self.smoother(graph, self.device)(self._scaled(rows)))
 
     def nearest_edges(self, rows: Tensor) -> NewEdges:
         """Return edges from the nearest fitted rows of a table to new rows, given scaled and dense."""
-        assert isinstance(self.graph, Graph)
         fitted = self.prepared.scaler(self.graph.features).to_dense()
         nearest = torch.from_numpy(find_nearest(fitted, rows, self.settings["n_neighbors"]))
         return NewEdges.to_nearest(nearest, self.graph.num_nodes)
@@ -347,7 +346,7 @@ class FittedEncoder:
         support = attach_nodes(self.prepared.support, edges, undirected=undirected, self_loops=self_loops)
         new = torch.arange(edges.known, edges.known + edges.new)
         graph, weights, kept = self._part(support, new, rows)
-        encoded = joined(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
+        encoded = concat_models(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
         return _as_array(
             smooth_attached(self._scaled(encoded), torch.from_numpy(known), edges, self.smoothing)
         )
@@ -370,7 +369,7 @@ class FittedEncoder:
             return weights.mean(dim=4).cpu()
 
         with torch.no_grad():
-            pieces = [mean_over_heads(piece) for tokens in parts for piece in fused_together(tokens)]
+            pieces = [mean_over_heads(piece) for tokens in parts for piece in split_for_fusion(tokens)]
             return _as_array(torch.cat(pieces, dim=1))
 
     def in_chunks(self, graph: GraphLike | None = None) -> ChunkedEmbedding:
@@ -382,7 +381,7 @@ class FittedEncoder:
 
         def encode(allocate: Allocate | None) -> Iterator[Tensor]:
             layers = self._layers(rows, weights, allocate)
-            yield from map(joined, layers.chunks(with_tokens=self.settings["concat_tokens"]))
+            yield from map(concat_models, layers.chunks(with_tokens=self.settings["concat_tokens"]))
 
         budget = physical_memory() if self.memory is None else self.memory
         scaled = scale if self.standardizes else None
@@ -399,7 +398,7 @@ class FittedEncoder:
 
     def _in_memory(self, prepared: PreparedGraph) -> GraphRows:
         features = prepared.features(self.settings["feature_storage"], self.device)
-        return GraphRows.at_hand(features, prepared.support.to(self.device))
+        return GraphRows.in_memory(features, prepared.support.to(self.device))
 
     def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
         """Return the models' embeddings without read-out `[models, nodes, D]`."""
@@ -422,25 +421,25 @@ class FittedEncoder:
         size = 8 * (self.settings["n_models"] + 4) * support.entries
         check_memory(size, f"learned weights of {support.entries:,} edges")
         same = match_nodes(self.graph, graph)
-        return rows, carry_weights(self.encoder, self.prepared.support, support, same)
+        return rows, transfer_edge_weights(self.encoder, self.prepared.support, support, same)
 
     def _scaled(self, rows: Tensor) -> Tensor:
         columns = self._fitted_columns()
         return rows if columns is None else columns(rows)
 
-    def _fitted_columns(self) -> Columns | None:
+    def _fitted_columns(self) -> ColumnScaler | None:
         """Return the scale of the fitted embedding's columns, computed on first use for a graph on disk."""
         if self.columns is None and self.standardizes:
             sums = MomentSums(self.width)
             for piece in self.in_chunks().encode(None):
                 sums.add(piece.cpu())
-            self.columns = Columns.of_moments(sums.mean, sums.squares / sums.rows)
+            self.columns = ColumnScaler.from_moments(sums.mean, sums.squares / sums.rows)
         return self.columns
 
     def _fitted_scale(self, rows: Tensor, columns: slice) -> Tensor:
         fitted = self._fitted_columns()
         assert fitted is not None
-        return Columns(fitted.mean[columns], fitted.spread[columns])(rows)
+        return ColumnScaler(fitted.mean[columns], fitted.spread[columns])(rows)
 
     def _part(
         self, support: Support, nodes: Tensor, new: Tensor | None = None
@@ -455,18 +454,18 @@ class FittedEncoder:
         known = self.graph.num_nodes
         part, kept = cut_around(support, nodes, self.settings["hops"])
         same = torch.where(kept < known, kept, -1)
-        weights = carry_weights(self.encoder, self.prepared.support, part, same)
+        weights = transfer_edge_weights(self.encoder, self.prepared.support, part, same)
         read = self.graph.feature_reader(FeatureScaler("none"))
         features = self.prepared.scaler(read(kept[kept < known]))
         if new is not None:
             features = rows_below(features, new)
         matrix = FeatureMatrix(features.to(self.device), storage=self.settings["feature_storage"])
-        return GraphRows.at_hand(matrix, part.to(self.device)), weights.to(self.device), kept
+        return GraphRows.in_memory(matrix, part.to(self.device)), weights.to(self.device), kept
 
 
 def _own_scale(rows: Tensor, columns: slice) -> Tensor:
     """Standardize columns by their own mean and variance."""
-    return Columns.of(rows)(rows)
+    return ColumnScaler.fit(rows)(rows)
 
 
 def _as_array(embedding: Tensor) -> Array:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.encode import GraphRows, gather_rows
-from h3gnn.encoder.readout import Columns, Smoother, StepMatrix, pick_smoothing
-from h3gnn.encoder.support import support_of_rows
+from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
+from h3gnn.encoder.support import support_from_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
@@ -37,10 +37,9 @@ from h3gnn.tables.frames import (
 )
 from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.distributed import Ranks, shard_rows
 from h3gnn.training.models import FromSettings, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
-from h3gnn.training.sharding import shard_rows
 
 NO_EDGES: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 
@@ -228,7 +227,7 @@ class Preprocessing(FromSettings):
         """Return the entries of Ã along which messages flow."""
         rows = graph.adjacency(undirected=self.undirected, self_loops=self.self_loops)
         bounded = self.edge_weights != "free"
-        return support_of_rows(*rows, start=self.edge_init, normalize=self.normalize, bounded=bounded)
+        return support_from_rows(*rows, start=self.edge_init, normalize=self.normalize, bounded=bounded)
 
     def fit(self, graph: GraphLike) -> PreparedGraph:
         """Learn the scaling of a graph's features and build its support."""
@@ -250,7 +249,6 @@ class PreparedGraph:
 
     def features(self, storage: str, device: torch.device) -> FeatureMatrix:
         """Return all scaled features of a graph in memory on a device."""
-        assert isinstance(self.graph, Graph)
         return FeatureMatrix(self.scaler(self.graph.features).to(device), storage=storage)
 
     def source(
@@ -283,7 +281,7 @@ def step_matrix(graph: GraphLike, kind: str, device: torch.device | None = None)
         device: of the embeddings; rows of a graph on disk are read as they are needed.
     """
     rows = graph.adjacency(undirected=True, self_loops=True)
-    support = support_of_rows(*rows, start="normalized", normalize=False)
+    support = support_from_rows(*rows, start="normalized", normalize=False)
     return StepMatrix(support, kind, device if graph.in_memory else None)
 
 
@@ -295,7 +293,7 @@ def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.d
 def choose_smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float:
     """Return the strength of smoothing: as set, or chosen from the features."""
     given = settings["smoothing"]
-    return pick_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
+    return suggest_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
 
 
 def stack_builder(
@@ -316,4 +314,4 @@ def snapshot_read_out(
     """Return the read-out of snapshots, the same as that of a fitted embedding."""
     smoother = build_smoother(graph, settings["smoother"], smoothing, device)
     mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
-    return lambda rows: smoother(Columns.of(rows)(rows) if mixed else rows)
+    return lambda rows: smoother(ColumnScaler.fit(rows)(rows) if mixed else rows)

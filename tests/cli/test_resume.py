@@ -242,7 +242,7 @@ def test_a_damaged_start_is_said_and_the_first_command_goes_on(stopped: Path) ->
     done = run(*FIT, cwd=stopped)
     assert done.returncode == 0, done.stderr
     assert "note:" in done.stderr
-    assert "going on from the one before it" in done.stderr
+    assert "resuming from the previous checkpoint" in done.stderr
     assert sorted(path.suffix for path in (stopped / "run").iterdir()) == [".json", *[".safetensors"] * 2]
 
 

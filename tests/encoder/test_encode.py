@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, embed_models, joined
-from h3gnn.encoder.support import support_of_rows
+from h3gnn.encoder.encode import GraphRows, LayerwiseEncoder, concat_models, embed_models
+from h3gnn.encoder.support import support_from_rows
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import rows_in_memory
+from h3gnn.training.distributed import rows_in_memory
 from h3gnn.training.models import files_in
 
 MODELS = 2
@@ -76,13 +76,13 @@ def test_a_graph_at_hand_is_embedded_in_full_precision_and_the_encoder_left_as_i
     encoder = trained(small_mixed, support)
     whole = at_once(encoder, small_mixed, support)
     encoder.fuse_in_bfloat16 = True
-    graph = GraphRows.at_hand(FeatureMatrix(small_mixed.dense_features()), support)
+    graph = GraphRows.in_memory(FeatureMatrix(small_mixed.dense_features()), support)
     for training in (True, False):
         encoder.train(training)
         torch.testing.assert_close(embed_models(encoder, graph), whole, atol=1e-5, rtol=1e-4)
         assert encoder.training == training
         assert encoder.fuse_in_bfloat16
-    side_by_side = joined(embed_models(encoder, graph))
+    side_by_side = concat_models(embed_models(encoder, graph))
     assert torch.equal(side_by_side[:, encoder.out_channels :], embed_models(encoder, graph)[1])
 
 
@@ -107,7 +107,9 @@ def test_starts_and_factors_by_entry_are_those_of_the_support(
     pattern = support.pattern
     between = graph.edge_index[0] != graph.edge_index[1]
     own = weight[between].numpy() if weighted else None
-    rows = support_of_rows(pattern.crow.numpy(), pattern.cols.numpy(), own, start=start, normalize=normalize)
+    rows = support_from_rows(
+        pattern.crow.numpy(), pattern.cols.numpy(), own, start=start, normalize=normalize
+    )
     some, span = torch.arange(3, pattern.entries, 5), torch.arange(4, 60)
     torch.testing.assert_close(rows.factors(some), support.factor[some])
     torch.testing.assert_close(rows.starts(span), support.start[4:60])

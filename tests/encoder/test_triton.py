@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, layer_norm, relu
 from h3gnn.encoder.features import FeatureMatrix, project
 from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention
 from h3gnn.encoder.sparse import Pattern, add_rows, propagate, take_rows
-from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, StackedAdam, Stepped
+from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, ParameterStack, StackedAdam
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -229,7 +229,7 @@ def test_adam_is_that_of_torch() -> None:
 def test_the_optimizer_steps_large_weights_with_the_kernel() -> None:
     start, slopes = torch.randn(2, 300, 256), torch.randn(5, 2, 300, 256)
     weight = torch.nn.Parameter(start.to(DEVICE))
-    ours = StackedAdam([Stepped([weight], range(2))], [0.01, 0.01], [0.1, 0.1])
+    ours = StackedAdam([ParameterStack([weight], range(2))], [0.01, 0.01], [0.1, 0.1])
     theirs = start.double().requires_grad_()
     optimizer = torch.optim.Adam([theirs], lr=0.01, weight_decay=0.1)
     for slope in slopes:
@@ -241,12 +241,12 @@ def test_the_optimizer_steps_large_weights_with_the_kernel() -> None:
 
 @pytest.mark.parametrize("side_by_side", [False, True])
 def test_an_average_of_large_weights(side_by_side: bool) -> None:
-    from h3gnn.encoder.triton.sparse import follow
+    from h3gnn.encoder.triton.sparse import ema_update
 
     shape = (30, 4, 50) if side_by_side else (4, 30, 50)
     theirs = torch.randn(*shape)
     mine = torch.randn(*((30, 3, 50) if side_by_side else (3, 30, 50)))
     theirs, mine = (one.transpose(0, 1) if side_by_side else one for one in (theirs, mine))
     there = mine.to(DEVICE, copy=True)
-    follow(there, theirs.to(DEVICE)[:3], 0.25)
+    ema_update(there, theirs.to(DEVICE)[:3], 0.25)
     torch.testing.assert_close(there.cpu(), torch.lerp(mine, theirs[:3], 0.25))

@@ -16,7 +16,7 @@ from h3gnn.evaluation.clustering import (
     pick_clusters,
     silhouette,
     silhouettes,
-    spread,
+    summarize_runs,
 )
 
 
@@ -65,7 +65,7 @@ def test_scores_have_one_value_per_seed_and_leave_unknown_labels_out() -> None:
     found = cluster_scores(rows, torch.from_numpy(hidden), seeds=(0, 1), n_init=2)
     assert set(found) == {"acc", "nmi", "ari", "macro_f1"}
     assert found["acc"] == [1.0, 1.0]
-    assert spread({"acc": [0.5, 1.0]})["acc"] == {"mean": 0.75, "std": 0.25, "values": [0.5, 1.0]}
+    assert summarize_runs({"acc": [0.5, 1.0]})["acc"] == {"mean": 0.75, "std": 0.25, "values": [0.5, 1.0]}
 
 
 def test_the_silhouette_finds_the_number_of_blobs() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
-from h3gnn.evaluation.metrics import LabelWarning, limits_of, usable_splits
+from h3gnn.evaluation.metrics import LabelWarning, label_problems, usable_splits
 from h3gnn.evaluation.results import RepeatedScore
 from h3gnn.report.tables import percent
 
@@ -34,13 +34,13 @@ def split(text: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     ],
 )
 def test_each_limit_is_said(labels: list[int], masks: str, words: str) -> None:
-    told = limits_of(torch.tensor(labels), *split(masks), ("a", "b", "c"))
+    told = label_problems(torch.tensor(labels), *split(masks), ("a", "b", "c"))
     assert any(words in one for one in told), told
 
 
 def test_ordinary_labels_have_no_limits() -> None:
     labels, masks = torch.tensor([0, 1, 0, 1, 0, 1]), split("ttvvss")
-    assert limits_of(labels, *masks) == []
+    assert label_problems(labels, *masks) == []
     assert usable_splits(labels, *masks).tolist() == [True]
     assert usable_splits(torch.tensor([0, 1, -1, -1, 0, 1]), masks[0], masks[1]).tolist() == [False]
 

@@ -8,11 +8,11 @@ from sklearn.linear_model import LogisticRegression
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import (
     TOGETHER,
-    SharedRows,
+    SharedEmbedding,
     gradient_candidates,
     inner_products,
     linear_probe,
-    principal_rows,
+    principal_components,
     probe_candidates,
     scaled_candidates,
     standardise,
@@ -163,12 +163,12 @@ def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
 
     def counted(rows: torch.Tensor) -> torch.Tensor:
         found.append(rows)
-        return principal_rows(rows)
+        return principal_components(rows)
 
-    monkeypatch.setattr("h3gnn.evaluation.probe.principal_rows", counted)
+    monkeypatch.setattr("h3gnn.evaluation.probe.principal_components", counted)
     rows, labels = blobs()
     masks = thirds(3)
-    together, shared = probe_candidates(rows, labels, *masks), SharedRows(rows)
+    together, shared = probe_candidates(rows, labels, *masks), SharedEmbedding(rows)
     assert len(found) == 1
     for split in range(3):
         train, val, test = (mask[:, [split]] for mask in masks)
@@ -181,7 +181,7 @@ def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
 
 def test_a_principal_direction_is_a_rotation_that_parts_the_columns() -> None:
     rows, _ = blobs()
-    turned_rows = principal_rows(rows.double())
+    turned_rows = principal_components(rows.double())
     products = turned_rows.T @ turned_rows
     torch.testing.assert_close(products, products.diagonal().diag(), rtol=0, atol=1e-9)
     torch.testing.assert_close(turned_rows @ turned_rows.T, rows.double() @ rows.double().T)

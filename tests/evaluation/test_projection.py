@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation.projection import place
+from h3gnn.evaluation.projection import project_to_plane
 
 
 def blobs(each: int) -> np.ndarray:
@@ -17,7 +17,7 @@ def blobs(each: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("method", "landmarks"), [("tsne", 1000), ("tsne", 60), ("pca", 1000)])
 def test_groups_stay_together(method: str, landmarks: int) -> None:
-    places = place(blobs(80), method=method, landmarks=landmarks)
+    places = project_to_plane(blobs(80), method=method, landmarks=landmarks)
     assert places.shape == (240, 2)
     assert np.abs(places).max() == pytest.approx(1, abs=1e-5)
     centres = places.reshape(3, 80, 2).mean(axis=1)
@@ -28,19 +28,19 @@ def test_groups_stay_together(method: str, landmarks: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_map() -> None:
-    np.testing.assert_array_equal(place(blobs(20), seed=3), place(blobs(20), seed=3))
+    np.testing.assert_array_equal(project_to_plane(blobs(20), seed=3), project_to_plane(blobs(20), seed=3))
 
 
 @pytest.mark.parametrize("rows", [np.zeros((1, 3)), np.ones((3, 2)), np.eye(2), np.ones((9, 4)), np.eye(5)])
 def test_tiny_and_constant_embeddings_have_places(rows: np.ndarray) -> None:
-    places = place(rows.astype(np.float32))
+    places = project_to_plane(rows.astype(np.float32))
     assert places.shape == (len(rows), 2)
     assert np.isfinite(places).all()
 
 
 def test_a_map_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="tsne, umap, pca"):
-        place(blobs(5), method="mds")
+        project_to_plane(blobs(5), method="mds")
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(InputError, match=r"pip install 'h3gnn\[umap\]'"):
-        place(blobs(5), method="umap")
+        project_to_plane(blobs(5), method="umap")

@@ -86,9 +86,9 @@ def test_splits_of_different_sizes_are_what_each_is_by_itself() -> None:
     np.testing.assert_allclose(together.accuracies(embedding), each[best], atol=1e-6)
     own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], torch.device("cpu")) for i in range(3)]
     assert len(set(each.argmax(axis=0))) > 1  # what is best for all is not what is best for each
-    beside = RidgeValidation.beside(own)
+    beside = RidgeValidation.concat(own)
     np.testing.assert_allclose(beside.accuracies(embedding), each.max(axis=0), atol=1e-6)
-    two = RidgeValidation.beside(
+    two = RidgeValidation.concat(
         [RidgeValidation(labels, train[:, :2], val[:, :2], torch.device("cpu")), own[2]]
     )
     shared = each[:, :2].mean(axis=1).argmax()

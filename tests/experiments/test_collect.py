@@ -40,7 +40,7 @@ def test_all_is_collected_from_a_saved_model(fitted: H3GNN, tmp_path: Path) -> N
 
 
 def test_the_weights_are_those_of_the_encoder(fitted: H3GNN) -> None:
-    heard = collect_findings(fitted).heard
+    heard = collect_findings(fitted).neighbors
     assert heard is not None
     learned = torch.sigmoid(fitted.encoder_.edges.logit).mean(dim=0).detach()
     np.testing.assert_allclose(heard.weight, learned, rtol=1e-6)

@@ -220,13 +220,13 @@ def test_unknown_methods_are_named() -> None:
 def rare_result(name: str, accuracy: float, precision: float) -> Result:
     steady = np.linspace(-0.01, 0.01, 10)
     made = result_of(name, [list(accuracy + steady)])
-    beside = {
+    secondary = {
         "average_precision": RepeatedScore([list(precision + steady)]),
         "recall_at_k": RepeatedScore([list(precision + steady)]),
         "balanced_accuracy": RepeatedScore([list(1 - precision + steady)]),
         "majority": RepeatedScore([[0.96] * 10]),
     }
-    return replace(made, beside=beside, rare="fraud", roc_auc=made.probe)
+    return replace(made, secondary=secondary, rare="fraud", roc_auc=made.probe)
 
 
 def test_where_one_class_is_rare_the_measure_that_can_be_wrong_decides() -> None:

@@ -65,7 +65,7 @@ def test_each_member_is_scored_beside_the_whole(fitted: H3GNN, found: Findings) 
         accuracy = probe_predictions(fitted.embedding_[:, own], Splits.of(fitted.graph_)).accuracy
         np.testing.assert_array_equal(rows[f"H3GNN: {name}"].probe, accuracy)
     assert found.scores.protocol.endswith("H3GNN: … uses the columns of that member alone.")
-    assert [one.class_name for one in found.scores.carriers] == list(found.scores.class_names)
+    assert [one.class_name for one in found.scores.best_members] == list(found.scores.class_names)
     assert set(found.embeddings) == {RAW, UNTRAINED, TRAINED}
 
 
@@ -79,8 +79,8 @@ def test_the_best_member_of_a_class_and_its_lead() -> None:
     rows = tuple(RepresentationScores(name, None, {}, np.array(shares)) for name, shares in by_class.items())
     scores = Scoreboard(rows, "", class_names=("a", "b", "c"), class_counts=np.array([10, 20, 0]))
     first, second = best_members(scores, ["teacher", "edges", "neighbours"])  # nobody of class c is tested
-    assert first.ahead == pytest.approx(0.2)
-    assert replace(first, ahead=0.0) == BestMember("a", 10, ("teacher",), 0.8, 0.0, 0.9)
+    assert first.margin == pytest.approx(0.2)
+    assert replace(first, margin=0.0) == BestMember("a", 10, ("teacher",), 0.8, 0.0, 0.9)
     assert second == BestMember("b", 20, ("teacher", "edges"), 0.5, 0.0, 0.7)
 
 
@@ -160,7 +160,7 @@ def test_without_labels_members_have_a_silhouette_and_a_difficulty(small_mixed: 
     found = collect_findings(H3GNN.from_settings(COMMITTEE).fit(bare))
     assert found.scores is not None
     assert [row.representation for row in found.scores.rows][3:] == [f"H3GNN: {name}" for name in OWN]
-    assert found.scores.carriers == ()
+    assert found.scores.best_members == ()
     assert [one.key for one in found.categories] == ["cluster"]
     assert found.measure("difficulty_edges") is not None
 
@@ -181,7 +181,7 @@ def test_models_of_one_objective_are_no_committee(
     assert found.scores is not None
     assert [row.representation for row in found.scores.rows] == [RAW, UNTRAINED, TRAINED]
     assert "member" not in found.scores.protocol
-    assert (found.scores.carriers, found.run.members) == ((), ())
+    assert (found.scores.best_members, found.run.members) == ((), ())
     assert found.category("carried") is None
     assert [one.title for one in found.measures if "difficulty" in one.key] == ["difficulty, last epoch"]
 
@@ -196,9 +196,9 @@ def test_a_collapse_names_the_member(fitted: H3GNN) -> None:
 
 def test_edges_that_are_not_learned_have_not_changed(small_mixed: Graph, found: Findings) -> None:
     assert found.edge_changes == ()
-    assert found.heard is not None
-    np.testing.assert_array_equal(found.heard.weight, found.heard.start)
+    assert found.neighbors is not None
+    np.testing.assert_array_equal(found.neighbors.weight, found.neighbors.start)
     computed = H3GNN.from_settings({**COMMITTEE, "edge_weights": "computed", "objective": "teacher"}).fit(
         small_mixed
     )
-    assert collect_findings(computed).heard is None  # their weights are not kept
+    assert collect_findings(computed).neighbors is None  # their weights are not kept

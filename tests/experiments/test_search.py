@@ -17,7 +17,7 @@ from h3gnn.baselines.registry import systems
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
-from h3gnn.evaluation.probe import STRENGTHS, probe_candidates
+from h3gnn.evaluation.probe import L2_GRID, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.experiments.methods import METHODS, Callback, Method, Task
 from h3gnn.experiments.search import CHOICES, Trainer, ranges_of, run_nested, search_clusterings
@@ -152,7 +152,7 @@ def test_a_probe_is_chosen_by_its_mean_over_resplits(
             loss.append(one.val_loss[0])
         best, error = np.mean(right, axis=0), int(val[:, 0].sum()) ** -0.5
         near = best >= best.max() - error * (best.max() * (1 - best.max())) ** 0.5
-        expected = STRENGTHS[int(np.where(near, np.mean(loss, axis=0), np.inf).argmin())]
+        expected = L2_GRID[int(np.where(near, np.mean(loss, axis=0), np.inf).argmin())]
         assert taken[split] == expected
         assert graph.train_mask is not None
         assert graph.val_mask is not None

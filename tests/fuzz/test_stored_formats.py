@@ -25,7 +25,7 @@ from h3gnn.storage.checkpoint_file import CheckpointFolder
 from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
 from h3gnn.tables.plan import encode_table
-from h3gnn.training.checkpoints import CheckpointWriter, _by_part, put_back
+from h3gnn.training.checkpoints import CheckpointWriter, _by_part, restore_state
 from tests.fuzz.hunting import Tally, examples
 from tests.fuzz.mutations import byte_changes, json_changes, tensor_changes
 from tests.fuzz.searches import Search
@@ -109,7 +109,7 @@ def read_checkpoint(graph: Graph) -> Callable[[Path], object]:
         files = CheckpointFolder(folder, steps["fingerprint"], 2)
         (path,) = files.found()
         tensors, description = files.read(path)
-        return put_back(steps["step"], _by_part(tensors), description["columns"], description["epoch"])
+        return restore_state(steps["step"], _by_part(tensors), description["columns"], description["epoch"])
 
     return read
 

@@ -11,8 +11,7 @@ import torch
 
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.homophily import Homophily, measure_homophily, simple_edges, verdict
-from h3gnn.graphs.profile import profile
+from h3gnn.graphs.profile import Homophily, measure_homophily, profile, simple_edges, verdict
 
 
 def undirected(*pairs: tuple[int, int]) -> np.ndarray:

@@ -125,7 +125,7 @@ def test_fifty_epochs_give_the_same_parameters(
     step.student.train()
     for epoch in range(EPOCHS):
         mask = RandomMask([0.5])(torch.zeros(1, graph.num_nodes), drawing)
-        step.set_learning_rate(schedule(epoch))
+        step.optimizer.set_learning_rate(schedule(epoch))
         loss, masked = step(lambda *_, mask=mask: mask)
         theirs = plain.step(mask[0])
         torch.testing.assert_close(step.difficulty[0], theirs, rtol=1e-8, atol=1e-10)

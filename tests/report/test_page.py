@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
 from h3gnn.report.findings import RAW, TRAINED, OtherRun
-from h3gnn.report.page import COARSE, Packer, colour_places, evenly_scaled, page_maps, render_page
+from h3gnn.report.page import COARSE, Packer, colour_indices, evenly_scaled, page_maps, render_page
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -60,11 +60,11 @@ def test_arrays_come_back_from_the_packer() -> None:
 
 def test_weights_below_nothing_are_kept_as_they_are() -> None:
     findings = made_up_findings(20)
-    assert findings.heard is not None
-    weight = np.linspace(-2.4, 1.5, len(findings.heard.weight), dtype=np.float32)
-    turned = replace(findings, heard=replace(findings.heard, weight=weight))
+    assert findings.neighbors is not None
+    weight = np.linspace(-2.4, 1.5, len(findings.neighbors.weight), dtype=np.float32)
+    turned = replace(findings, neighbors=replace(findings.neighbors, weight=weight))
     told, content = data_of(render_page(turned, made_up_maps(turned)))
-    kept = told["heard"]["weight"]
+    kept = told["neighbors"]["weight"]
     np.testing.assert_allclose(kept["low"] + kept["step"] * array(kept, content), weight, atol=0.01)
 
 
@@ -111,29 +111,29 @@ def test_members_travel_with_their_colours_and_words() -> None:
         "name": "teacher", "models": [0, 1], "loss": 0.0105, "rank": 60.0, "share": 0.6, "colour": 2
     }  # fmt: skip
     assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0, teacher["colour"], edges["colour"]]
-    assert told["carriers"][0]["members"] == ["edges"]
+    assert told["bestMembers"][0]["members"] == ["edges"]
     assert "divided by the sum of all members' ranks" in told["words"]["share"]
 
 
 def test_a_page_of_one_objective_tells_of_no_members() -> None:
     told, _ = data_of(made_up_page(30))
-    assert (told["members"], told["carriers"], told["words"]) == ([], [], {})
+    assert (told["members"], told["bestMembers"], told["words"]) == ([], [], {})
     assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0]
 
 
 def test_no_member_has_the_colour_of_a_representation() -> None:
-    places = colour_places([f"member {i}" for i in range(9)])
+    places = colour_indices([f"member {i}" for i in range(9)])
     assert [places[f"member {i}"] for i in range(9)] == [2, 3, 4, 5, 6, 8, 9, 10, 11]
     assert places["H3GNN: member 3"] == places["member 3"]
 
 
 def test_the_change_of_an_edge_keeps_its_sign() -> None:
     findings = made_up_findings(200)
-    assert findings.heard is not None
+    assert findings.neighbors is not None
     told, content = data_of(render_page(findings, made_up_maps(findings)))
-    change = told["heard"]["change"]
+    change = told["neighbors"]["change"]
     read = change["low"] + change["step"] * array(change, content)
-    np.testing.assert_allclose(read, findings.heard.weight / findings.heard.start - 1, atol=1e-5)
+    np.testing.assert_allclose(read, findings.neighbors.weight / findings.neighbors.start - 1, atol=1e-5)
 
 
 def test_the_document_tells_what_was_measured() -> None:

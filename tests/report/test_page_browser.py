@@ -236,9 +236,9 @@ def test_a_click_shows_whom_a_node_hears(browser: Any, page_of: Callable[[int], 
     x, y = position(browser, node)
     pointer(browser, ("down", x, y), ("up", x, y))
     assert text(browser, "#node h3") == f"node-{node}"
-    assert findings.heard is not None
-    mine = slice(findings.heard.crow[node], findings.heard.crow[node + 1])
-    change = findings.heard.weight[mine] / findings.heard.start[mine] - 1
+    assert findings.neighbors is not None
+    mine = slice(findings.neighbors.crow[node], findings.neighbors.crow[node + 1])
+    change = findings.neighbors.weight[mine] / findings.neighbors.start[mine] - 1
     assert f"{(change < 0).sum()} turned down" in text(browser, "#node")
     listed = [one.text for one in browser.find_elements("css selector", "#node .change")]
     wanted = [
@@ -296,7 +296,7 @@ def test_without_labels_the_parts_that_need_them_are_absent(browser: Any, tmp_pa
         categories=findings.categories[3:4],
         measures=findings.measures[1:2],
         attention=None,
-        heard=None,
+        neighbors=None,
         scores=replace(findings.scores, rows=rows, confusion=None),
         run=replace(findings.run, collapsed="The representation collapsed: at epoch 3 …"),
     )
@@ -368,10 +368,10 @@ def own_findings() -> Findings:
     beside = {"average_precision": np.full(10, 0.6), "recall_at_k": np.full(10, 0.5)}
     beside |= {"balanced_accuracy": np.full(10, 0.7), "majority": np.full(10, 0.96)}
     rows = tuple(
-        replace(row, beside=beside, precision=np.linspace(1, 0.04, 51)) for row in findings.scores.rows
+        replace(row, secondary=beside, precision=np.linspace(1, 0.04, 51)) for row in findings.scores.rows
     )
     theirs = replace(
-        rows[-1], representation="other run: b", beside=beside | {"average_precision": np.full(10, 0.55)}
+        rows[-1], representation="other run: b", secondary=beside | {"average_precision": np.full(10, 0.55)}
     )
     return replace(
         findings,

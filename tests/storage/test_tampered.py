@@ -25,18 +25,19 @@ def graph() -> Graph:
     return mixed_graph(30, words=12, splits=2)
 
 
+@pytest.fixture(scope="module")
+def model(graph: Graph) -> H3GNN:
+    return H3GNN.from_settings(TINY).fit(graph)
+
+
 @pytest.fixture
-def saved(graph: Graph, tmp_path: Path) -> Path:
-    H3GNN.from_settings(TINY).fit(graph).save(tmp_path / "run")
+def saved(model: H3GNN, tmp_path: Path) -> Path:
+    model.save(tmp_path / "run")
     return tmp_path / "run"
 
 
 FIELDS: dict[str, tuple[str, Any, str]] = {
-    "channels": (
-        "params",
-        {"channels": -1},
-        r"params\.channels must be an integer of at least 1, not -1",
-    ),
+    "channels": ("params", {"channels": -1}, r"params\.channels must be an integer of at least 1, not -1"),
     "heads": ("params", {"heads": 0}, r"params\.heads must be an integer of at least 1, not 0"),
     "hops": ("params", {"hops": 99}, r"params\.hops is 99, but the weights are of fewer"),
     "many hops": ("params", {"hops": 10**12}, r"params\.hops must be at most 100, not 1,000,000,000,000"),
@@ -138,16 +139,16 @@ def test_a_tensor_of_a_model_that_was_changed_is_named(saved: Path, case: str) -
 
 
 STATES: dict[str, tuple[Change, str]] = {
-    "strides": (put("strides/nodes", 0, 10**12), "strides/nodes is not the layout of a tensor without gaps"),
+    "strides": (put("strides/nodes", 0, 10**12), "strides/nodes is not a contiguous layout"),
     "generator": (
         replace("generators/0", lambda one: torch.full_like(one, 255)),
-        "generators/0 is no state of a generator",
+        "generators/0 is not the state of a generator",
     ),
-    "steps": (replace("adam/0.step", lambda one: one - 99), "adam/0.step holds a number below 0"),
-    "epochs": (put("history/loss.epochs", -1, 10**12), "its history is of 1000000000001 epochs"),
+    "steps": (replace("adam/0.step", lambda one: one - 99), "adam/0.step has a negative value"),
+    "epochs": (put("history/loss.epochs", -1, 10**12), "its history has 1000000000001 epochs"),
     "growing": (
         replace("history/loss.epochs", lambda one: torch.tensor([6 * 10**18, -6 * 10**18])[: len(one)]),
-        r"history/loss.epochs are not growing epochs",
+        r"history/loss.epochs are not in ascending order",
     ),
     "moments": (put("moments/0.exp_avg", (0, 0), float("nan")), "moments/0.exp_avg holds NaN or infinity"),
     "type": (replace("student/linear_bias", Tensor.double), "student/linear_bias holds float64"),

@@ -15,7 +15,7 @@ import pytest
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.convert import as_graph
-from h3gnn.tables.infer import infer_type
+from h3gnn.tables.infer import Cells, infer_type
 from h3gnn.tables.plan import TablePlan, encode_table
 from tests.rejects import rejects
 
@@ -57,7 +57,7 @@ SENTENCES = [f"the {a} {b} sleeps well" for a in ("red", "old", "big") for b in 
     ],
 )
 def test_a_column_is_recognised(name: str, cells: Any, kind: str) -> None:
-    found = infer_type(name, pd.Series(cells))
+    found = infer_type(name, Cells(pd.Series(cells)))
     assert (found.kind, found.doubt) == (kind, "")
     assert found.reason
 

@@ -1,7 +1,4 @@
-"""What each process does in tests/training/test_distributed.py; the test compares the results.
-
-Every function runs in a fork (see tests/program.py) that has joined the others, and saves what it found.
-"""
+"""Work of each process in tests/training/test_distributed.py, in forks (see tests/program.py)."""
 
 from __future__ import annotations
 
@@ -22,13 +19,12 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.storage.checkpoint_file import Checkpoints
-from h3gnn.training.batches import rows_in_memory, sampled_batches
-from h3gnn.training.checkpoints import agree, put_back, take
-from h3gnn.training.distributed import ProcessGroup, Ranks, process_group
+from h3gnn.training.batches import sampled_batches
+from h3gnn.training.checkpoints import collect_state, restore_state, synchronize
+from h3gnn.training.distributed import ProcessGroup, Ranks, process_group, rows_in_memory, shard_rows
 from h3gnn.training.history import Recorder
 from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import Training, stack_step
-from h3gnn.training.sharding import shard_rows
 from h3gnn.training.step import Step
 from tests.program import Program
 
@@ -37,7 +33,7 @@ CODE = "from tests.training.ranked import main; main()"
 
 
 def run_together(name: str, folder: Path, processes: int = 2) -> list[Any]:
-    """Run a function of this module in several processes; return what each has saved."""
+    """Run a function of this module in several processes and return their results."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     running = [Program(CODE, name, rank, processes, port, cwd=folder) for rank in range(processes)]
@@ -48,10 +44,10 @@ def run_together(name: str, folder: Path, processes: int = 2) -> list[Any]:
 
 
 def main() -> None:
-    """Become one of several processes, as torchrun would start it."""
+    """Run as one of several processes of torchrun."""
     name, rank, size, port = sys.argv[1:]
-    told = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update(told | {"GLOO_SOCKET_IFNAME": "lo"})
+    torchrun = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(torchrun | {"GLOO_SOCKET_IFNAME": "lo"})
     torch.save(globals()[name](), f"{name}-{rank}.pt")
 
 
@@ -86,41 +82,39 @@ def epochs(step: Step, count: int) -> None:
 
 def state_of(step: Step) -> dict[str, Tensor]:
     """Return everything that the next epoch depends on."""
-    state = take(step, Recorder())
+    state = collect_state(step, Recorder())
     return {f"{part}/{name}": one.clone() for part in state for name, one in state[part].items()}
 
 
 def trained() -> dict[str, Any]:
-    """Three epochs with sharded feature rows, and with all rows in each process."""
+    """Two epochs with sharded feature rows, and with all rows in each process."""
     found: dict[str, Any] = {}
     with process_group(CPU) as ranks:
-        for kind in ("computed", "fixed"):
-            for objective in (("teacher",), ("teacher", "edges")):
-                steps = [step_of(kind, objective, ranks, sharded=sharded) for sharded in (True, False)]
-                for step in steps:
-                    epochs(step, 3)
-                apart = [step.teacher_distance() for step in steps]
-                found[f"{kind} {len(objective)}"] = {"states": [*map(state_of, steps)], "apart": apart}
+        for kind, objective in (("computed", ("teacher", "edges")), ("fixed", ("teacher",))):
+            steps = [step_of(kind, objective, ranks, sharded=sharded) for sharded in (True, False)]
+            for step in steps:
+                epochs(step, 2)
+            distances = [step.teacher_distance() for step in steps]
+            found[kind] = {"states": [*map(state_of, steps)], "distances": distances}
     return found
 
 
 def resumed() -> dict[str, Any]:
-    """Four epochs; and two, whose state the first process takes and puts into other steps, and two more."""
+    """Two epochs; and one, whose state the first process restores into another step, and one more."""
     found: dict[str, Any] = {}
     with process_group(CPU) as ranks:
         for kind in ("computed", "fixed"):
             whole, half, again = (step_of(kind, ("teacher",), ranks) for _ in range(3))
-            epochs(whole, 4)
+            epochs(whole, 2)
             recorder = Recorder()
-            for _ in range(2):
-                loss, masked = half(RandomMask([0.4, 0.4]))
-                recorder.add(loss=loss, masked=masked)
-            state = take(half, recorder)
+            loss, masked = half(RandomMask([0.4, 0.4]))
+            recorder.add(loss=loss, masked=masked)
+            state = collect_state(half, recorder)
             begun = Recorder()
             if ranks.rank == 0:
-                begun = put_back(again, state, recorder.names)
-            begun = agree(again, begun)
-            epochs(again, 2)
+                begun = restore_state(again, state, recorder.names)
+            begun = synchronize(again, begun)
+            epochs(again, 1)
             found[kind] = [state_of(whole), state_of(again), len(begun)]
     return found
 
@@ -152,7 +146,7 @@ def asked() -> dict[str, Any]:
 
 
 def fitted() -> Any:
-    """The estimator with checkpoints in the folder, if that is there; else without."""
+    """The estimator, with checkpoints in the current folder."""
     graph = mixed_graph(NODES, words=20, splits=1)
     model = H3GNN.from_preset(
         "single", n_models=2, channels=8, heads=2, epochs=4, batch_size=40, precision="float32", device="cpu"

@@ -9,21 +9,13 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.noise import NodeNoise, node_uniform
+from h3gnn.encoder.noise import PerNodeNoise, node_uniform
 from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import (
-    Batch,
-    SampledBatches,
-    Source,
-    WholeGraph,
-    one_ahead,
-    rows_in_memory,
-    sampled_batches,
-)
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, prefetch, sampled_batches
+from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.loop import train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.models import Training, stack_step
@@ -205,8 +197,7 @@ STRATEGIES: dict[str, Callable[[], MaskStrategy]] = {
 def test_masks_have_the_distribution_of_full_graph_training(
     small_mixed: Graph, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How often each node is hidden at the seeds of all batches, over many epochs of the same difficulty."""
-    step, rounds = step_for(small_mixed, [1, 1], 30), 400
+    step, rounds = step_for(small_mixed, [1, 1], 50), 100
     nodes = small_mixed.num_nodes
     difficulty = torch.rand(MODELS, nodes, generator=torch.Generator().manual_seed(4)).double()
     hidden = torch.zeros(MODELS, nodes)
@@ -233,10 +224,7 @@ def test_masks_have_the_distribution_of_full_graph_training(
 def test_difficulty_is_of_the_last_time_that_a_node_was_a_seed(small_mixed: Graph) -> None:
     step = step_for(small_mixed, [4, 2], 30)
     history = train(
-        step,
-        epochs=6,
-        mask_of=lambda epoch: RandomMask([0.5] * MODELS),
-        learning_rate_of=lambda epoch: 1.0,
+        step, epochs=6, mask_of=lambda epoch: RandomMask([0.5] * MODELS), learning_rate_of=lambda epoch: 1.0
     )
     assert {int(state["step"]) for state in step.optimizer.state.values()} == {6 * 4}
     assert len(history) == 6
@@ -268,8 +256,8 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
     assert torch.corrcoef(numbers.T).triu(1).abs().max() < 0.03
     assert abs(float(torch.corrcoef(torch.stack([numbers[:-1, 0], numbers[1:, 0]]))[0, 1])) < 0.03
     assert torch.equal(node_uniform(3, torch.tensor([77, 4]), 8), numbers[[77, 4]])
-    assert NodeNoise([1]).keep([0.0], nodes, (3,), 0) is None
-    kept = NodeNoise([1]).keep([0.3], nodes, (3,), 0)
+    assert PerNodeNoise([1]).keep([0.0], nodes, (3,), 0) is None
+    kept = PerNodeNoise([1]).keep([0.3], nodes, (3,), 0)
     assert kept is not None
     assert abs(float(kept.float().mean()) - 0.7) < 0.01
 
@@ -347,7 +335,7 @@ def test_the_next_batch_is_made_while_the_last_one_trains_and_its_error_is_heard
             raise MemoryError("of the third")
         return batches.batch_of(torch.from_numpy(seeds))
 
-    made = one_ahead(make, [np.arange(1), np.arange(2), np.arange(3)])
+    made = prefetch(make, [np.arange(1), np.arange(2), np.arange(3)])
     assert next(made).part.counts[0] == 1
     assert begun[1].wait(5)  # nobody has asked for the second yet
     assert next(made).part.counts[0] == 2

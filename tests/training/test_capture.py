@@ -62,7 +62,7 @@ def train(graph: Graph, setting: dict[str, Any], runner: Callable[[Step], Any]) 
     step.student.train()
     recorded = []
     for epoch in range(EPOCHS):
-        step.set_learning_rate(rate_of(epoch))
+        step.optimizer.set_learning_rate(rate_of(epoch))
         recorded.append(run(mask_of(epoch)))
     return step, torch.stack(recorded), run
 

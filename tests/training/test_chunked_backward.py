@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
-from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
@@ -84,7 +84,7 @@ def test_the_loss_is_the_squared_distance_to_the_teacher(path_graph: Graph, targ
     encoder, source = setting(path_graph)
     batch = batch_of(source)
     weights = encoder.edges(batch.factor, batch.start)
-    teacher = Teacher(encoder, [0.9, 0.9])(batch.part, None, weights, None, DrawnNoise([]))
+    teacher = Teacher(encoder, [0.9, 0.9])(batch.part, None, weights, None, SequentialNoise([]))
     compare = LatentPrediction(MODELS, encoder, targets).compare(view_of(batch, teacher=teacher.embedding))
     target = encoder(batch.part, weights)
     if targets == "standardized":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,26 +39,22 @@ def assert_close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 def test_sharded_rows_train_as_rows_in_every_process(tmp_path: Path) -> None:
     first, second = run_together("trained", tmp_path)
-    assert len(first) == 4
+    assert len(first) == 2
     for name, found in first.items():
         sharded, plain = found["states"]
         assert_close(sharded, plain)
         assert_close(second[name]["states"][0], sharded)
-        for distance in (*found["apart"], *second[name]["apart"]):
-            torch.testing.assert_close(distance, found["apart"][1], equal_nan=True)
+        for distance in (*found["distances"], *second[name]["distances"]):
+            torch.testing.assert_close(distance, found["distances"][1], equal_nan=True)
 
 
 def test_several_processes_resume_from_the_state_of_the_first(tmp_path: Path) -> None:
-    first, second = run_together("resumed", tmp_path)
-    for kind in ("computed", "fixed"):
-        whole, again, done = first[kind]
-        assert done == second[kind][2] == 2
-        for name in whole:
-            if not name.startswith("history"):
-                assert torch.equal(whole[name], again[name]), name
-        for name, mine in second[kind][0].items():
-            if not name.startswith("history"):
-                assert torch.equal(mine, second[kind][1][name]), name
+    for found in run_together("resumed", tmp_path):
+        for whole, again, done in found.values():
+            assert done == 1
+            for name in whole:
+                if not name.startswith("history"):
+                    assert torch.equal(whole[name], again[name]), name
 
 
 def test_a_process_may_need_nothing_of_another_or_everything(tmp_path: Path) -> None:
@@ -69,14 +66,26 @@ def test_a_process_may_need_nothing_of_another_or_everything(tmp_path: Path) -> 
     assert sorted(messages) == [[False, False], [True, True]]
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_a_run_of_two_processes_is_gone_on_with_by_any_number(tmp_path: Path, processes: int) -> None:
-    """Every process has the model in the end."""
-    first, second = run_together("fitted", tmp_path)
+@pytest.fixture(scope="module")
+def fitted_by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("two")
+    return folder, run_together("fitted", folder)
+
+
+def test_both_processes_have_the_model(fitted_by_two: tuple[Path, list[Any]]) -> None:
+    folder, (first, second) = fitted_by_two
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
+    assert len(list((folder / "kept").glob("epoch-*"))) == 4
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_any_number_of_processes_resumes_a_run_of_two(
+    tmp_path: Path, fitted_by_two: tuple[Path, list[Any]], processes: int
+) -> None:
+    folder, (first, _) = fitted_by_two
+    shutil.copytree(folder / "kept", tmp_path / "kept")
     kept = sorted((tmp_path / "kept").glob("epoch-*"))
-    assert len(kept) == 4
     for newer in kept[2:]:
         newer.unlink()
     if processes == 1:

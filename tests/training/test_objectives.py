@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
-from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.sparse import take_rows
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, sampled_batches
+from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.masking import DifficultyMask, RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.objectives import (
@@ -39,12 +39,11 @@ from h3gnn.training.objectives import (
 )
 from h3gnn.training.sampling import ALL
 from h3gnn.training.step import MaskStrategy, Step, backward_by_chunks
+from tests.training.stacks import HOUSE, generators_of, plain_training
 
 ALL_NODES = slice(0, None)
 TWO = torch.tensor([[0], [1]])
 """Two nodes and the edge between them."""
-HOUSE = torch.tensor([[0, 1, 2, 3, 0, 3], [1, 2, 3, 0, 4, 4]])
-"""A square 0 – 1 – 2 – 3, a roof 4 above 0 and 3, and node 5 by itself."""
 
 
 def whole(edge_index: Tensor, x: Tensor) -> WholeGraph:
@@ -53,7 +52,7 @@ def whole(edge_index: Tensor, x: Tensor) -> WholeGraph:
 
 
 def generators(models: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(40 + model) for model in range(models)]
+    return generators_of(range(40, 40 + models))
 
 
 def view_of(
@@ -129,7 +128,7 @@ def test_hidden_edges_by_hand() -> None:
         torch.testing.assert_close(shares, rows([2 * (told + missed), 0])[0])  # the pair begins at node 0
 
 
-def test_without_a_hidden_edge_all_edges_count() -> None:
+def test_without_hidden_edges_all_edges_count() -> None:
     source = whole(HOUSE, torch.eye(6))
     student = stack(source)
     objective, batch = built(HiddenEdges, student), source.batch_of(torch.arange(6))
@@ -141,7 +140,7 @@ def test_without_a_hidden_edge_all_edges_count() -> None:
     )
 
 
-def test_a_graph_without_edges_hides_none() -> None:
+def test_hidden_edges_of_a_graph_without_edges() -> None:
     source = whole(torch.empty(2, 0, dtype=torch.int64), torch.eye(3))
     student = stack(source)
     embedding = torch.ones(1, 3, student.out_channels, dtype=torch.double, requires_grad=True)
@@ -264,7 +263,7 @@ def neighbour_prediction(objective: Any, model: int, found: Tensor, case: Case) 
     for v in range(6):
         sent = found[v] @ objective.head.weight[model] + objective.head.bias[model, 0]
         near = [cosine(sent, case.teacher[model, u]) for u in case.neighbours[v]]
-        far = torch.stack([cosine(found[v], found[w]) for w in others])
+        far = torch.stack([cosine(found[v], found[w]) for w in range(6)])[others]
         pull = torch.stack(near).mean() if near else torch.zeros(())
         shares.append(-pull / 0.75 + (far / 0.75).exp().mean().log())
     return torch.stack(shares).mean()
@@ -323,7 +322,9 @@ def test_loss_and_gradients_are_those_of_the_formula(
 
 
 @each
-def test_whether_a_share_is_the_nodes_alone(kind: type[Objective], targets: str, formula: Formula) -> None:
+def test_node_by_node_objectives_depend_on_that_node_alone(
+    kind: type[Objective], targets: str, formula: Formula
+) -> None:
     case = Case()
     objective = built(kind, case.student, targets)
     moved = case.embedding.clone()
@@ -345,7 +346,7 @@ def test_chunks_change_neither_shares_nor_gradients(
     objective = built(kind, case.student, targets)
     part = case.batch.part
     learned = [*case.student.fusion.parameters(), *objective.parameters()]
-    kept = case.student.attention_keep(part.seeds, DrawnNoise(generators(2)))
+    kept = case.student.attention_keep(part.seeds, SequentialNoise(generators(2)))
     assert kept is not None
     assert not kept.all()
     leaf = torch.randn(2, 6, 4, 4, dtype=torch.double, generator=torch.Generator().manual_seed(5))
@@ -454,28 +455,8 @@ SEEDS = [11, 12, 13, 14, 15, 16, 17, 18]
 
 
 def training(objectives: list[str], **changed: Any) -> Training:
-    options: dict[str, Any] = {
-        "objective": objectives,
-        "targets": "standardized",
-        "feature_drop": 0.0,
-        "edge_drop": 0.0,
-        "teacher_mode": "eval",
-        "momentum": 0.9,
-        "mask": "difficulty",
-        "mask_ratio": 0.5,
-        "hard_fraction": 0.5,
-        "mask_size": "bounded",
-        "replace_rate": 0.0,
-        "loss": "squared",
-        "mask_warmup": 1,
-        "epochs": 10,
-        "learning_rate": 0.01,
-        "weight_decay": 0.001,
-        "schedule": "constant",
-        "warmup_epochs": 0,
-        "edge_rate": 3.0,
-    }
-    return Training(**{**options, **changed})
+    options = {"targets": "standardized", "mask": "difficulty", "weight_decay": 0.001, "edge_rate": 3.0}
+    return plain_training(objectives, **{**options, **changed})
 
 
 def source_of(graph: Graph) -> WholeGraph:
@@ -545,7 +526,7 @@ def assert_model_is(stacked: EncoderStack, model: int, alone: EncoderStack, obje
         (30, True, "eval", "free"),
     ],
 )
-def test_a_model_in_a_mixed_stack_is_what_it_is_alone(
+def test_a_model_in_a_mixed_stack_equals_the_same_model_alone(
     small_mixed: Graph, chunk: int, settings_differ: bool, teacher_mode: str, edge_weights: str
 ) -> None:
     source = source_of(small_mixed)
@@ -608,7 +589,7 @@ def test_the_gradient_of_a_model_in_a_mixed_stack_is_its_own(small_mixed: Graph)
             torch.testing.assert_close(together[model][name], wanted, rtol=1e-10, atol=1e-12)
 
 
-def test_objectives_are_dealt_out_in_turn_with_teachers_first() -> None:
+def test_objectives_are_assigned_in_turn_with_teachers_first() -> None:
     assert assign_objectives("edges", 3) == ["edges"] * 3
     assert assign_objectives(["edges", "teacher"], 3) == ["teacher", "edges", "edges"]
     assert assign_objectives(["features", "neighbours", "teacher"], 4) == [
@@ -620,30 +601,30 @@ def test_objectives_are_dealt_out_in_turn_with_teachers_first() -> None:
     assert assign_objectives(["teacher", "edges", "features"], 2) == ["teacher", "edges"]
 
 
-def test_models_with_a_teacher_stand_first() -> None:
+def test_models_with_a_teacher_come_first() -> None:
     student = stack(whole(TWO, torch.eye(2)), models=2)
     for names in (["features", "teacher"], ["edges", "neighbours"]):
-        with pytest.raises(ValueError, match="models with a teacher must stand before"):
+        with pytest.raises(ValueError, match="models with a teacher must precede"):
             ObjectiveEnsemble(names, student, "plain")
     assert ObjectiveEnsemble(["neighbours", "edges"], student, "plain").teachers == 1
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(sorted(OBJECTIVES)), min_size=1, max_size=7))
-def test_a_committee_asks_each_model_for_its_own(names: list[str]) -> None:
+def test_an_ensemble_assigns_each_model_its_objective(names: list[str]) -> None:
     student = stack(whole(TWO, torch.eye(2)), models=1)
     taught = [OBJECTIVES[name].needs_teacher for name in names]
     if taught != sorted(taught, reverse=True):
-        with pytest.raises(ValueError, match="must stand before"):
+        with pytest.raises(ValueError, match="must precede"):
             ObjectiveEnsemble(names, student, "plain")
         return
     ensemble = ObjectiveEnsemble(names, student, "plain")
-    asked = {model: type(one) for one, models in ensemble for model in models}
-    assert [asked[model] for model in range(len(names))] == [OBJECTIVES[name] for name in names]
+    assigned = {model: type(one) for one, models in ensemble for model in models}
+    assert [assigned[model] for model in range(len(names))] == [OBJECTIVES[name] for name in names]
     assert ensemble.teachers == sum(taught)
     assert ensemble.node_by_node == all(OBJECTIVES[name].node_by_node for name in names)
     assert all(one.models == len(models) for one, models in ensemble)
-    assert len(ensemble.runs) == len([*groupby(names)])  # neighbours are asked together
+    assert len(ensemble.runs) == len([*groupby(names)])
 
 
 # In mini-batches
@@ -653,20 +634,15 @@ def test_a_committee_asks_each_model_for_its_own(names: list[str]) -> None:
 def test_each_objective_trains_in_batches(small_mixed: Graph, name: str) -> None:
     kind = OBJECTIVES[name]
     source = batches_of(small_mixed, 30, 4, paired=kind.needs_pairs)
-    how = training([name] * 2, **kind.views, mask="random", learning_rate=0.003)
-    losses = run(step_of(source, how, [5, 6], chunk=16), how, 25)
+    how = training([name] * 2, **kind.views, mask="random", learning_rate=0.01)
+    losses = run(step_of(source, how, [5, 6], chunk=16), how, 20 if name == "edges" else 10)
     assert losses.isfinite().all()
-    assert (losses[-5:].mean(dim=0) < 0.95 * losses[:2].mean(dim=0)).all()
+    assert (losses[-3:].mean(dim=0) < 0.95 * losses[:2].mean(dim=0)).all()
 
 
 @pytest.mark.usefixtures("in_double")
 @pytest.mark.parametrize(
-    ("targets", "edge_weights"),
-    [
-        ("standardized", "computed"),
-        ("standardized", "fixed"),
-        ("plain", "fixed"),
-    ],
+    ("targets", "edge_weights"), [("standardized", "computed"), ("standardized", "fixed"), ("plain", "fixed")]
 )
 def test_one_batch_of_everything_trains_as_the_whole_graph(
     small_mixed: Graph, targets: str, edge_weights: str
@@ -694,9 +670,9 @@ def test_one_batch_of_everything_trains_as_the_whole_graph(
 def test_a_mixed_stack_trains_in_batches(small_mixed: Graph, teacher_mode: str) -> None:
     source = batches_of(small_mixed, 30, 4, paired=True)
     how = training(MIXED, **PER_MODEL, mask="random", teacher_mode=teacher_mode)
-    losses = run(step_of(source, how, SEEDS, 16, **DROPOUT), how, 20)
+    losses = run(step_of(source, how, SEEDS, 16, **DROPOUT), how, 8)
     assert losses.isfinite().all()
-    assert (losses[-5:].mean(dim=0) < losses[:2].mean(dim=0)).all()
+    assert (losses[-3:].mean(dim=0) < losses[:2].mean(dim=0)).all()
 
 
 def test_rows_are_each_models_own_and_collect_their_gradient() -> None:

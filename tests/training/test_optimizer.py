@@ -6,7 +6,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
+from h3gnn.training.optimizer import ParameterStack, StackedAdam, constant, warmup_cosine
 
 
 class Stack(nn.Module):
@@ -15,8 +15,8 @@ class Stack(nn.Module):
         self.weight = nn.Parameter(torch.arange(1.0, 3 * models + 1).view(models, 3))
 
     @property
-    def stepped(self) -> list[Stepped]:
-        return [Stepped([self.weight], range(len(self.weight)))]
+    def stepped(self) -> list[ParameterStack]:
+        return [ParameterStack([self.weight], range(len(self.weight)))]
 
     def loss(self) -> Tensor:
         return (self.weight.square() * torch.tensor([1.0, 2.0, 3.0])).sum()
@@ -69,9 +69,9 @@ def test_schedules() -> None:
 
 def test_a_step_does_not_import_a_compiler() -> None:
     steps = (
-        "import sys, torch; from h3gnn.training.optimizer import StackedAdam, Stepped; "
+        "import sys, torch; from h3gnn.training.optimizer import StackedAdam, ParameterStack; "
         "weight = torch.nn.Parameter(torch.ones(2, 1)); weight.grad = torch.ones(2, 1); "
-        "StackedAdam([Stepped([weight], range(2))], [0.1, 0.1], [0.0, 0.0]).step(); "
+        "StackedAdam([ParameterStack([weight], range(2))], [0.1, 0.1], [0.0, 0.0]).step(); "
         "assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", steps], check=True)

@@ -1,36 +1,34 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from h3gnn.errors import InputError
 from h3gnn.settings import parse_memory
 from h3gnn.training.resources import (
     LIBRARIES,
-    Size,
+    MemoryEstimate,
     _cpu_bfloat16,
     models_at_once,
-    pick_chunk,
     pick_group,
     use_bfloat16,
 )
+from tests.program import run
+from tests.rejects import rejects
 
 MEASURE = r"""
 import json, re, sys, torch
 from dataclasses import asdict
-torch.set_num_threads(1)
 import h3gnn.estimator as estimator
 import h3gnn.training.models as models
 from h3gnn.graphs.checks import check_graph
-def peak():  # of this program alone: getrusage counts the one that started it, too
+def peak():
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
-nodes, chunk, features, channels = 8000, int(sys.argv[1]), 64, 64
+nodes, chunk, features, channels = 4000, int(sys.argv[1]), 64, 64
 generator = torch.Generator().manual_seed(0)
 edges = torch.randint(nodes, (2, 10 * nodes), generator=generator)
 graph = check_graph(torch.randn(nodes, features, generator=generator), edges)
@@ -46,9 +44,9 @@ model.fit(graph)
 print(json.dumps({"grown": peak() - before, "before": before, "size": asdict(sizes[-1])}))
 """
 
-SIZE = Size(
-    nodes=8000,
-    entries=159_756,
+SIZE = MemoryEstimate(
+    nodes=4000,
+    entries=79_760,
     features=64,
     channels=64,
     hops=2,
@@ -94,16 +92,16 @@ def test_sizes_are_read_as_people_write_them() -> None:
     assert parse_memory(" 1.5 GiB ") == 3 * 2**29
     assert parse_memory(12345) == 12345
     for wrong in ("", "8 apples", "GB", "-1GB", "0", True):
-        with pytest.raises(InputError, match="8GB"):
+        with rejects("value-invalid"):
             parse_memory(wrong)
 
 
-def test_the_chunk_takes_what_is_left() -> None:
+def test_the_chunk_fills_the_budget() -> None:
     fixed = LIBRARIES + SIZE.outside_chunk()
-    assert pick_chunk(fixed + 100 * SIZE.per_chunk_node(), SIZE, 1024) == 100
-    assert pick_chunk(fixed + 10**12, SIZE, 1024) == 1024
-    with pytest.raises(InputError, match="mini-batches"):
-        pick_chunk(fixed, SIZE, 1024)
+    assert pick_group(fixed + 100 * SIZE.per_chunk_node(), SIZE, 1024) == (1, 100)
+    assert pick_group(fixed + 10**12, SIZE, 1024) == (1, 1024)
+    with rejects("not-enough-memory"):
+        pick_group(fixed, SIZE, 1024)
 
 
 def test_where_not_all_models_fit_some_train_at_a_time() -> None:
@@ -113,18 +111,13 @@ def test_where_not_all_models_fit_some_train_at_a_time() -> None:
     assert pick_group(10 * budget, replace(SIZE, models=5), 1024) == (5, 1024 // 5)
     alone = LIBRARIES + SIZE.outside_chunk() + 70 * SIZE.per_chunk_node()
     assert pick_group(alone, replace(SIZE, models=5), 1024) == (1, 70)
-    with pytest.raises(InputError, match="mini-batches"):
+    with rejects("not-enough-memory"):
         pick_group(LIBRARIES, replace(SIZE, models=5), 1024)
 
 
-@pytest.mark.parametrize(("chunk", "precision"), [(64, "float32"), (4000, "float32"), (4000, "bfloat16")])
-def test_the_formula_bounds_the_measured_peak(chunk: int, precision: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", MEASURE, str(chunk), precision],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize(("chunk", "precision"), [(64, "float32"), (2000, "float32"), (2000, "bfloat16")])
+def test_the_estimate_bounds_the_measured_peak(tmp_path: Path, chunk: int, precision: str) -> None:
+    done = run(chunk, precision, cwd=tmp_path, code=MEASURE)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     assert measured["size"] == asdict(SIZE)

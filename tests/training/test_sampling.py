@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
 from h3gnn.encoder.sparse import row_pointers
-from h3gnn.errors import InputError
 from h3gnn.training.sampling import (
     ClusterSampler,
     NeighbourSampler,
     Sample,
     cluster_batches,
-    fan_out_for,
     find_clusters,
+    neighbors_per_hop,
     node_batches,
 )
+from tests.rejects import rejects
 
-# 0 hears 1, 2, 3, 4; 1 hears 0; 2 hears 3; 3 hears nobody; 4 hears 0, 2
+# sources: of 0: 1, 2, 3, 4; of 1: 0; of 2: 3; of 3: none; of 4: 0, 2
 CROW = torch.tensor([0, 4, 5, 6, 6, 8])
 COLS = torch.tensor([1, 2, 3, 4, 0, 3, 0, 2])
 
@@ -40,14 +40,14 @@ def edges_of(sample: Sample, hop: int) -> list[tuple[int, int, int]]:
     )
 
 
-def test_all_neighbours_of_a_graph_held_in_the_head() -> None:
+def test_all_neighbours_by_hand() -> None:
     sampler = NeighbourSampler(CROW, COLS, [-1, -1])
     sample = sampler.sample(torch.tensor([2, 1]))
     assert sample.nodes.tolist() == [2, 1, 0, 3, 4]
     assert sample.counts == [2, 4, 5]
     assert edges_of(sample, 0) == [(1, 0, 4), (2, 3, 5)]
     assert edges_of(sample, 1) == [(0, 1, 0), (0, 2, 1), (0, 3, 2), (0, 4, 3), (1, 0, 4), (2, 3, 5)]
-    again = sampler.sample(torch.tensor([4]))  # nothing is left over from the batch before
+    again = sampler.sample(torch.tensor([4]))  # independent of the batch before
     assert again.nodes.tolist() == [4, 0, 2, 1, 3]
     assert edges_of(again, 0) == [(4, 0, 6), (4, 2, 7)]
 
@@ -71,22 +71,24 @@ def test_a_sample_is_a_thinned_graph_whatever_the_batch(data: st.DataObject) -> 
         found = edges_of(sample, hop)
         assert all(ordered[entry] == (target, source) for target, source, entry in found)
         assert len(set(found)) == len(found)
-        heard = Counter(target for target, _, _ in found)
+        received = Counter(target for target, _, _ in found)
         reached = sample.nodes[: sample.counts[hop]]
-        assert all(heard[v] == min(fan, int(crow[v + 1] - crow[v])) for v in reached.tolist())
+        assert all(received[v] == min(fan, int(crow[v + 1] - crow[v])) for v in reached.tolist())
         assert max(sample.hops[hop].cols.tolist(), default=-1) < sample.counts[hop + 1]
-    alone = sampler.sample(seeds[:1])  # the first seed hears the same by itself
+    alone = sampler.sample(seeds[:1])  # the first seed has the same neighbours alone
     assert edges_of(alone, 0) == [edge for edge in edges_of(sample, 0) if edge[0] == seeds[0]]
     last = len(num_neighbors) - 1
     assert set(edges_of(alone, last)) <= set(edges_of(sample, last))
 
 
 def test_every_subset_of_neighbours_is_equally_likely() -> None:
-    sampler = NeighbourSampler(torch.tensor([0, 5, 5, 5, 5, 5, 5]), torch.tensor([1, 2, 3, 4, 5]), [2])
+    nodes, rounds = 400, 10
+    sampler = NeighbourSampler(torch.arange(0, 5 * nodes + 1, 5), torch.arange(5).repeat(nodes), [2])
     drawn: Counter[tuple[int, ...]] = Counter()
-    for seed in range(4000):
+    for seed in range(rounds):
         sampler.begin(seed)
-        drawn[tuple(sampler.sample(torch.tensor([0])).hops[0].entries.tolist())] += 1
+        entries = sampler.sample(torch.arange(nodes)).hops[0].entries.view(nodes, 2)
+        drawn.update(map(tuple, (entries % 5).tolist()))
     assert len(drawn) == 10
     assert sum((count - 400) ** 2 / 400 for count in drawn.values()) < 27.9  # χ², 9 degrees, p = 0.001
 
@@ -97,7 +99,7 @@ def test_a_cluster_batch_is_the_induced_subgraph() -> None:
     sample = sampler.sample(torch.tensor([4, 0, 2]))
     assert sample.counts == [3, 3, 3]
     assert edges_of(sample, 1) == [(0, 2, 1), (0, 4, 3), (4, 0, 6), (4, 2, 7)]
-    share = sampler.sample(torch.tensor([2]))  # one process's share still hears within the batch alone
+    share = sampler.sample(torch.tensor([2]))  # a share of the batch uses edges within the batch only
     assert edges_of(share, 0) == []
 
 
@@ -120,19 +122,19 @@ def test_clusters_cut_few_edges_and_batches_cover_every_node_once() -> None:
     assert [b.tolist() for b in first] != [b.tolist() for b in second]
 
 
-def test_without_pymetis_the_person_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_without_pymetis_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
-    with pytest.raises(InputError, match="pip install"):
+    with rejects("pymetis-missing"):
         find_clusters(CROW.numpy(), COLS.numpy(), 2)
 
 
-def test_batches_are_even_and_fan_outs_have_one_number_per_hop() -> None:
+def test_batches_are_even_and_num_neighbors_has_one_number_per_hop() -> None:
     batches = node_batches(10, 4, torch.Generator().manual_seed(0))
     assert [len(batch) for batch in batches] == [4, 3, 3]
     assert sorted(np.concatenate(batches).tolist()) == list(range(10))
-    assert fan_out_for(3, None) == [10, 5, 5]
-    assert fan_out_for(2, 7) == [7, 7]
-    assert fan_out_for(2, (4, -1)) == [4, -1]
+    assert neighbors_per_hop(3, None) == [10, 5, 5]
+    assert neighbors_per_hop(2, 7) == [7, 7]
+    assert neighbors_per_hop(2, (4, -1)) == [4, -1]
 
 
 def drawn_plainly(seed: int, node: int, degree: int, count: int) -> list[int]:
@@ -153,7 +155,7 @@ def drawn_plainly(seed: int, node: int, degree: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**61 + 5])
-def test_what_a_node_hears_is_a_function_of_seed_hop_and_node(seed: int) -> None:
+def test_sampled_neighbours_are_a_function_of_seed_hop_and_node(seed: int) -> None:
     degrees = [9, 0, 4, 30, 3, 7]
     crow = torch.tensor([0, *degrees]).cumsum(0)
     cols = torch.arange(int(crow[-1]), dtype=torch.int32) % len(degrees)
@@ -163,21 +165,21 @@ def test_what_a_node_hears_is_a_function_of_seed_hop_and_node(seed: int) -> None
     for hop, fan in enumerate([4, 3]):
         found = sample.hops[hop]
         for target, node in enumerate(sample.nodes[: sample.counts[hop]].tolist()):
-            heard = found.entries[found.crow[target] : found.crow[target + 1]] - crow[node]
+            received = found.entries[found.crow[target] : found.crow[target + 1]] - crow[node]
             few = degrees[node] <= fan
             wanted = (
                 list(range(degrees[node])) if few else drawn_plainly(seed + hop, node, degrees[node], fan)
             )
-            assert heard.tolist() == wanted
+            assert received.tolist() == wanted
 
 
 @pytest.mark.parametrize("num_neighbors", [[3], [4, 3], [4, 3, 2], [-1, -1]])
-def test_touched_entries_stand_once_with_both_their_ends(num_neighbors: list[int]) -> None:
-    crow = torch.arange(0, 241, 6)  # each of 40 nodes hears 6
+def test_unique_entries_have_both_their_ends(num_neighbors: list[int]) -> None:
+    crow = torch.arange(0, 241, 6)  # 6 neighbours of each of 40 nodes
     cols = torch.randint(0, 40, (240,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     sample = NeighbourSampler(crow, cols, num_neighbors).sample(torch.tensor([11, 5, 30]))
-    touched, places, (targets, sources) = sample.touched()
-    assert len(set(touched.tolist())) == len(touched)
-    assert all(touched[place].equal(hop.entries) for place, hop in zip(places, sample.hops, strict=True))
-    assert targets.equal(touched // 6)
-    assert sources.equal(cols[touched].long())
+    entries, places, (targets, sources) = sample.unique_entries()
+    assert len(set(entries.tolist())) == len(entries)
+    assert all(entries[place].equal(hop.entries) for place, hop in zip(places, sample.hops, strict=True))
+    assert targets.equal(entries // 6)
+    assert sources.equal(cols[entries].long())

@@ -6,7 +6,7 @@ import torch
 from h3gnn import H3GNN, CheckpointError, Graph
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
 from h3gnn.training.batches import WholeGraph
-from h3gnn.training.checkpoints import State, put_back, take
+from h3gnn.training.checkpoints import State, collect_state, restore_state
 from h3gnn.training.history import Recorder
 from h3gnn.training.masking import ProbabilityMask
 from h3gnn.training.models import Training, stack_step
@@ -37,7 +37,7 @@ def make_epochs(step: Step, recorder: Recorder, count: int) -> None:
 def copied(step: Step, recorder: Recorder) -> State:
     return {
         part: {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        for part, tensors in take(step, recorder).items()
+        for part, tensors in collect_state(step, recorder).items()
     }
 
 
@@ -61,7 +61,7 @@ def test_models_with_settings_of_their_own_go_on_as_they_were(
     wanted = copied(step, recorder)
 
     again = two_models(small_mixed, seed=99, objective=objective)
-    rows = put_back(again, state, recorder.names)
+    rows = restore_state(again, state, recorder.names)
     assert len(rows) == 3
     assert_same(copied(again, rows), state)
     make_epochs(again, rows, 4)
@@ -73,7 +73,7 @@ def test_a_step_shares_no_memory_with_the_state_it_came_from(small_mixed: Graph)
     make_epochs(step, recorder, 1)
     state = copied(step, recorder)
     again = two_models(small_mixed, seed=99)
-    make_epochs(again, put_back(again, state, recorder.names), 1)
+    make_epochs(again, restore_state(again, state, recorder.names), 1)
     assert_same(copied(step, recorder), state)  # what was handed in is as it was
 
 
@@ -83,7 +83,7 @@ def test_a_parameter_that_never_had_a_gradient_has_nothing_to_keep(small_mixed: 
     del step.optimizer.state[len(step.optimizer.groups[0].parameters)]
     state = copied(step, recorder)
     again = two_models(small_mixed, seed=99)
-    put_back(again, state, recorder.names)
+    restore_state(again, state, recorder.names)
     stepped = step.optimizer.state.keys()
     assert again.optimizer.state.keys() == stepped
     assert len(stepped) == 2 * len(step.optimizer.parameters) - 1
@@ -114,7 +114,7 @@ def test_a_state_that_does_not_fit_leaves_the_step_as_it_was(
     lost = {one: tensor for one, tensor in state[part].items() if one != name}
     for spoilt in (lost, {**state[part], name: torch.full((7,), 999)}):
         with pytest.raises(CheckpointError, match=f"{part}/{name}"):
-            put_back(again, {**state, part: spoilt}, recorder.names)
+            restore_state(again, {**state, part: spoilt}, recorder.names)
         assert_same(copied(again, Recorder()), before)
 
 

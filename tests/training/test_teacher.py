@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, build_support
-from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.teacher import Teacher
@@ -56,7 +56,7 @@ def test_averaging_products_equals_multiplying_with_averaged_weights(path_graph:
     student = student_of(path_graph).double()
     features = FeatureMatrix(path_graph.dense_features().double())
     support = build_support(path_graph.edge_index, path_graph.num_nodes)
-    part, nothing = whole_graph(features, support.to(features.device, torch.double), 2), DrawnNoise([])
+    part, nothing = whole_graph(features, support.to(features.device, torch.double), 2), SequentialNoise([])
     teacher = Teacher(student, [0.7])
     for _ in range(5):
         weights = teacher.encoder.edges(torch.ones(support.entries, dtype=torch.double), None)

@@ -1,4 +1,4 @@
-"""What the student does not see: dropped columns and edges, on the whole graph and in batches."""
+"""The student's view: dropped columns and edges, on the whole graph and in batches."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
-from h3gnn.encoder.noise import DrawnNoise, NodeNoise, Noise
+from h3gnn.encoder.noise import Noise, PerNodeNoise, SequentialNoise
 from h3gnn.encoder.tokens import Part, Projected
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, rows_in_memory, sampled_batches
-from h3gnn.training.distributed import Ranks
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, sampled_batches
+from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.masking import RandomMask
-from h3gnn.training.models import Training, stack_step
+from h3gnn.training.models import stack_step
 from h3gnn.training.sampling import ALL
 from h3gnn.training.step import Step
+from tests.training.stacks import HOUSE, generators_of, plain_training
 
 CPU = torch.device("cpu")
-HOUSE = torch.tensor([[0, 1, 2, 3, 0, 3], [1, 2, 3, 0, 4, 4]])
-"""A square 0 – 1 – 2 – 3, a roof 4 above 0 and 3, and node 5 by itself."""
 
 
 def support_of(graph: Graph) -> Support:
@@ -44,40 +43,17 @@ def batches(
     return sampled_batches(kept, 2, CPU, batch_size=batch_size, num_neighbors=num_neighbors, paired=paired)
 
 
-def generators(seeds: Sequence[int]) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
-
-
 def stack(columns: int, entries: int, models: int = 2, edge_weights: str = "learned") -> EncoderStack:
     student = EncoderStack(columns, 4, entries, heads=2, models=models, edge_weights=edge_weights)
-    student.reset_parameters(generators(range(models)), torch.full((entries,), 0.5))
+    student.reset_parameters(generators_of(range(models)), torch.full((entries,), 0.5))
     return student.double()
 
 
 def step_of(
     source: Source, feature_drop: Any, edge_drop: Any, seeds: Sequence[int] = (1, 2), replace_rate: Any = 0.0
 ) -> Step:
-    training = Training(
-        objective=["teacher"] * len(seeds),
-        targets="plain",
-        loss="squared",
-        feature_drop=feature_drop,
-        edge_drop=edge_drop,
-        teacher_mode="eval",
-        momentum=0.9,
-        mask="random",
-        mask_ratio=0.5,
-        hard_fraction=0.5,
-        mask_size="bounded",
-        replace_rate=replace_rate,
-        mask_warmup=1,
-        epochs=10,
-        learning_rate=0.01,
-        weight_decay=0.0,
-        schedule="constant",
-        warmup_epochs=0,
-        edge_rate=1.0,
-    )
+    rates = {"feature_drop": feature_drop, "edge_drop": edge_drop, "replace_rate": replace_rate}
+    training = plain_training(["teacher"] * len(seeds), **rates)
     columns = source.features.shape[1] if isinstance(source, WholeGraph) else source.graph.columns  # type: ignore[attr-defined]
     edge_weights = "learned" if source.whole else "fixed"
     student = stack(columns, source.support.entries, len(seeds), edge_weights)
@@ -154,7 +130,7 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
     step = step_of(whole(small_mixed), [0.0, 0.25, 0.8], 0.0, seeds=(1, 2, 3))
     drawn = []
     for _ in range(200):
-        kept = step._seen_columns(DrawnNoise(step.generators))
+        kept = step._seen_columns(SequentialNoise(step.generators))
         assert kept is not None
         drawn.append(kept)
     every = torch.stack(drawn)
@@ -170,9 +146,9 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
 def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mixed: Graph) -> None:
     """As two processes do, each with its share of one batch."""
     source = batches(small_mixed, num_neighbors=ALL)
-    step, noise = step_of(source, 0.5, 0.5), NodeNoise([8, 9])
+    step, noise = step_of(source, 0.5, 0.5), PerNodeNoise([8, 9])
     first, second = (source.batch_of(torch.arange(start, start + 20)) for start in (0, 10))
-    columns = [step._seen_columns(noise), step._seen_columns(NodeNoise([8, 9]))]
+    columns = [step._seen_columns(noise), step._seen_columns(PerNodeNoise([8, 9]))]
     assert columns[0] is not None
     assert columns[1] is not None
     assert (columns[0] == columns[1]).all()
@@ -188,7 +164,7 @@ def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mi
         assert {seen[0][model][edge] for edge in common} == {0.0, 1.0, 2.0}
         assert all(seen[0][model][edge] == seen[1][model][edge] for edge in common)
     assert seen[0][0] != seen[0][1]
-    other = first.pairs_kept([0.5, 0.5], NodeNoise([9, 10]))
+    other = first.pairs_kept([0.5, 0.5], PerNodeNoise([9, 10]))
     assert other is not None
     assert found[0] is not None
     assert (other[0][0] == found[0][0][1]).all()  # a model's seed alone decides
@@ -204,7 +180,7 @@ def test_edges_by_hand(self_loops: bool) -> None:
     batch = WholeGraph(FeatureMatrix(torch.eye(6)), support, 2).batch_of(torch.arange(6))
     edges = [(0, 1), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4)]
     assert list(map(tuple, batch.pairs.T.tolist())) == edges
-    found = batch.pairs_kept([0.5, 0.0, 0.75], DrawnNoise(generators([1, 2, 3])))
+    found = batch.pairs_kept([0.5, 0.0, 0.75], SequentialNoise(generators_of([1, 2, 3])))
     assert found is not None
     kept, seen = found
     drawn = torch.empty(6, dtype=torch.bool)
@@ -220,24 +196,24 @@ def test_edges_by_hand(self_loops: bool) -> None:
     assert seen[1].all()
 
 
-def test_both_ways_of_a_directed_edge_share_their_fate() -> None:
+def test_both_directions_of_an_edge_are_dropped_together() -> None:
     edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 3]])
     support = build_support(edge_index, 4, undirected=False, self_loops=False)
     batch = WholeGraph(FeatureMatrix(torch.eye(4)), support, 2).batch_of(torch.arange(4))
-    fates = set()
+    outcomes = set()
     for seed in range(20):
-        found = batch.pairs_kept([0.5], DrawnNoise(generators([seed])))
+        found = batch.pairs_kept([0.5], SequentialNoise(generators_of([seed])))
         assert found is not None
         kept = factors(batch, support, found[0][0])
         assert kept.keys() == {(1, 0), (0, 1), (2, 1), (3, 2)}
         assert kept[1, 0] == kept[0, 1]
-        fates.add(tuple(kept.values()))
-    assert len(fates) == 8
+        outcomes.add(tuple(kept.values()))
+    assert len(outcomes) == 8
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_edges_drop_both_ways_and_loops_never(data: st.DataObject) -> None:
+def test_edges_drop_in_both_directions_and_loops_never(data: st.DataObject) -> None:
     nodes = data.draw(st.integers(2, 8))
     pairs = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1))
     edges = data.draw(st.lists(pairs, min_size=1, max_size=15))
@@ -247,8 +223,8 @@ def test_edges_drop_both_ways_and_loops_never(data: st.DataObject) -> None:
     seeds = torch.tensor(data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, unique=True)))
     seed = data.draw(st.integers(0, 2**40))
     noises: tuple[Noise, Noise] = (
-        DrawnNoise(generators([seed] * len(rates))),
-        NodeNoise([seed] * len(rates)),
+        SequentialNoise(generators_of([seed] * len(rates))),
+        PerNodeNoise([seed] * len(rates)),
     )
     sources: tuple[Source, Source] = (
         WholeGraph(FeatureMatrix(torch.eye(nodes)), support, 2),
@@ -279,7 +255,7 @@ def test_in_batches_the_pairs_that_objectives_see_are_those_of_the_edges(small_m
         assert seeds[: batch.own] == batch.seeds.tolist()
         met |= set(seeds[: batch.own])
         assert batch.share == 1
-        found = batch.pairs_kept([0.5, 0.0], NodeNoise([4, 5]))
+        found = batch.pairs_kept([0.5, 0.0], PerNodeNoise([4, 5]))
         assert found is not None
         kept = factors(batch, source.support, found[0][0])
         assert len(found[1][0]) == batch.pairs.shape[1] > 0
@@ -305,12 +281,12 @@ def test_the_mean_over_neighbours_by_hand() -> None:
     graph = rows_in_memory(torch.eye(6), support)
     sampled = sampled_batches(graph, 2, CPU, batch_size=6, num_neighbors=ALL, paired=True)
     (drawn,) = sampled.epoch(torch.Generator().manual_seed(2), Ranks())
-    heard: list[list[float]] = [[] for _ in range(6)]
+    neighbours: list[list[float]] = [[] for _ in range(6)]
     own = values[drawn.part.seeds]
     for first, second in drawn.pairs.T.tolist():
-        heard[first].append(float(own[second]))
-        heard[second].append(float(own[first]))
-    means = torch.tensor([sum(one) / max(1, len(one)) for one in heard])
+        neighbours[first].append(float(own[second]))
+        neighbours[second].append(float(own[first]))
+    means = torch.tensor([sum(one) / max(1, len(one)) for one in neighbours])
     torch.testing.assert_close(drawn.neighbour_mean(own[None])[0, :, 0], means)
 
 
@@ -339,7 +315,7 @@ def test_a_step_compares_a_thinned_graph_with_the_full_one(small_mixed: Graph) -
         thinned = torch.zeros(nodes, nodes, dtype=torch.double)
         thinned[batch.pairs[0], batch.pairs[1]] = edges.double() / (1 - edge_drop[model])
         thinned = thinned + thinned.T + torch.eye(nodes)
-        alone = student.like([model])
+        alone = student.copy_models([model])
         features = (
             torch.where(hidden[:, None], alone.input.mask_token[0], x) * seen / (1 - feature_drop[model])
         )
@@ -361,7 +337,7 @@ def test_a_rate_of_zero_draws_nothing(small_mixed: Graph) -> None:
     source = whole(small_mixed)
     step = step_of(source, [0.0, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.0], seeds=(1, 2, 3, 1))
     plain = step_of(source, 0.0, 0.0, seeds=(1, 2, 3, 1))
-    only_masks = generators((1, 2, 3, 1))
+    only_masks = generators_of((1, 2, 3, 1))
     mask = RandomMask([0.5] * 4)
     for _ in range(2):
         losses = step(mask)[0], plain(mask)[0]
@@ -420,7 +396,7 @@ def test_a_donor_is_any_other_seed() -> None:
     assert seen == {(node, donor) for node in range(4) for donor in range(4)}  # itself: shows the token
 
 
-def test_nothing_is_drawn_where_nothing_is_swapped(small_mixed: Graph) -> None:
+def test_without_swapping_nothing_is_drawn(small_mixed: Graph) -> None:
     source = whole(small_mixed)
     step = step_of(source, 0.0, 0.0)
     before = step.generators[0].get_state()

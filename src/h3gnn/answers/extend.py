@@ -17,7 +17,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
 from h3gnn.graphs.scaling import csr_features
-from h3gnn.tables.edges import EdgeRules, apply_rules, merge_repeated, open_edges, read_rows
+from h3gnn.tables.edges import EdgeRules, apply_rules, open_edges, read_rows
 from h3gnn.tables.features import Encoding, read_features
 from h3gnn.tables.roles import infer_ends
 
@@ -95,10 +95,9 @@ def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> p
     opened = open_edges(path, source, target, weight, style)
     block = read_rows(opened, None, None, rules)
     ends, names = pd.factorize(one_kind([np.concatenate(block.ids)]))
-    index, heavy, *_ = apply_rules(ends.reshape(2, -1).astype(np.int64), block.weight, rules, path.name)
-    index, heavy, *_ = merge_repeated(index, heavy, rules, path.name)
-    joined = pd.DataFrame({"source": names[index[0]], "target": names[index[1]]})
-    return joined if heavy is None else joined.assign(weight=heavy)
+    merged = apply_rules(ends.reshape(2, -1).astype(np.int64), block.weight, rules, opened.table)
+    joined = pd.DataFrame({"source": names[merged.index[0]], "target": names[merged.index[1]]})
+    return joined if merged.weight is None else joined.assign(weight=merged.weight)
 
 
 def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = False) -> Grown:

@@ -23,7 +23,7 @@ from torch import Tensor
 from h3gnn.answers.extend import Extension
 from h3gnn.errors import InputError, check_choice, check_number
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import CONSTANT, span_of
+from h3gnn.evaluation.probe import CONSTANT, projection_basis
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.scaling import MomentSums
@@ -142,7 +142,7 @@ class Basis:
         rows = self.labelled[torch.from_numpy(train)]
         if len(rows) >= rows.shape[1]:
             return lambda given: given.float()
-        basis = rows.T @ span_of(rows @ rows.T)
+        basis = rows.T @ projection_basis(rows @ rows.T)
         return lambda given: (given @ basis).float().contiguous()
 
 

@@ -28,6 +28,7 @@ from h3gnn.baselines.supervised import predict
 from h3gnn.errors import GraphError, InputError, LossError
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.guards import input_kind
 from h3gnn.training.resources import free_bytes, pick_device
 
 CHECKED = 50
@@ -263,16 +264,14 @@ class _System(BaseEstimator):  # type: ignore[misc]
             raise InputError(message, code="invalid-setting")
         taken, device = as_graph(graph, edge_index), pick_device(self.device)
         self.system.check_memory(Sizes.of(taken), settings, free_bytes(device))
-        self._given = graph
+        self._given, self._sha256 = graph, taken.provenance.sha256
         return taken, device, int(seed), settings
 
     def _check_fitted_graph(self, graph: Any) -> None:
         """Reject another graph than the fitted one: the systems are transductive."""
         check_is_fitted(self, "n_features_in_")
         same = graph is None or graph is self._given
-        if not same and isinstance(graph, Graph) and isinstance(self._given, Graph):
-            same = graph.provenance.sha256 == self._given.provenance.sha256
-        if not same:
+        if not same and (input_kind(graph) != "graph" or graph.provenance.sha256 != self._sha256):
             message = f"{self.system.title} is transductive: fit it again for another graph"
             raise InputError(message, code="not-the-fitted-graph")
 

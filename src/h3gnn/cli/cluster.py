@@ -10,7 +10,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import EmbeddingsArgument, Source, TableOption, check_table, option, takes_graph
 from h3gnn.cli.output import Embedded, echo_json, print_table, read_embedded, write_table
 from h3gnn.errors import InputError
-from h3gnn.evaluation import MOST_CLUSTERS
+from h3gnn.evaluation import MAX_CLUSTERS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ def cluster(
     ] = None,
     max_clusters: Annotated[
         int, option("The silhouette chooses from 2 to this.", "--max-clusters", panel=PANEL, min=2)
-    ] = MOST_CLUSTERS,
+    ] = MAX_CLUSTERS,
     starts: Annotated[int, option("Initializations of k-means.", panel=PANEL, min=1)] = 10,
     seed: options.SeedOption = 0,
     safe_csv: options.SafeCsvOption = False,

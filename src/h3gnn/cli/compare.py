@@ -210,12 +210,12 @@ def _print_table(result: Comparison) -> None:
 
     from h3gnn.evaluation.metrics import TITLES
     from h3gnn.experiments.methods import METHODS
-    from h3gnn.report.tables import beside, percent, rare_words
+    from h3gnn.report.tables import other_measures, percent, rare_class_note
 
     console, shown = Console(), [result.results[name] for name in result.ranked]
     reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
     table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
-    others = beside(result.leading) if rare else []
+    others = other_measures(result.leading) if rare else []
     between = [TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]
     for heading in ("method", TITLES[result.leading], *between, f"against {reference} (p)"):
         shown_as = heading if "\n" in heading else heading.replace(" ", "\n", 1)
@@ -247,7 +247,7 @@ def _print_table(result: Comparison) -> None:
     if tried:
         words += f"; up to {max(tried)} settings of each method tried, chosen by each split's own nodes"
     if rare:
-        console.print(rare_words(shown[0]), markup=False, highlight=False, soft_wrap=True)
+        console.print(rare_class_note(shown[0]), markup=False, highlight=False, soft_wrap=True)
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     for left in result.left_out.values():
         console.print(left.why, markup=False, highlight=False, soft_wrap=True)

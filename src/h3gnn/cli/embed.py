@@ -19,7 +19,7 @@ from h3gnn.cli.options import (
     option,
     takes_graph,
 )
-from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, is_mapped, say_repairs, write_result, write_rows
+from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, say_repairs, write_result, write_rows
 from h3gnn.errors import InputError
 
 
@@ -68,7 +68,7 @@ def embed(
     if source.is_given:
         graph = source.load(in_files=True, plan=graph.plan)
         say_repairs(graph)
-    if is_mapped(graph):
+    if not graph.in_memory:
         write_result(out, model, graph)
     else:
         write_rows(out, model.transform(graph), graph.node_ids, safe=safe_csv)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from h3gnn.cli.output import is_mapped, say
+from h3gnn.cli.output import say
 from h3gnn.errors import InputError
 from h3gnn.settings import (
     LARGEST_SEED,
@@ -368,7 +368,7 @@ def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
     pick_device(device)
     model = H3GNN.load(run)
     model.set_params(device=device)
-    if is_mapped(model.graph_) and not in_files:
+    if not (model.graph_.in_memory or in_files):
         raise InputError(
             f"{run} is a run on a graph on disk, and this command needs a graph in memory; write its "
             f"embeddings with `h3gnn embed {run} --out embeddings.parquet`",

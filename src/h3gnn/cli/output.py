@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
@@ -132,18 +132,9 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
         write(file)
 
 
-def is_mapped(graph: Graph | MappedGraph) -> TypeGuard[MappedGraph]:
-    """Return whether a graph is on disk."""
-    from h3gnn.ondisk.mapped import MappedGraph
-
-    return isinstance(graph, MappedGraph)
-
-
 def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
     """Write the embeddings of a graph; those of a graph on disk in chunks, as Parquet."""
-    from h3gnn.graphs.graph import Graph
-
-    if isinstance(graph, Graph):
+    if graph.in_memory:
         write_rows(path, model.embedding_, graph.node_ids, safe=safe)
         return
     check_ending(path, graph)
@@ -152,11 +143,11 @@ def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: 
 
 def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
     """Reject, before the work, formats without chunks and ids that cannot be written."""
-    if not is_mapped(graph):
+    if graph.in_memory:
         from h3gnn.graphs.ids import check_ids
 
         check_ids(graph.node_ids, path)
-    if is_mapped(graph) and path.suffix.lower() != ".parquet":
+    elif path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: embeddings of a graph on disk need .parquet", code="file-ending")
 
 
@@ -239,14 +230,13 @@ def read_embedded(
 def _of_run(folder: Path, graph: Graph | MappedGraph | None, device: str, to_score: bool) -> Embedded:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import with_splits
-    from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.settings import kept_for
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
     model = H3GNN.load(folder).set_params(device=device)
     named: Graph | MappedGraph = model.graph_ if graph is None else graph
-    if isinstance(named, MappedGraph):
+    if not named.in_memory:
         if not to_score:
             raise InputError(
                 f"{folder} is a run on a graph on disk: write its embeddings with `h3gnn embed {folder} "
@@ -288,10 +278,10 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
     import numpy as np
 
     from h3gnn.graphs.ids import find_ids, quoted
-    from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes
+    from h3gnn.ondisk.mapped import labelled_nodes
     from h3gnn.tables.features import read_vectors
 
-    read = read_vectors(path, None, None, {})
+    read = read_vectors(path)
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         raise InputError(
@@ -300,7 +290,7 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
         )
     ids = read.ids if read.named else _ids_beside(path, read.ids)
     every = 0 if named is None else named.num_nodes
-    graph = labelled_nodes(named)[1] if isinstance(named, MappedGraph) else named
+    graph = named if named is None or named.in_memory else labelled_nodes(named)[1]
     if graph is not None:
         place = find_ids(graph.node_ids, ids)
         missing = np.flatnonzero(place < 0)
@@ -320,14 +310,13 @@ def _of_file(path: Path, named: Graph | MappedGraph | None) -> Embedded:
 
 def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the ids of `NAME.ids.csv`, which `h3gnn embed` writes for an NPY file; else the positions."""
-    from h3gnn.tables.reader import check_once, open_table
+    from h3gnn.tables.reader import open_table
 
     beside = path.with_suffix(".ids.csv")
     if not beside.exists():
         return positions
     table = open_table(beside, role="node ids", header=True)
-    ids = table.load([0]).ids(0)
-    check_once(ids, table.place)
+    ids = table.load([0]).unique_ids(0)
     if len(ids) != len(positions):
         raise InputError(
             f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows", code="embedding-rows"

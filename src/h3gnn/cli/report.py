@@ -84,7 +84,7 @@ def report(
             findings,
             method=map_,
             seed=seed,
-            told=lambda words, share: stage(words, SCORING + (1 - SCORING) * share),
+            progress=lambda words, share: stage(words, SCORING + (1 - SCORING) * share),
         )
         write_page(path, findings, maps)
     if table is not None:
@@ -166,11 +166,11 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
     from h3gnn.report import figures, graphics
 
     if kind == "map":
-        from h3gnn.evaluation.projection import place
+        from h3gnn.evaluation.projection import project_to_plane
 
         chosen = _colour(model, colour)
         shown = {"raw features": collect.raw_features(model.graph_), "H3GNN": model.embedding_}
-        places = {title: place(rows, method=method, seed=seed) for title, rows in shown.items()}
+        places = {title: project_to_plane(rows, method=method, seed=seed) for title, rows in shown.items()}
         figures.draw_maps(out, places, chosen)
     elif kind == "history":
         log = collect.run_log(model)

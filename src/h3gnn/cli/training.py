@@ -107,9 +107,9 @@ def train_and_write(
 
 def _both(eta: TrainingTime, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
     """Return the callback that estimates the remaining time and logs to TensorBoard."""
-    from h3gnn.training.loop import each
+    from h3gnn.training.loop import call_all
 
-    watched = each(eta.of(first), None if log_of is None else log_of(first))
+    watched = call_all(eta.of(first), None if log_of is None else log_of(first))
     assert watched is not None
     return watched
 

@@ -23,7 +23,7 @@ from h3gnn.encoder.tokens import WeightedGCN
 Allocate = Callable[[str, tuple[int, ...], torch.dtype], Tensor]
 """Where long arrays live: from name, shape and type to a tensor."""
 
-FUSED_AT_A_TIME = {"cpu": 1024, "cuda": 4096}
+FUSION_BATCH = {"cpu": 1024, "cuda": 4096}
 """So many nodes are fused at a time: on a processor, as many as its cache holds."""
 
 
@@ -47,7 +47,7 @@ class GraphRows:
         self.read, self.support, self.columns, self.features = read, support, columns, features
 
     @classmethod
-    def at_hand(cls, features: FeatureMatrix, support: Support) -> GraphRows:
+    def in_memory(cls, features: FeatureMatrix, support: Support) -> GraphRows:
         """Return a graph whose features and support lie on the device of the encoder."""
         return cls(_no_rows, support, features.shape[1], features)
 
@@ -128,7 +128,7 @@ class LayerwiseEncoder:
         rough, encoder.fuse_in_bfloat16 = encoder.fuse_in_bfloat16, False
         try:
             for tokens in self.tokens():
-                fused = torch.cat([encoder.fuse(piece) for piece in fused_together(tokens)], dim=1)
+                fused = torch.cat([encoder.fuse(piece) for piece in split_for_fusion(tokens)], dim=1)
                 yield torch.cat([fused, tokens.flatten(2)], dim=2) if with_tokens else fused
         finally:
             encoder.fuse_in_bfloat16 = rough
@@ -200,14 +200,14 @@ class LayerwiseEncoder:
         factor = self.support.factor if entries is None else self.support.factors(entries)
         edges = self.encoder.edges
         if edges.learns:
-            return edges.strength(edges.logit.detach()[:, first:last].to(factor.device)) * factor
+            return edges.to_weight(edges.logit.detach()[:, first:last].to(factor.device)) * factor
         start = self.support.start if entries is None else self.support.starts(entries)
         return (start * factor).expand(self.encoder.models, -1)
 
 
-def fused_together(tokens: Tensor) -> tuple[Tensor, ...]:
+def split_for_fusion(tokens: Tensor) -> tuple[Tensor, ...]:
     """Return tokens `[models, nodes, S, channels]` in pieces of as many nodes as are fused at a time."""
-    return torch.split(tokens, FUSED_AT_A_TIME[tokens.device.type], dim=1)
+    return torch.split(tokens, FUSION_BATCH[tokens.device.type], dim=1)
 
 
 def embed_models(
@@ -230,12 +230,14 @@ def embed_models(
         encoder.train(training)
 
 
-def joined(embeddings: Tensor) -> Tensor:
+def concat_models(embeddings: Tensor) -> Tensor:
     """Return the models' embeddings `[models, nodes, D]` side by side, `[nodes, models · D]`."""
     return embeddings.transpose(0, 1).flatten(1)
 
 
-def carry_weights(encoder: EncoderStack, fitted: Support, support: Support, node_of: Tensor) -> Tensor:
+def transfer_edge_weights(
+    encoder: EncoderStack, fitted: Support, support: Support, node_of: Tensor
+) -> Tensor:
     """Return edge weights for another support: an edge that was fitted keeps its own, others start.
 
     Args:
@@ -248,5 +250,5 @@ def carry_weights(encoder: EncoderStack, fitted: Support, support: Support, node
     if not encoder.edges.learns:
         return fixed
     position, found = find_entries(fitted.pattern, support.pattern, node_of)
-    learned = encoder.edges.strength(encoder.edges.logit.detach().cpu())[:, position]
+    learned = encoder.edges.to_weight(encoder.edges.logit.detach().cpu())[:, position]
     return torch.where(found, learned * support.factor, fixed)

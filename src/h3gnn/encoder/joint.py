@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.features import FeatureMatrix
-from h3gnn.encoder.noise import DrawnNoise
+from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.sparse import csr_tensor
 from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.support import Support, build_support
@@ -115,7 +115,7 @@ class JointEncoder(nn.Module):
             features = self._features.of([x], (), lambda: _over_same_values(x))
         part = whole_graph(features, flow.support, self.stack.hops)
         weights = self._edge_weights(flow, edge_index.shape[1], e_id)
-        noise = DrawnNoise([_default_generator(x.device)]) if self.training else None
+        noise = SequentialNoise([_default_generator(x.device)]) if self.training else None
         tokens = self.stack.tokens(
             self.stack.project(part), part, weights, None if mask is None else mask[None], noise
         )

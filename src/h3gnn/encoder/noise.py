@@ -33,11 +33,11 @@ class Noise(Protocol):
             place: where in the encoder; other places get other numbers.
         """
 
-    def another(self, models: int) -> Noise:
+    def fork(self, models: int) -> Noise:
         """Return noise that has nothing to do with this, for the first models' second look in a step."""
 
 
-class DrawnNoise:
+class SequentialNoise:
     """Each model's numbers come from its own generator, for all nodes of the whole graph in turn."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
@@ -53,12 +53,12 @@ class DrawnNoise:
                 piece.bernoulli_(1 - rate, generator=generator)
         return kept
 
-    def another(self, models: int) -> DrawnNoise:
+    def fork(self, models: int) -> SequentialNoise:
         """Return the first models' share of itself: the generators have moved on."""
-        return DrawnNoise(self.generators[:models])
+        return SequentialNoise(self.generators[:models])
 
 
-class NodeNoise:
+class PerNodeNoise:
     """Each number belongs to a node, so that a split into batches and processes changes nothing.
 
     Args:
@@ -77,9 +77,9 @@ class NodeNoise:
         kept = torch.stack([numbers >= rate for numbers, rate in zip(drawn, rates, strict=True)])
         return kept.view(len(rates), len(nodes), *shape)
 
-    def another(self, models: int) -> NodeNoise:
+    def fork(self, models: int) -> PerNodeNoise:
         """Return noise that has nothing to do with this, for the first models' second look in a step."""
-        return NodeNoise([seed + 1 for seed in self.seeds[:models]])
+        return PerNodeNoise([seed + 1 for seed in self.seeds[:models]])
 
 
 def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
@@ -117,7 +117,7 @@ def node_uniform(seed: int, nodes: Tensor, count: int) -> Tensor:
     return _shift(_hashed(seed, nodes, count), 40).to(torch.float32) * 2.0**-24
 
 
-def node_below(seed: int, nodes: Tensor, limits: Tensor) -> Tensor:
+def node_randint(seed: int, nodes: Tensor, limits: Tensor) -> Tensor:
     """Return whole numbers `[nodes, count]`, uniform in [0, limit) for the limit of each place."""
     numbers = _shift(_hashed(seed, nodes, limits.shape[1]), 11).to(torch.float64) * 2.0**-53
     return (numbers * limits).to(torch.int64)

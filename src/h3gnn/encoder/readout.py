@@ -64,11 +64,11 @@ class StepMatrix:
         else:
             row = torch.searchsorted(pattern.crow, entries, right=True) - 1
             own = self.support.weight
-            values = (torch.ones(len(entries)) if own is None else own[entries]) / self.support.receives[row]
+            values = (torch.ones(len(entries)) if own is None else own[entries]) / self.support.in_degree[row]
         return Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes), values
 
 
-class Columns:
+class ColumnScaler:
     """Brings every column to mean 0 and variance 1 over the fitted nodes; a constant one to 0.
 
     Args:
@@ -79,13 +79,13 @@ class Columns:
         self.mean, self.spread = mean, spread
 
     @classmethod
-    def of(cls, rows: Tensor) -> Columns:
+    def fit(cls, rows: Tensor) -> ColumnScaler:
         """Learn from an embedding `[nodes, D]`."""
         variance, mean = torch.var_mean(rows, dim=0, correction=0)
-        return cls.of_moments(mean, variance)
+        return cls.from_moments(mean, variance)
 
     @classmethod
-    def of_moments(cls, mean: Tensor, variance: Tensor) -> Columns:
+    def from_moments(cls, mean: Tensor, variance: Tensor) -> ColumnScaler:
         """Take the mean and variance of each column, in any precision."""
         spread = variance.sqrt()
         return cls(mean.float(), torch.where(spread > 1e-8, spread, float("inf")).float())
@@ -203,7 +203,7 @@ def likeness(graph: GraphRows) -> tuple[float, float]:
     return of_neighbours, of_nearest
 
 
-def pick_smoothing(graph: GraphRows) -> float:
+def suggest_smoothing(graph: GraphRows) -> float:
     r"""Choose the strength of smoothing from features and edges alone, without labels.
 
     Smoothing pays where neighbours are alike, and as alike as nodes that are near in their features. With

@@ -158,7 +158,7 @@ class EncoderStack(nn.Module):
         return 2 + self.hops * (2 if isinstance(self.fusion, HierarchicalAttention) else 1)
 
     @property
-    def rounds_tokens(self) -> bool:
+    def bfloat16_tokens(self) -> bool:
         """Whether the tokens are made in bfloat16 too: a GPU then reads and writes half as much."""
         return self.fuse_in_bfloat16 and self.linear_bias.is_cuda
 
@@ -178,7 +178,7 @@ class EncoderStack(nn.Module):
             cast(WeightedGCN, token).reset_parameters(generators)
         self.fusion.reset_parameters(generators)
 
-    def like(self, models: Sequence[int]) -> EncoderStack:
+    def copy_models(self, models: Sequence[int]) -> EncoderStack:
         """Return a stack of copies of some of the models."""
         places = list(models)
         fusion = self.fusion
@@ -202,7 +202,9 @@ class EncoderStack(nn.Module):
 
     def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
         """Multiply the features and the mask token with every first-layer weight."""
-        projected: list[Projected | Unprojected] = self.input(part, columns_kept, rounded=self.rounds_tokens)
+        projected: list[Projected | Unprojected] = self.input(
+            part, columns_kept, rounded=self.bfloat16_tokens
+        )
         return projected
 
     def tokens(

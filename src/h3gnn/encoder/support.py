@@ -32,7 +32,7 @@ class Support:
     Attributes:
         pattern: row = receiving node, column = sending node.
         weight: the data's own weights `[entries]`, or None for ones.
-        receives, sends: degree of each node in its two roles `[nodes]`.
+        in_degree, out_degree: weighted degrees `[nodes]`.
         start_at: the one start value of all edge weights; None starts each at its entry of Ã.
         normalize: whether the fixed factor of a weight is its entry of Ã; else it is 1.
         bounded: whether start values are kept inside `START_BOUNDS`.
@@ -40,8 +40,8 @@ class Support:
 
     pattern: Pattern
     weight: Tensor | None
-    receives: Tensor
-    sends: Tensor
+    in_degree: Tensor
+    out_degree: Tensor
     start_at: float | None = None
     normalize: bool = False
     bounded: bool = True
@@ -72,8 +72,8 @@ class Support:
             return self.normalized(entries, ends)
         return torch.ones(
             self.entries if entries is None else len(entries),
-            dtype=self.receives.dtype,
-            device=self.receives.device,
+            dtype=self.in_degree.dtype,
+            device=self.in_degree.device,
         )
 
     def starts(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
@@ -87,7 +87,7 @@ class Support:
         """Return some entries of Ã, or all."""
         rows, cols = ends or self.ends(entries)
         own = self.weight if self.weight is None or entries is None else self.weight[entries]
-        spread = (self.receives.index_select(0, rows) * self.sends.index_select(0, cols)).sqrt()
+        spread = (self.in_degree.index_select(0, rows) * self.out_degree.index_select(0, cols)).sqrt()
         return spread.reciprocal() if own is None else own / spread
 
     def ends(self, entries: Tensor | None) -> Ends:
@@ -109,9 +109,9 @@ class Support:
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Support:
         """Return the support on another device, or in another precision."""
         weight = None if self.weight is None else self.weight.to(device, dtype)
-        receives, sends = self.receives.to(device, dtype), self.sends.to(device, dtype)
+        receives, sends = self.in_degree.to(device, dtype), self.out_degree.to(device, dtype)
         pattern = self.pattern.to(device)
-        return replace(self, pattern=pattern, weight=weight, receives=receives, sends=sends)
+        return replace(self, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends)
 
 
 def build_support(
@@ -147,7 +147,7 @@ def build_support(
     return Support(pattern, weights, receives, sends, _start_at(start), normalize, bounded)
 
 
-def support_of_rows(
+def support_from_rows(
     crow: npt.NDArray[Any],
     cols: npt.NDArray[Any],
     weight: npt.NDArray[Any] | None,

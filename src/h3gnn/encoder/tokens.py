@@ -251,11 +251,11 @@ class EdgeWeights(nn.Module):
         """Whether every entry has a number of its own."""
         return self.kind in ("free", "learned")
 
-    def strength(self, logit: Tensor) -> Tensor:
+    def to_weight(self, logit: Tensor) -> Tensor:
         """Return the weights that learned numbers stand for."""
         return logit if self.kind == "free" else torch.sigmoid(logit)
 
-    def logit_of(self, strength: Tensor) -> Tensor:
+    def to_logit(self, strength: Tensor) -> Tensor:
         """Return the numbers that stand for these weights."""
         return strength if self.kind == "free" else torch.logit(strength)
 
@@ -263,12 +263,12 @@ class EdgeWeights(nn.Module):
         """Start every model at the support's start values."""
         if self.learns:
             with torch.no_grad():
-                self.logit.copy_(self.logit_of(start).expand_as(self.logit))
+                self.logit.copy_(self.to_logit(start).expand_as(self.logit))
 
     def forward(self, factor: Tensor, start: Tensor | None) -> Tensor:
         """Return the weights `[models, entries]`, given the fixed factor and the start value of each."""
         if self.learns:
-            return self.strength(self.logit) * factor
+            return self.to_weight(self.logit) * factor
         assert start is not None
         return (start * factor).expand(len(self.logit), -1)
 

@@ -1,4 +1,4 @@
 """Embeddings and labels in, results out."""
 
-MOST_CLUSTERS = 12
+MAX_CLUSTERS = 12
 """Where the silhouette picks the number of clusters, it picks from 2 to this; here since commands name it."""

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from h3gnn.evaluation import MOST_CLUSTERS
+from h3gnn.evaluation import MAX_CLUSTERS
 from h3gnn.evaluation.metrics import macro_f1
 from h3gnn.evaluation.probe import as_rows
 
@@ -112,7 +112,7 @@ def cluster_scores(
     return {name: [run[name] for run in runs] for name in MEASURES}
 
 
-def spread(values: dict[str, list[float]]) -> dict[str, Any]:
+def summarize_runs(values: dict[str, list[float]]) -> dict[str, Any]:
     """Return mean, standard deviation and values of each measure, as results keep them."""
     return {
         name: {"mean": float(np.mean(some)), "std": float(np.std(some)), "values": list(some)}
@@ -181,7 +181,7 @@ def pick_clusters(
     embedding: npt.ArrayLike | Tensor,
     counts: Sequence[int] | None = None,
     *,
-    most: int = MOST_CLUSTERS,
+    most: int = MAX_CLUSTERS,
     n_init: int = 10,
     seed: int = 0,
 ) -> tuple[Labels, dict[int, float]]:

@@ -65,7 +65,7 @@ class RidgeValidation:
         self._take(draws, [0] * len(draws))
 
     @classmethod
-    def beside(cls, several: Sequence[RidgeValidation]) -> RidgeValidation:
+    def concat(cls, several: Sequence[RidgeValidation]) -> RidgeValidation:
         """Return several as one, solved together; each chooses its penalty by its own splits."""
         joined = cls.__new__(cls)
         joined.ridges, joined.device = several[0].ridges, several[0].device

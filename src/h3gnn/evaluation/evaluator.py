@@ -21,8 +21,8 @@ from h3gnn.evaluation.protocols import (
     Candidates,
     Protocol,
     SplitScores,
-    answers_of,
-    known_classes,
+    count_classes,
+    held_out_labels,
     score,
 )
 from h3gnn.resources import one_thread
@@ -106,14 +106,14 @@ class Evaluator:
     def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         """Add the embedding `[nodes, D]` of an epoch."""
         if self.epoch_rule == "label-free":
-            agreed = agreement(embedding, known_classes(self.labels, *self.masks[:2]), self.parts)
+            agreed = agreement(embedding, count_classes(self.labels, *self.masks[:2]), self.parts)
             if agreed > self.best_agreement:
                 self.best_agreement, self.kept = agreed, (epoch, embedding)
             return
         self.kept = (epoch, embedding)
         if self.epoch_rule != "last" and not self.probe_last:
             self._candidates(epoch, embedding)
-        if self.protocol.sees_test and self.cluster:
+        if self.protocol.uses_test_labels and self.cluster:
             self._clustering(epoch, embedding)
 
     def result(self) -> Evaluation:
@@ -121,8 +121,8 @@ class Evaluator:
         last = self.result_at_end()
         if self.epoch_rule in ("last", "label-free"):
             return last
-        answers = answers_of(self.labels, self.masks[2])
-        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.sees_test else None)
+        answers = held_out_labels(self.labels, self.masks[2])
+        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.uses_test_labels else None)
         clustering = last.clustering
         if clustering is not None:
             every = self.clusters.values()
@@ -135,7 +135,7 @@ class Evaluator:
             raise ValueError("no embedding was added")
         epoch, embedding = self.kept
         self.progress("linear probe", 0.0)
-        candidates, answers = self._candidates(epoch, embedding), answers_of(self.labels, self.masks[2])
+        candidates, answers = self._candidates(epoch, embedding), held_out_labels(self.labels, self.masks[2])
         if self.cluster:
             self.progress("k-means", 0.5)
         scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)

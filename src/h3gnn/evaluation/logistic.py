@@ -27,7 +27,7 @@ def fit_logistic(
 
     The intercept, the last row of W, is not regularised. The solution is a smooth path in the logarithm of
     λ: each strength begins where the two before it point to. Columns that are hardly correlated, as those of
-    `principal_rows` and `turned` are, make it quick; any others only take longer.
+    `principal_components` and `turned` are, make it quick; any others only take longer.
 
     Args:
         rows: `[n, D]`.

@@ -133,7 +133,7 @@ def precision_at_recalls(
     return at
 
 
-def measures_beside(
+def secondary_measures(
     labels: Labels, predicted: npt.NDArray[Any], scores: Floats, rare: int, k: int | None = None
 ) -> dict[str, float]:
     """Return what stands beside accuracy, by the names of `TITLES`.
@@ -178,7 +178,7 @@ class LabelWarning(UserWarning):
     """Something cannot be computed from these labels and splits; the rest is."""
 
 
-def limits_of(
+def label_problems(
     labels: Tensor, train: Tensor, val: Tensor, test: Tensor, class_names: Sequence[str] = ()
 ) -> list[str]:
     """Return what cannot be computed, and why, one sentence each.
@@ -221,11 +221,11 @@ def _unseen(labels: Tensor, train: Tensor, test: Tensor) -> list[int]:
     return sorted(found)
 
 
-def warn_of_limits(
+def warn_label_problems(
     labels: Tensor, train: Tensor, val: Tensor, test: Tensor, class_names: Sequence[str] = ()
 ) -> None:
     """Warn of each limit, once."""
-    for limit in limits_of(labels, train, val, test, class_names):
+    for limit in label_problems(labels, train, val, test, class_names):
         warnings.warn(limit, LabelWarning, stacklevel=1)  # one place: each is said once
 
 

@@ -16,15 +16,15 @@ from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Candidates,
-    KeptSplit,
     Setting,
-    answers_of,
-    beside,
-    join_splits,
-    keep_split,
-    known_classes,
-    known_rarest,
+    SplitOutputs,
+    concat_candidates,
+    count_classes,
+    held_out_labels,
+    rarest_known_class,
     score,
+    stack_splits,
+    summarize_split,
 )
 from h3gnn.resources import map_in_threads, one_thread
 
@@ -38,9 +38,9 @@ TURNED = 4096
 """So many columns are turned into their principal directions; the time of it grows with their cube."""
 
 
-def as_rows(embedding: npt.ArrayLike | Tensor | SharedRows) -> Tensor:
+def as_rows(embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> Tensor:
     """Return an embedding `[nodes, D]` as a tensor, where it is if it is one already."""
-    if isinstance(embedding, SharedRows):
+    if isinstance(embedding, SharedEmbedding):
         return embedding.rows
     if isinstance(embedding, Tensor):
         return embedding.detach()
@@ -84,7 +84,7 @@ def inner_products(embedding: Tensor, chosen: Tensor, spread: Tensor | None = No
     return total
 
 
-def span_of(within: Tensor) -> Tensor:
+def projection_basis(within: Tensor) -> Tensor:
     r"""Return what turns inner products with some rows into the principal directions of those rows.
 
     With :math:`K = U \Lambda U^\top` of the rows' own products this is :math:`U \Lambda^{-1/2}`;
@@ -105,17 +105,17 @@ def turned(products: Tensor, chosen: Tensor) -> Tensor:
         products: of all rows with the chosen ones, `[nodes, chosen]`.
         chosen: positions of nodes.
     """
-    return products @ span_of(products[chosen])
+    return products @ projection_basis(products[chosen])
 
 
-def principal_rows(rows: Tensor) -> Tensor:
+def principal_components(rows: Tensor) -> Tensor:
     """Return rows `[nodes, D]` in their own principal directions, a rotation that parts the columns."""
     _, vectors = torch.linalg.eigh(rows.mT @ rows)
     found: Tensor = rows @ vectors
     return found
 
 
-class SharedRows:
+class SharedEmbedding:
     """An embedding whose principal directions are found once, for probes of several splits fitted apart.
 
     No label has a part in them.
@@ -126,9 +126,9 @@ class SharedRows:
         self._turned: dict[bool, Tensor] = {}
 
     @classmethod
-    def of(cls, embedding: npt.ArrayLike | Tensor | SharedRows) -> SharedRows:
+    def of(cls, embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> SharedEmbedding:
         """Return what is shared already, or begin to share."""
-        return embedding if isinstance(embedding, SharedRows) else cls(embedding)
+        return embedding if isinstance(embedding, SharedEmbedding) else cls(embedding)
 
     def turned(self, by_column: bool) -> Tensor:
         """Return the standardised rows in their principal directions, if they are not too many, in float32.
@@ -138,7 +138,7 @@ class SharedRows:
         """
         if by_column not in self._turned:
             rows = standardise(self.rows.float(), self.spread(by_column))
-            self._turned[by_column] = principal_rows(rows) if rows.shape[1] <= TURNED else rows
+            self._turned[by_column] = principal_components(rows) if rows.shape[1] <= TURNED else rows
         return self._turned[by_column]
 
     def spread(self, by_column: bool) -> Tensor | None:
@@ -146,7 +146,7 @@ class SharedRows:
         return None if by_column else common_spread(self.rows)
 
 
-STRENGTHS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+L2_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The L2 strengths to choose from, relative to a mean loss over the training nodes.
 
 The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns. The
@@ -192,7 +192,7 @@ def linear_probe(
     val_mask: Tensor,
     test_mask: Tensor,
     *,
-    strengths: tuple[float, ...] = STRENGTHS,
+    strengths: tuple[float, ...] = L2_GRID,
 ) -> ProbeResult:
     """Fit a linear classifier on each split's training nodes and score it on its test nodes.
 
@@ -207,7 +207,7 @@ def linear_probe(
     """
     found = probe_candidates(embedding, labels, train_mask, val_mask, test_mask, strengths)
     choices = VALIDATION.choose({0: found})
-    scores = score({0: found}, choices, answers_of(labels, test_mask))
+    scores = score({0: found}, choices, held_out_labels(labels, test_mask))
     return ProbeResult(
         np.array(scores.accuracy),
         np.array(scores.validation),
@@ -216,12 +216,12 @@ def linear_probe(
 
 
 def probe_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedRows,
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
     test_mask: Tensor,
-    strengths: Sequence[float] = STRENGTHS,
+    strengths: Sequence[float] = L2_GRID,
     classes: int | None = None,
     by_column: bool = True,
 ) -> Candidates:
@@ -229,40 +229,40 @@ def probe_candidates(
 
     Args:
         embedding: `[nodes, D]`, an array or a tensor on any device; the work is done on that device. Where
-            splits are asked one by one, `SharedRows` keeps what they have in common.
+            splits are asked one by one, `SharedEmbedding` keeps what they have in common.
         labels: int64 `[nodes]`; nodes with a negative label are left out.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths.
         classes: how many there are; by default what the training and validation nodes show.
         by_column: standardise each column; else all are centred and divided by one number, as suits features.
     """
-    shared = SharedRows.of(embedding)
+    shared = SharedEmbedding.of(embedding)
     known = labels, train_mask, val_mask, test_mask
     labels, train, val, test = (one.to(shared.rows.device) for one in known)
     train = train & (labels >= 0)[:, None]
-    classes = known_classes(labels, train, val) if classes is None else classes
-    rare = known_rarest(labels, train, val)
+    classes = count_classes(labels, train, val) if classes is None else classes
+    rare = rarest_known_class(labels, train, val)
     with one_thread(len(labels)):
         basis = _Basis(shared, train, by_column)
 
-    def keep(splits: list[int]) -> list[KeptSplit]:
+    def keep(splits: list[int]) -> list[SplitOutputs]:
         nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
         rows_there = basis.rows_for(nodes)
         targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows_there.dtype)
         weights = fit_logistic(rows_there[nodes], targets, train[nodes][:, splits].t(), strengths)
         log_p = (predict_logistic(rows_there[asked], own) for own in weights)
         return [
-            keep_split(said, labels[asked], val[asked, split], test[asked, split], rare)
+            summarize_split(said, labels[asked], val[asked, split], test[asked, split], rare)
             for split, said in zip(splits, log_p, strict=True)
         ]
 
     groups = map_in_threads(keep, basis.groups, len(labels), labels.device.type)
     kept = [one for group in groups for one in group]
-    return join_splits(kept, [{"strength": value} for value in strengths], classes, rare)
+    return stack_splits(kept, [{"strength": value} for value in strengths], classes, rare)
 
 
 def scaled_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedRows,
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -271,12 +271,12 @@ def scaled_candidates(
 ) -> Candidates:
     """Fit the classifiers of `probe_candidates` twice: each column on its own scale, and all on one."""
     known = (labels, train_mask, val_mask, test_mask)
-    shared = SharedRows.of(embedding)
+    shared = SharedEmbedding.of(embedding)
     found = {
         scale: probe_candidates(shared, *known, by_column=scale == "columns", **options)
         for scale in ("columns", "common")
     }
-    return beside(found, "scale")
+    return concat_candidates(found, "scale")
 
 
 class _Basis:
@@ -288,7 +288,7 @@ class _Basis:
     should not hang on rounding. Only many nodes on a CPU are float32, which is a quarter faster there.
     """
 
-    def __init__(self, shared: SharedRows, train: Tensor, by_column: bool) -> None:
+    def __init__(self, shared: SharedEmbedding, train: Tensor, by_column: bool) -> None:
         self.union = torch.nonzero(train.any(dim=1)).flatten()
         nodes, columns = shared.rows.shape
         kind, every = shared.rows.device.type, list(range(train.shape[1]))
@@ -312,7 +312,7 @@ class _Basis:
 
 
 def gradient_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedRows,
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
     labels: Tensor,
     train_mask: Tensor,
     val_mask: Tensor,
@@ -332,8 +332,8 @@ def gradient_candidates(
     rows = standardise(as_rows(embedding).float())
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
     train = train & (labels >= 0)[:, None]
-    classes = known_classes(labels, train, val) if classes is None else classes
-    rare = known_rarest(labels, train, val)
+    classes = count_classes(labels, train, val) if classes is None else classes
+    rare = rarest_known_class(labels, train, val)
     grid = list(product(learning_rates, weight_decays))
     asked = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
     taken: list[list[Tensor]] = [[] for _ in asked]  # of each split, log-probabilities of its asked nodes
@@ -347,10 +347,10 @@ def gradient_candidates(
             for split, nodes in enumerate(asked):
                 taken[split].append(layers.log_probabilities(split, nodes))
     kept = [
-        keep_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split], rare)
+        summarize_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split], rare)
         for split, nodes in enumerate(asked)
     ]
-    return join_splits(kept, settings, classes, rare)
+    return stack_splits(kept, settings, classes, rare)
 
 
 class _Layers:

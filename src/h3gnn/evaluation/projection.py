@@ -33,7 +33,7 @@ def check_map(method: str, called: str = "map") -> None:
         raise InputError(f"{called} umap needs umap-learn: pip install 'h3gnn[umap]'")
 
 
-def place(
+def project_to_plane(
     embedding: npt.NDArray[np.floating], *, method: str = "tsne", seed: int = 0, landmarks: int = LANDMARKS
 ) -> npt.NDArray[np.float32]:
     """Return a place in the plane for every node, `[nodes, 2]`, in the square from -1 to 1.

@@ -64,7 +64,7 @@ class Candidates:
         return len(self.predicted)
 
 
-class KeptSplit(NamedTuple):
+class SplitOutputs(NamedTuple):
     """Of one split: validation accuracy and loss `[settings]`, number of nodes, test predictions, odds."""
 
     accuracy: Tensor
@@ -74,7 +74,7 @@ class KeptSplit(NamedTuple):
     odds: Tensor
 
 
-def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: int = 1) -> KeptSplit:
+def summarize_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: int = 1) -> SplitOutputs:
     """Return what is kept of one split.
 
     Args:
@@ -90,7 +90,7 @@ def keep_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: i
     at_test = log_p[:, torch.nonzero(test).flatten()]
     predicted = at_test.argmax(dim=-1).to(torch.int16)
     accuracy, loss = right.sum(dim=1) / max(1, len(seen)), tempered_loss(at_val, answers)
-    return KeptSplit(accuracy, loss, len(seen), predicted, log_odds(at_test, rare))
+    return SplitOutputs(accuracy, loss, len(seen), predicted, log_odds(at_test, rare))
 
 
 def tempered_loss(log_p: Tensor, answers: Tensor) -> Tensor:
@@ -117,8 +117,8 @@ def log_odds(log_p: Tensor, chosen: int) -> Tensor:
     return (log_p[..., chosen] - log_p[..., others].logsumexp(dim=-1)).float()
 
 
-def join_splits(
-    kept: Sequence[KeptSplit], settings: Sequence[Setting], classes: int, rare: int = 1
+def stack_splits(
+    kept: Sequence[SplitOutputs], settings: Sequence[Setting], classes: int, rare: int = 1
 ) -> Candidates:
     """Join what was kept of each split."""
     return Candidates(
@@ -133,7 +133,7 @@ def join_splits(
     )
 
 
-def beside(several: Mapping[str, Candidates], name: str) -> Candidates:
+def concat_candidates(several: Mapping[str, Candidates], name: str) -> Candidates:
     """Return candidates of several kinds as one; `name` says in the settings of which kind each is."""
     every = list(several.values())
     splits = range(every[0].splits)
@@ -161,17 +161,17 @@ def candidates_from_scores(
         rare: the class whose odds are kept.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
-    kept = [keep_split(one[None], labels, val[:, i], test[:, i], rare) for i, one in enumerate(log_p)]
-    return join_splits(kept, [{}], log_p.shape[-1], rare)
+    kept = [summarize_split(one[None], labels, val[:, i], test[:, i], rare) for i, one in enumerate(log_p)]
+    return stack_splits(kept, [{}], log_p.shape[-1], rare)
 
 
-def known_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
+def count_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
     """Return how many classes the training and validation nodes show; test labels are not looked at."""
     seen = labels[(train | val).any(dim=1)]
     return max(2, int(seen.max()) + 1 if len(seen) else 0)
 
 
-def known_rarest(labels: Tensor, train: Tensor, val: Tensor) -> int:
+def rarest_known_class(labels: Tensor, train: Tensor, val: Tensor) -> int:
     """Return the class that the fewest training and validation nodes have; test labels are not looked at."""
     return rarest_class(labels[(train | val).any(dim=1)].cpu().numpy())
 
@@ -195,19 +195,19 @@ class Protocol:
 
     Attributes:
         name: "validation", "nested", "pooled" or "published".
-        sees_test: whether test labels are handed to it.
+        uses_test_labels: whether test labels are handed to it.
         words: what has to be said beside its numbers.
     """
 
     name: str
-    sees_test: bool
-    words: str
+    uses_test_labels: bool
+    description: str
 
     def epoch_rule(self, asked: str) -> str:
         """Return how the epoch is chosen under this protocol."""
         if asked not in EPOCH_RULES:
             raise InputError(f"there is no epoch rule {asked!r}; the rules are {', '.join(EPOCH_RULES)}")
-        return TEST_EPOCH if self.sees_test else asked
+        return TEST_EPOCH if self.uses_test_labels else asked
 
     def choose(self, by_epoch: Mapping[int, Candidates], answers: Answers | None = None) -> list[Choice]:
         """Choose an epoch and a setting for each split.
@@ -223,8 +223,10 @@ class Protocol:
                 that is one.
             answers: labels of the test nodes, for a protocol that sees them; for any other they are refused.
         """
-        if self.sees_test != (answers is not None):
-            raise ValueError(f"{self.name} {'needs' if self.sees_test else 'must not see'} test labels")
+        if self.uses_test_labels != (answers is not None):
+            raise ValueError(
+                f"{self.name} {'needs' if self.uses_test_labels else 'must not see'} test labels"
+            )
         if not by_epoch:
             raise ValueError("there is nothing to choose from")
         splits = range(next(iter(by_epoch.values())).splits)
@@ -247,10 +249,10 @@ class Protocol:
         else:
             right = np.array([measures.accuracy(answers, f.predicted[split][c.position]) for c, f in every])
             nodes = 0
-        return every[best_within_error(right, loss, nodes)][0]
+        return every[one_standard_error_rule(right, loss, nodes)][0]
 
 
-def best_within_error(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
+def one_standard_error_rule(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
     r"""Return the first with the smallest loss among those whose accuracy is as good as the best.
 
     As good as the best accuracy p is what lies no more than its standard error :math:`\sqrt{p (1 - p) / n}`
@@ -298,7 +300,7 @@ def find_protocol(name: str) -> Protocol:
 class SplitScores:
     """How the chosen classifier of each split does on its test nodes, and on its validation nodes.
 
-    `beside` holds what stands beside accuracy, see `measures.measures_beside`.
+    `beside` holds what stands beside accuracy, see `measures.secondary_measures`.
     """
 
     accuracy: list[float]
@@ -306,7 +308,7 @@ class SplitScores:
     roc_auc: list[float] | None
     validation: list[float]
     chosen: list[dict[str, Any]]
-    beside: dict[str, list[float]] = field(default_factory=dict)
+    secondary: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, several: Sequence[SplitScores]) -> SplitScores:
@@ -318,7 +320,10 @@ class SplitScores:
             [value for one in aucs for value in one] if len(aucs) == len(several) else None,
             [value for one in several for value in one.validation],
             [value for one in several for value in one.chosen],
-            {name: [value for one in several for value in one.beside[name]] for name in several[0].beside},
+            {
+                name: [value for one in several for value in one.secondary[name]]
+                for name in several[0].secondary
+            },
         )
 
 
@@ -334,7 +339,7 @@ def score(
         top: the k of recall at k; by default as many as the rare class has test nodes.
     """
     right, f1, auc, validation = [], [], [], []
-    beside: list[dict[str, float]] = []
+    secondary: list[dict[str, float]] = []
     for split, choice in enumerate(choices):
         candidates, position, asked = by_epoch[choice.epoch], choice.position, answers[split]
         predicted, odds = candidates.predicted[split][position], candidates.odds[split][position]
@@ -342,13 +347,13 @@ def score(
         f1.append(measures.macro_f1(asked, predicted))
         if candidates.classes == 2:
             auc.append(measures.roc_auc(asked, odds, candidates.rare))
-        beside.append(measures.measures_beside(asked, predicted, odds, candidates.rare, top))
+        secondary.append(measures.secondary_measures(asked, predicted, odds, candidates.rare, top))
         validation.append(float(candidates.val_accuracy[split, position]))
-    each = {name: [one[name] for one in beside] for name in beside[0]} if beside else {}
+    each = {name: [one[name] for one in secondary] for name in secondary[0]} if secondary else {}
     return SplitScores(right, f1, auc or None, validation, [choice.as_dict() for choice in choices], each)
 
 
-def answers_of(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
+def held_out_labels(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
     """Return the labels of each split's test nodes, in the order of the nodes."""
     known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
     return [known[masks[:, split]] for split in range(masks.shape[1])]

@@ -89,7 +89,7 @@ class Result:
         validation: accuracy of what was chosen on validation nodes.
         chosen: for each seed and split, the epoch and the probe's setting.
         clustering: for each measure its mean, std and values; None where it was not asked for.
-        beside: what stands beside accuracy, by the names of `measures.TITLES`, on test nodes.
+        secondary: what stands beside accuracy, by the names of `measures.TITLES`, on test nodes.
         rare: the class that average precision and recall at k are about.
         top: the k of recall at k; None for as many as that class has test nodes.
     """
@@ -111,26 +111,28 @@ class Result:
     validation: RepeatedScore
     chosen: list[list[dict[str, Any]]]
     clustering: dict[str, Any] | None = None
-    beside: dict[str, RepeatedScore] = field(default_factory=dict)
+    secondary: dict[str, RepeatedScore] = field(default_factory=dict)
     rare: str = ""
     top: int | None = None
 
     @property
     def leading(self) -> str:
         """The measure to look at first: accuracy, or where one class is rare one that cannot hide it."""
-        if not TITLES.keys() - {"accuracy"} <= self.beside.keys():  # stored before there were such measures
+        if (
+            not TITLES.keys() - {"accuracy"} <= self.secondary.keys()
+        ):  # stored before there were such measures
             return "accuracy"
-        name = leading_measure(self.beside["majority"].mean, 2 if self.roc_auc is not None else 3)
+        name = leading_measure(self.secondary["majority"].mean, 2 if self.roc_auc is not None else 3)
         return "accuracy" if np.isnan(self.score(name).mean) else name
 
     def score(self, name: str) -> RepeatedScore:
         """Return accuracy, or what stands beside it, by name."""
-        return self.probe if name == "accuracy" else self.beside[name]
+        return self.probe if name == "accuracy" else self.secondary[name]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What the protocol says about these numbers."""
-        return EVERY[self.protocol].words
+        return EVERY[self.protocol].description
 
     def __repr__(self) -> str:
         score = self.score(self.leading)
@@ -140,7 +142,8 @@ class Result:
     def _repr_html_(self) -> str:
         """Show a notebook every measure, the leading one first, and what the protocol says about them."""
         named = {
-            TITLES[name]: self.score(name) for name in dict.fromkeys((self.leading, "accuracy", *self.beside))
+            TITLES[name]: self.score(name)
+            for name in dict.fromkeys((self.leading, "accuracy", *self.secondary))
         }
         named |= {"macro-F1": self.macro_f1} | ({} if self.roc_auc is None else {"ROC-AUC": self.roc_auc})
         rows = "".join(
@@ -148,7 +151,7 @@ class Result:
             for name, one in named.items()
         )
         title = f"<caption>{html.escape(self.method)} on {html.escape(self.graph)}</caption>"
-        return f"<table>{title}{rows}</table><p>{html.escape(self.words)}</p>"
+        return f"<table>{title}{rows}</table><p>{html.escape(self.description)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -157,13 +160,13 @@ class Result:
             "graph": self.graph,
             "sha256": self.sha256,
             "protocol": self.protocol,
-            "protocol_in_words": self.words,
+            "protocol_in_words": self.description,
             "epoch_rule": self.epoch_rule,
             "probe": {
                 **self.probe.as_dict(),
                 "macro_f1": self.macro_f1.as_dict(),
                 "roc_auc": None if self.roc_auc is None else self.roc_auc.as_dict(),
-                **{name: one.as_dict() for name, one in self.beside.items()},
+                **{name: one.as_dict() for name, one in self.secondary.items()},
                 "validation_mean": _plain(self.validation.mean),
                 "validation": self.validation.as_dict()["per_split"],
             },
@@ -191,7 +194,7 @@ class Result:
             macro_f1=RepeatedScore.from_dict(probe["macro_f1"]),
             roc_auc=None if probe["roc_auc"] is None else RepeatedScore.from_dict(probe["roc_auc"]),
             validation=RepeatedScore.from_dict({"per_split": probe["validation"]}),
-            beside={name: RepeatedScore.from_dict(probe[name]) for name in TITLES if name in probe},
+            secondary={name: RepeatedScore.from_dict(probe[name]) for name in TITLES if name in probe},
             rare=kept.get("rare_class", ""),
             top=kept.get("k"),
             origin=kept.get("origin"),
@@ -200,7 +203,7 @@ class Result:
 
 def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
     """Return the fields of a `Result` that come from scoring, with one row per seed."""
-    names = [name for name in of_seeds[0].beside if all(name in one.beside for one in of_seeds)]
+    names = [name for name in of_seeds[0].secondary if all(name in one.secondary for one in of_seeds)]
     aucs = [one.roc_auc for one in of_seeds if one.roc_auc is not None]
     return {
         "probe": RepeatedScore([one.accuracy for one in of_seeds]),
@@ -208,7 +211,7 @@ def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
         "roc_auc": RepeatedScore(aucs) if len(aucs) == len(of_seeds) else None,
         "validation": RepeatedScore([one.validation for one in of_seeds]),
         "chosen": [one.chosen for one in of_seeds],
-        "beside": {name: RepeatedScore([one.beside[name] for one in of_seeds]) for name in names},
+        "secondary": {name: RepeatedScore([one.secondary[name] for one in of_seeds]) for name in names},
     }
 
 

@@ -372,7 +372,7 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
     splits = {len(one.probe.values[0]) if one.probe.values else 0 for one in results.values()}
     seeds = {len(one.probe.values) for one in results.values()} - {1}
     beside = [
-        (one.probe, score) for one in results.values() for score in (one.macro_f1, *one.beside.values())
+        (one.probe, score) for one in results.values() for score in (one.macro_f1, *one.secondary.values())
     ]
     unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
     if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.ids import INDEX_NAMES, check_ids
+from h3gnn.graphs.ids import check_ids
 from h3gnn.report.findings import Category, Measure
 from h3gnn.tables.infer import Cells, are_codes, number_form
 from h3gnn.tables.reader import open_table
+from h3gnn.tables.roles import INDEX_NAMES
 
 MOST_COLUMNS = 10_000
 MOST_VALUES = 16

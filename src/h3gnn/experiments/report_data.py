@@ -26,9 +26,8 @@ from h3gnn.experiments.scoring import (
     score_without_labels,
 )
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.homophily import local_homophily, simple_edges
 from h3gnn.graphs.ids import match_by_id_or_position
-from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.graphs.profile import local_homophily, simple_edges
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
@@ -55,7 +54,7 @@ from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
 def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
     """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
-    if isinstance(other.graph_, MappedGraph):
+    if not other.graph_.in_memory:
         raise InputError(f"{name} is a run on a graph in files, which a page does not show")
     mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
     different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
@@ -110,7 +109,7 @@ def model_edges(
     receivers, sources = pattern.rows.cpu().numpy(), pattern.cols.cpu().numpy()
     if edges.kind == "fixed":
         return neighbor_weights(receivers, sources, start, start, kept), ()
-    learned = edges.strength(edges.logit.detach().cpu()).mean(dim=0).numpy()
+    learned = edges.to_weight(edges.logit.detach().cpu()).mean(dim=0).numpy()
     labels = None if graph.labels is None else graph.labels.numpy()
     heard = neighbor_weights(receivers, sources, learned, start, kept)
     return heard, edge_changes(receivers, sources, learned, start, labels)
@@ -247,21 +246,21 @@ def best_members(scores: Scoreboard, members: Sequence[str]) -> tuple[BestMember
     """Return the best member for each tested class, and its lead over the next one."""
     by_class = {row.representation: row.by_class for row in scores.rows}
     accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
-    whole, tested, carriers = _known(by_class[TRAINED]), _known(scores.class_counts), []
+    whole, tested, found = _known(by_class[TRAINED]), _known(scores.class_counts), []
     for place in np.flatnonzero(tested):
         mine = accuracy[:, place]
         next_best, best = np.sort(mine)[-2:].tolist()
-        carriers.append(
+        found.append(
             BestMember(
                 class_name=scores.class_names[place],
                 tested=int(tested[place]),
                 members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
                 accuracy=best,
-                ahead=best - next_best,
+                margin=best - next_best,
                 whole=float(whole[place]),
             )
         )
-    return tuple(carriers)
+    return tuple(found)
 
 
 def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
@@ -347,7 +346,7 @@ def collect_findings(
         attention=None if attention is None else attention[kept],
         nearest=nearest,
         similarity=similarity,
-        heard=heard,
+        neighbors=heard,
         edge_changes=changes,
         scores=scores,
         run=run_log(model),
@@ -388,7 +387,7 @@ def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
 
 def refuse_files(model: H3GNN) -> None:
     """Reject a graph on disk."""
-    if isinstance(model.graph_, MappedGraph):
+    if not model.graph_.in_memory:
         raise InputError(
             "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
             "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
@@ -484,7 +483,7 @@ def _judge(
     if members:
         of_members = {name: predicted_by[member_representation(name)] for name in members}
         categories.append(carried_by(of_members, splits))
-        scores = replace(scores, carriers=best_members(scores, list(members)))
+        scores = replace(scores, best_members=best_members(scores, list(members)))
     return _with_words(scores, members), tuple(categories)
 
 

@@ -12,15 +12,15 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import Predictions, part_of
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.clustering import spread
+from h3gnn.evaluation.clustering import summarize_runs
 from h3gnn.evaluation.evaluator import Evaluation, Evaluator
-from h3gnn.evaluation.metrics import warn_of_limits
+from h3gnn.evaluation.metrics import warn_label_problems
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Protocol,
-    answers_of,
     candidates_from_scores,
-    known_rarest,
+    held_out_labels,
+    rarest_known_class,
     score,
 )
 from h3gnn.evaluation.results import Result, join_seeds
@@ -139,7 +139,7 @@ def build_evaluator(graph: Graph, **options: Any) -> Evaluator:
             code="no-splits",
         )
     masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-    warn_of_limits(graph.labels, *masks, graph.class_names)
+    warn_label_problems(graph.labels, *masks, graph.class_names)
     return Evaluator(graph.labels, *masks, **options)
 
 
@@ -161,16 +161,18 @@ def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = N
 def evaluate_predictions(predictions: Predictions, evaluator: Evaluator) -> Evaluation:
     """Score a classifier, which has chosen everything on validation nodes under any protocol."""
     labels, (train, val, test) = evaluator.labels, evaluator.masks
-    rare = known_rarest(labels, train, val)
+    rare = rarest_known_class(labels, train, val)
     candidates = {0: candidates_from_scores(predictions.scores, labels, val, test, rare)}
-    scored = score(candidates, VALIDATION.choose(candidates), answers_of(labels, test), evaluator.top)
+    scored = score(candidates, VALIDATION.choose(candidates), held_out_labels(labels, test), evaluator.top)
     return Evaluation(replace(scored, chosen=predictions.chosen), None)
 
 
 def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | None:
     if not found:
         return None
-    return spread({measure: [value for one in found for value in one[measure]] for measure in found[0]})
+    return summarize_runs(
+        {measure: [value for one in found for value in one[measure]] for measure in found[0]}
+    )
 
 
 def rare_name(graph: Graph) -> str:
@@ -178,7 +180,7 @@ def rare_name(graph: Graph) -> str:
     assert graph.labels is not None
     assert graph.train_mask is not None
     assert graph.val_mask is not None
-    rare = known_rarest(graph.labels, graph.train_mask, graph.val_mask)
+    rare = rarest_known_class(graph.labels, graph.train_mask, graph.val_mask)
     return graph.class_names[rare] if rare < graph.num_classes else str(rare)
 
 

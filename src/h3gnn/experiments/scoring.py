@@ -12,7 +12,7 @@ from torch import Tensor
 
 from h3gnn.evaluation import metrics as measures
 from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouettes
-from h3gnn.evaluation.probe import probe_candidates, span_of
+from h3gnn.evaluation.probe import probe_candidates, projection_basis
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
 from h3gnn.report.findings import TRAINED, Floats, RepresentationScores, Scoreboard, Whole
@@ -88,7 +88,7 @@ def as_compared(rows: Floats) -> Floats:
     some = torch.from_numpy(rows[_spaced(len(rows), DIRECTED_BY)])
     some = (some - some.mean(dim=0)).double()
     with one_torch_thread():
-        directions = some.mT @ span_of(some @ some.mT)[:, -DIRECTIONS:]
+        directions = some.mT @ projection_basis(some @ some.mT)[:, -DIRECTIONS:]
     turned: npt.NDArray[np.float32] = (torch.from_numpy(rows) @ directions.float()).numpy()
     return turned
 
@@ -152,14 +152,14 @@ def score_with_labels(
         told(name)
         probed = probe_predictions(embeddings[name], splits)
         right = (probed.predicted == labels) & tested
-        beside, precision = _beside(probed, labels, tested)
+        secondary, precision = _secondary(probed, labels, tested)
         standing = RepresentationScores(
             name,
             probed.accuracy,
             _agreement(embeddings[name], splits.labels),
             by_class=_shares(right, tested, labels, classes),
             by_homophily=_shares(right, tested, of_bins, bins),
-            beside=beside,
+            secondary=secondary,
             precision=None if leading == "accuracy" else precision,
         )
         return standing, probed
@@ -219,14 +219,14 @@ def probe_predictions(embedding: Floats, splits: Splits) -> Probed:
     return Probed(accuracy, predicted.astype(np.int64), odds, candidates.rare)
 
 
-def _beside(
+def _secondary(
     probed: Probed, labels: npt.NDArray[np.int64], tested: npt.NDArray[np.bool_]
 ) -> tuple[dict[str, Floats], Floats]:
     """Return what stands beside accuracy for each split, and the mean precision–recall curve."""
     asked = [labels[own] for own in tested]
     odds = [scores[own] for scores, own in zip(probed.odds, tested, strict=True)]
     answers = [predicted[own] for predicted, own in zip(probed.predicted, tested, strict=True)]
-    each = [measures.measures_beside(*one, probed.rare) for one in zip(asked, answers, odds, strict=True)]
+    each = [measures.secondary_measures(*one, probed.rare) for one in zip(asked, answers, odds, strict=True)]
     curves = np.array(
         [measures.precision_at_recalls(*one, probed.rare) for one in zip(asked, odds, strict=True)]
     )

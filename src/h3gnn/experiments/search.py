@@ -21,12 +21,12 @@ from torch import Tensor
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import GRIDS, Predictions, part_of
-from h3gnn.encoder.readout import Smoother, pick_smoothing
+from h3gnn.encoder.readout import Smoother, suggest_smoothing
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
 from h3gnn.evaluation.criteria import cluster_accuracy, cluster_agreement
 from h3gnn.evaluation.evaluator import find_probe
-from h3gnn.evaluation.probe import SharedRows
+from h3gnn.evaluation.probe import SharedEmbedding
 from h3gnn.evaluation.protocols import (
     NESTED,
     POOLED,
@@ -35,9 +35,9 @@ from h3gnn.evaluation.protocols import (
     Candidates,
     Choice,
     SplitScores,
-    answers_of,
-    best_within_error,
-    known_classes,
+    count_classes,
+    held_out_labels,
+    one_standard_error_rule,
     score,
 )
 from h3gnn.evaluation.results import Result, join_seeds
@@ -376,7 +376,7 @@ class _Run:
         walk = step_matrix(self.graph, "walks", self.device)
         usual = self.settings["smoothing"]
         if usual == "auto":
-            usual = pick_smoothing(Preprocessing.of(self.settings).fit(self.graph).rows())
+            usual = suggest_smoothing(Preprocessing.of(self.settings).fit(self.graph).rows())
         values = dict.fromkeys([float(usual), *map(float, free["smoothing"])])
         return [({"smoothing": one}, Smoother(walk, one)) for one in values]
 
@@ -426,12 +426,12 @@ class _Run:
         assert self.graph.labels is not None
         assert self.graph.test_mask is not None
         evaluator, fit = build_evaluator(self.graph), find_probe(probe)
-        answers = answers_of(self.graph.labels, self.graph.test_mask)
+        answers = held_out_labels(self.graph.labels, self.graph.test_mask)
         found: dict[int, SplitScores] = {}
         for trial in {id(one): one for one in of_split}.values():
             kept = trial.rows if seed == self.seeds[0] and not changes else None
             rows = self.trainer.embed(seed, {**trial.changes, **changes}) if kept is None else kept
-            shared = SharedRows(rows.to(self.device))
+            shared = SharedEmbedding(rows.to(self.device))
             for split in (split for split, chosen in enumerate(of_split) if chosen is trial):
                 # separately: solved together, each would depend on the others' nodes in its last digits
                 own = [mask[:, [split]] for mask in evaluator.masks]
@@ -444,14 +444,14 @@ class _Run:
         return SplitScores.joined([found[split] for split in range(len(of_split))])
 
     def _choose_probe(
-        self, candidates: Candidates, split: int, fit: Callable[..., Candidates], shared: SharedRows
+        self, candidates: Candidates, split: int, fit: Callable[..., Candidates], shared: SharedEmbedding
     ) -> Choice:
         """Choose the probe of one split by the mean over its resplits."""
         labels, train, val = self.validation.resplits[split]
         if train.shape[1] > 1:
             resplit = fit(shared, labels, train, val, torch.zeros_like(val), classes=self.classes)
             accuracy, loss = resplit.val_accuracy.mean(axis=0), resplit.val_loss.mean(axis=0)
-            position = best_within_error(accuracy, loss, int(resplit.val_nodes[0]))
+            position = one_standard_error_rule(accuracy, loss, int(resplit.val_nodes[0]))
             return Choice(0, position, candidates.settings[position])
         (choice,) = VALIDATION.choose({0: candidates})
         return choice
@@ -462,7 +462,7 @@ class _Run:
         assert self.graph.labels is not None
         assert self.graph.train_mask is not None
         assert self.graph.val_mask is not None
-        return known_classes(self.graph.labels, self.graph.train_mask, self.graph.val_mask)
+        return count_classes(self.graph.labels, self.graph.train_mask, self.graph.val_mask)
 
     def _published(self, changes: Changes, about: Mapping[str, Any]) -> Result:
         """Run the setting that is best on test nodes, with the best test epoch of each split."""

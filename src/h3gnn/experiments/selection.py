@@ -91,7 +91,7 @@ class SplitValidation:
             if draws > 1:
                 masks = resplit(own, train, val, draws, seed + split)
             self.resplits.append(Resplit(own, *masks))
-        self.ridge = RidgeValidation.beside([RidgeValidation(*one, device) for one in self.resplits])
+        self.ridge = RidgeValidation.concat([RidgeValidation(*one, device) for one in self.resplits])
 
     def accuracies(self, rows: Tensor) -> npt.NDArray[np.float64]:
         """Return the mean accuracy over the resplits of each split, `[splits]`."""

@@ -1,4 +1,4 @@
-"""Validate arrays and build the `Graph` that all other code trusts."""
+"""Validate features, edges, labels and masks, and build the `Graph` that all other code trusts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, content_hash
+from h3gnn.graphs.graph import Graph, content_hash, torch_features
+from h3gnn.graphs.ids import is_missing, is_plain
 from h3gnn.graphs.provenance import Kind, Provenance, Repair
-from h3gnn.graphs.scaling import csr_features
 from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]
@@ -55,21 +55,14 @@ def check_graph(
         labels: `[nodes]` integers, negative where unknown.
         class_names: the name of each class; by default the numbers themselves.
         masks: train, validation and test masks, each bool `[nodes]` or `[nodes, splits]`.
-        node_ids: the user's ids of the nodes.
-        feature_names: names of the feature columns.
-        source: name of the graph in its provenance.
-        kind: what the graph is built from.
-        structural: whether the features are built from the edges.
-        repairs: changes that a reader has made to the input.
+        node_ids, feature_names: given by the user, if any.
+        source, kind, structural, repairs: the graph's provenance.
         locate: names a position in the user's files for error messages.
-
-    Raises:
-        GraphError: with the position of the first problem.
     """
-    where = locate or _position
+    where = locate or (lambda part, index: f"{part}, position {index}")
     checked_features = check_features(features, where)
     nodes = checked_features.shape[0]
-    edges, weights, merged = _check_edges(edge_index, edge_weight, nodes, where)
+    edges, weights, merged = _check_edges(edge_index, edge_weight, nodes, where, hint=locate is None)
     checked_labels, names = _check_labels(labels, class_names, nodes, where)
     train, val, test = _check_masks(masks, nodes)
     ids = np.arange(nodes, dtype=np.int64) if node_ids is None else _check_ids(node_ids, nodes, where)
@@ -90,27 +83,19 @@ def check_graph(
     )
 
 
-def _position(part: str, index: int) -> str:
-    return f"{part}, position {index}"
-
-
 def check_features(features: Any, where: Locate) -> Tensor:
     """Return float32 features `[nodes, features]`, dense, or CSR for sparse input."""
     if isinstance(features, Tensor) and features.layout != torch.strided:
         features = _scipy_matrix(features)
-    if is_sparse(features):
+    if sp.issparse(features):
         _check_table(features.shape)
-        check_matrix(features.shape[0], features.shape[1], features.nnz, "sparse features")
+        check_size(features)
         matrix = sp.csr_matrix(features)
         matrix.sum_duplicates()
         check_numbers(matrix.data, "features")
-        if 0 < matrix.nnz < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]:
-            values = _finite(matrix.data, lambda at: _cell(matrix, at), where)
-            parts = (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), values)
-            crow, cols, stored = (torch.from_numpy(part) for part in parts)
-            return csr_features(crow, cols, stored, (int(matrix.shape[0]), int(matrix.shape[1])))
-        rows, columns = matrix.shape
-        check_memory(12 * rows * columns, f"dense features of {rows:,} x {columns:,}", GraphError)
+        if _stays_sparse(matrix):
+            matrix.data = _finite(matrix.data, lambda at: _cell(matrix, at), where)
+            return torch_features(matrix)
         features = matrix.toarray()
     array = as_numpy(features, "the features")
     _check_table(array.shape)
@@ -146,7 +131,7 @@ def _cell(matrix: Any, at: int) -> tuple[int, int]:
 def _scipy_matrix(features: Tensor) -> Any:
     """Return a sparse tensor as a scipy matrix without making it dense."""
     _check_table(features.shape)
-    check_matrix(features.shape[0], features.shape[1], features._nnz(), "sparse features")
+    check_size(features)
     entries = torch.Tensor.to_sparse(features.detach().cpu()).coalesce()
     rows, columns = entries.indices().numpy()
     values = as_numpy(entries.values(), "the features")
@@ -183,10 +168,7 @@ def check_numbers(array: npt.NDArray[Any], part: str) -> None:
 
 
 def holds_dates(values: Any) -> bool:
-    """Return whether an array or a pandas column holds dates, times or time spans.
-
-    NumPy and pandas would silently convert them to a count of microseconds or nanoseconds.
-    """
+    """Return whether an array or column holds dates or time spans, which NumPy would convert to counts."""
     kind = getattr(values.dtype, "kind", "O")
     if kind == "O":
         cells = np.asarray(values, dtype=object).ravel()
@@ -208,13 +190,8 @@ def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
         ) from None
 
 
-def is_sparse(values: Any) -> bool:
-    """Return whether this is a scipy sparse matrix or array."""
-    return bool(sp.issparse(values))
-
-
 def _check_edges(
-    edge_index: Any, edge_weight: Any, nodes: int, where: Locate
+    edge_index: Any, edge_weight: Any, nodes: int, where: Locate, *, hint: bool
 ) -> tuple[Tensor, Tensor | None, list[Repair]]:
     edges = as_numpy(edge_index, "the edges")
     if edges.ndim != 2 or edges.shape[0] != 2:
@@ -229,10 +206,10 @@ def _check_edges(
         first = int(outside[0])
         ends = edges[:, first]
         unknown = int(ends[(ends < 0) | (ends >= nodes)][0])
-        hint = "; in cross-validation, embed the whole graph once and split its embedding"
+        advice = "; in cross-validation, embed the whole graph once and split its embedding" if hint else ""
         raise GraphError(
             f"{where('edges', first)}: node {unknown} is unknown; "
-            f"the features describe nodes 0 to {nodes - 1}{hint if where is _position else ''}",
+            f"the features describe nodes 0 to {nodes - 1}{advice}",
             code="edge-node-unknown",
         )
     weights = None if edge_weight is None else _check_weights(edge_weight, edges.shape[1], where)
@@ -355,8 +332,104 @@ def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDA
     return node_ids
 
 
-def check_matrix(rows: int, columns: int, stored: int, what: str) -> None:
-    """Reject a sparse matrix whose row pointers and entries do not fit in memory."""
-    if columns >= 2**62 or rows >= 2**62:
-        raise GraphError(f"{what} of {rows:,} x {columns:,} exceed the index range", code="too-large")
-    check_memory(24 * (rows + stored), f"{what} of {rows:,} rows", GraphError)
+def check_size(matrix: Any) -> None:
+    """Reject a sparse matrix or tensor that does not fit in memory, sparse or, if it is not sparse, dense."""
+    rows, columns = matrix.shape
+    if max(rows, columns) >= 2**62:
+        raise GraphError(f"{rows:,} x {columns:,} exceed the index range", code="too-large")
+    sparse = _stays_sparse(matrix)
+    needed = 24 * (rows + _stored(matrix)) if sparse else 12 * rows * columns
+    what = "sparse" if sparse else "dense"
+    check_memory(needed, f"{what} features of {rows:,} x {columns:,}", GraphError)
+
+
+def _stored(matrix: Any) -> int:
+    return int(matrix._nnz() if isinstance(matrix, Tensor) else matrix.nnz)
+
+
+def _stays_sparse(matrix: Any) -> bool:
+    return 0 < _stored(matrix) < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]
+
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), 1),
+    **dict.fromkeys(("test", "testing"), 2),
+}
+"""Names of the train (0), validation (1) and test (2) part of a split."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+def as_classes(values: Sequence[Any]) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Number the classes in order, integers by value and strings alphabetically; missing values become -1."""
+    known = [_plain(value) for value in values]
+    integers = all(value is None or isinstance(value, int) for value in known)
+    distinct = {value for value in known if value is not None}
+    ordered = sorted(distinct) if integers else sorted({str(value) for value in distinct})
+    number = {str(value): position for position, value in enumerate(ordered)}
+    codes = [-1 if value is None else number[str(value)] for value in known]
+    return np.array(codes, dtype=np.int64), tuple(str(value) for value in ordered)
+
+
+def _plain(value: Any) -> Any:
+    """Return an int, a string, or None for missing; NumPy scalars and integral floats become ints."""
+    if is_missing(value):
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value if isinstance(value, int) else (str(value) or None)
+
+
+def as_labels(values: Any) -> npt.NDArray[np.int64]:
+    """Return one integer per node; `[nodes, 1]` and integral floats are accepted, NaN is unknown."""
+    labels = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels.dtype.kind == "f":
+        labels = np.where(np.isnan(labels), -1, labels)
+        if not (np.isfinite(labels) & (labels == np.floor(labels))).all():
+            raise GraphError("labels must be classes, not real numbers", code="labels-not-integers")
+    elif labels.dtype.kind not in "iub":
+        raise GraphError(f"labels must be integers, not {labels.dtype}", code="labels-not-integers")
+    return labels.astype(np.int64)
+
+
+def known_labels(ids: npt.NDArray[Any]) -> list[Any]:
+    """Return None for missing and negative labels, and integers where only missing values made strings."""
+    values = [None if value == "" else value for value in ids.tolist()]
+    if all(value is None or isinstance(value, int) or is_plain(value) for value in values):
+        numbers = [None if value is None else int(value) for value in values]
+        return [None if number is None or number < 0 else number for number in numbers]
+    return values
+
+
+def as_masks(train: Any, val: Any, test: Any) -> tuple[Any, Any, Any] | None:
+    """Return three masks `[nodes, splits]`; a missing one is empty, one column serves all splits."""
+    given = [None if mask is None else torch.as_tensor(mask).bool() for mask in (train, val, test)]
+    if given[0] is None:
+        return None
+    shaped = [None if mask is None else mask.reshape(mask.shape[0], -1) for mask in given]
+    splits = max(mask.shape[1] for mask in shaped if mask is not None)
+    empty = torch.zeros(given[0].shape[0], splits, dtype=torch.bool)
+    full = [
+        empty if mask is None else mask.expand(-1, splits) if mask.shape[1] == 1 else mask for mask in shaped
+    ]
+    return full[0], full[1], full[2]
+
+
+def split_masks(values: Sequence[Any], place: Callable[[int], str]) -> tuple[Mask, Mask, Mask]:
+    """Return the train, validation and test masks of a column of split names; missing names are in no mask.
+
+    `place` returns the name of a row for error messages.
+    """
+    words = ["" if is_missing(value) else str(value).strip().lower() for value in values]
+    code = {word: SPLIT_NAMES.get(word, -1) for word in set(words)}
+    if unknown := {word for word in code if code[word] < 0} - {"", "none"}:
+        row = next(row for row, word in enumerate(words) if word in unknown)
+        raise GraphError(
+            f"{place(row)}: {str(values[row])!r} is not one of train, val, test", code="split-unknown"
+        )
+    codes = np.array([code[word] for word in words], dtype=np.int64)
+    return codes == 0, codes == 1, codes == 2

@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import DATES, check_graph, holds_dates, is_sparse
+from h3gnn.graphs.checks import (
+    DATES,
+    as_classes,
+    as_labels,
+    as_masks,
+    check_graph,
+    holds_dates,
+    split_masks,
+)
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, input_kind
 from h3gnn.graphs.ids import as_ids, quoted
-from h3gnn.graphs.labels import as_classes, as_labels, as_masks, split_masks
 from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.frames import (
@@ -81,7 +89,7 @@ def as_graph(
         graph = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
     elif kind == "dgl":
         graph = from_dgl(data, source=source or "DGL graph")
-    elif is_sparse(data):
+    elif sp.issparse(data):
         edges, weights = _edges_of_adjacency(data)
         name = source or "adjacency"
         graph = build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
@@ -96,7 +104,7 @@ def as_graph(
 
 
 def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
-    """Return `[2, edges]` and the weights of a square sparse matrix; a matrix of ones has no weights."""
+    """Return `[2, edges]` and the weights of a square sparse matrix, None if all are 1."""
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise GraphError(
             f"an adjacency matrix must be square, but has the shape {list(matrix.shape)}. It may be a "
@@ -126,7 +134,7 @@ def _from_arrays(
     known = np.arange(nodes, dtype=np.int64) if ids is None else ids
     weights: Any = None
     unused: tuple[Repair, ...] = ()
-    if is_sparse(edge_index):
+    if sp.issparse(edge_index):
         edge_index, weights = _edges_of_adjacency(edge_index)
     else:
         check_edge_index(edge_index, nodes)
@@ -143,17 +151,13 @@ def _from_arrays(
         repairs=(*encoded, *unused),
         feature_names=names,
     )
-    return replace(graph, plan=plan or (plain_plan(names, [1] * len(names)) if names else None))
+    return replace(graph, plan=plan or (plain_plan(names, len(names)) if names else None))
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:
     """Return the graph of a table, in which every row has edges from its nearest other rows.
 
-    Args:
-        table: the features.
-        scaled: the same rows, scaled; Euclidean distances are computed on these.
-        neighbours: number of neighbours per row; fewer if the table has fewer other rows.
-        known: further arguments of `check_graph`, such as node ids and feature names.
+    Euclidean distances are computed on the `scaled` rows. `known` holds further arguments of `check_graph`.
     """
     rows = scaled.shape[0]
     count = min(neighbours, rows - 1)
@@ -177,8 +181,7 @@ def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np
 
 def import_pyg() -> Any:
     """Return `torch_geometric`, imported without its deprecation warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         import torch_geometric
         import torch_geometric.data
         import torch_geometric.datasets
@@ -263,13 +266,8 @@ def from_networkx(
 ) -> Graph:
     """Convert a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
 
-    Nodes keep their order and ids. An undirected edge becomes two. Unused attributes are recorded as repairs.
-
-    Args:
-        network: the graph.
-        source, kind: its provenance.
-        features: node attributes with numbers or lists of numbers, instead of `x`.
-        labels: the node attribute with the class, instead of `y`.
+    `features` and `labels` name other attributes instead of `x` and `y`. Nodes keep their order and ids. An
+    undirected edge becomes two. Unused attributes are recorded as repairs.
     """
     nodes = list(network.nodes)
     names = np.empty(len(nodes), dtype=object)
@@ -324,9 +322,7 @@ class _NodeAttributes:
     def features(self, wanted: str | Sequence[str] | None) -> tuple[npt.NDArray[Any] | None, tuple[str, ...]]:
         """Return the wanted attributes as columns, with their names; by default `x`, if nodes have it."""
         if wanted is None:
-            if FEATURES not in self._keys:
-                return None, ()
-            return self._numbers(FEATURES), ()
+            return (self._numbers(FEATURES) if FEATURES in self._keys else None), ()
         keys = [wanted] if isinstance(wanted, str) else list(wanted)
         if not keys or len(set(keys)) < len(keys):
             raise GraphError("features= needs names of node attributes, each once", code="attribute-names")
@@ -357,23 +353,19 @@ class _NodeAttributes:
         """Return the repair that names unused attributes and how to use them."""
         left = [key for key in self._keys if key not in self._used]
         label = self._likely_label(left)
+        numbers = bool | int | float | np.number
         numeric = [
-            key
+            str(key)
             for key in left
-            if key != label
-            and all(isinstance(row.get(key), bool | int | float | np.number) for row in self._values)
+            if key != label and all(isinstance(row.get(key), numbers) for row in self._values)
         ]
-        python = [f"features={[str(key) for key in numeric]}"] if numeric else []
-        command = [f"--feature-columns {','.join(map(str, numeric))}"] if numeric else []
+        python = [f"features={numeric}"] if numeric else []
+        command = [f"--feature-columns {','.join(numeric)}"] if numeric else []
         if label is not None:
             python.append(f"labels={str(label)!r}")
             command.append(f"--label-column {label}")
-        hint = (
-            f"; use them by {', '.join(python)} of as_graph or read_graph_file ({' '.join(command)})"
-            if python
-            else ""
-        )
-        return _unused("node", left, hint)
+        how = f"; use them by {', '.join(python)} of as_graph or read_graph_file ({' '.join(command)})"
+        return _unused("node", left, how if python else "")
 
     def _likely_label(self, keys: Sequence[Any]) -> Any:
         """Return the attribute with a usual name of a class, else one with few distinct strings."""

@@ -49,14 +49,10 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A graph of the paper: its expected sizes, origin and files.
+    """A graph of the paper: its expected sizes, origin and files in `folder/raw` of a data folder.
 
-    Attributes:
-        folder: its folder in a data folder, as PyG's class expects it; the files are in `folder/raw`.
-        loader: PyG's dataset class; `FilteredWikipedia` for Chameleon and Squirrel as in Platonov et
-            al. (2023), without the duplicate nodes that leak test nodes into training.
-        edges: directed edges, as `inspect` counts them.
-        notes: facts that users should know.
+    `loader` is PyG's dataset class; `FilteredWikipedia` for Chameleon and Squirrel as in Platonov et al.
+    (2023), without the duplicate nodes that leak test nodes into training. `edges` counts directed edges.
     """
 
     name: str
@@ -127,11 +123,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
 
 
 def _process(benchmark: Benchmark, paths: list[Path], root: Path) -> Any:
-    """Let PyG's dataset class read copies of the raw files in a temporary folder.
-
-    PyG stores its result as a pickle beside the raw files and trusts it later. Here nothing is written beside
-    the user's files, and no existing pickle is read.
-    """
+    """Let PyG read copies of the raw files, since it stores pickles beside them and trusts these later."""
     raw = root / benchmark.folder / "raw"
     raw.mkdir(parents=True)
     for path in paths:
@@ -165,14 +157,7 @@ def data_folders(data_dir: str | Path | None = None) -> list[Path]:
 def find_files(
     name: str, folder: str, files: Sequence[PinnedFile], data_dir: str | Path | None = None
 ) -> list[Path]:
-    """Return the verified path of every file; missing files are downloaded into the cache folder.
-
-    Args:
-        name: name of the graph in messages.
-        folder: its folder in a data folder.
-        files: the files of `folder/raw`.
-        data_dir: the data folder, if the user chose one.
-    """
+    """Return the verified path of every file of `folder/raw`; missing files are downloaded into the cache."""
     found = {file: _find(folder, file, data_dir) for file in files}
     missing = [file for file, path in found.items() if path is None]
     if missing:
@@ -235,13 +220,10 @@ def _download(file: PinnedFile, path: Path, advance: Callable[[int], object]) ->
 
 
 def load_pyg(name: str, folders: Sequence[Path]) -> Graph:
-    """Load `pyg:Class/Name` or `pyg:Class` through PyG, which downloads it if it is not cached.
+    """Load `pyg:Class/Name` or `pyg:Class` through PyG; raw files are in `pyg/Class/Name` of the folders.
 
     PyG's processed pickle is written to a temporary folder each time, because a cached pickle is not safe.
-
-    Args:
-        name: the name with its prefix.
-        folders: data folders with raw files in `pyg/Class/Name`; downloads are stored in the last one.
+    Downloads are stored in the last folder.
     """
     class_name, _, graph_name = name.removeprefix("pyg:").partition("/")
     if not all(part.replace("-", "").replace("_", "").isalnum() for part in (class_name, graph_name or "x")):
@@ -264,17 +246,16 @@ def load_pyg(name: str, folders: Sequence[Path]) -> Graph:
 def _pyg_arguments(name: str, class_name: str, graph_name: str) -> dict[str, str]:
     pyg = import_pyg()
     dataset_class = getattr(pyg.datasets, class_name, None)
-    problem = ""
-    parameters: Any = {}
     if not (isinstance(dataset_class, type) and issubclass(dataset_class, pyg.data.Dataset)):
-        problem = f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo"
-    else:
-        parameters = inspect.signature(dataset_class).parameters
-        if "name" in parameters and not graph_name:
+        raise InputError(
+            f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo",
+            code="graph-unknown",
+        )
+    parameters = inspect.signature(dataset_class).parameters
+    if ("name" in parameters) != bool(graph_name):
+        problem = f"PyG's {class_name} holds one graph without a name; write pyg:{class_name}"
+        if not graph_name:
             problem = f"{name} needs the name of a graph as well, as in pyg:Amazon/Photo"
-        elif graph_name and "name" not in parameters:
-            problem = f"PyG's {class_name} holds one graph without a name; write pyg:{class_name}"
-    if problem:
         raise InputError(problem, code="graph-unknown")
     return ({"root": ""} if "root" in parameters else {}) | ({"name": graph_name} if graph_name else {})
 
@@ -282,17 +263,14 @@ def _pyg_arguments(name: str, class_name: str, graph_name: str) -> dict[str, str
 def _single_graph(name: str, class_name: str, arguments: dict[str, str], folder: Path) -> Any:
     pyg = import_pyg()
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            dataset = getattr(pyg.datasets, class_name)(**arguments)
-            count = len(dataset)
-            data = dataset[0] if count else None
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
+            graphs = list(getattr(pyg.datasets, class_name)(**arguments)[:2])
     except Exception as error:  # dataset classes raise anything: unknown name, no network, damaged file
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
             f"PyG could not load {name} ({detail}); check the name, or put its raw files into {folder}",
             code="download-failed",
         ) from None
-    if count != 1 or not isinstance(data, pyg.data.Data):
+    if len(graphs) != 1 or not isinstance(graphs[0], pyg.data.Data):
         raise InputError(f"{name} is not a single graph with one node type", code="graph-unknown")
-    return data
+    return graphs[0]

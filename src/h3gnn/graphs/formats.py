@@ -1,6 +1,6 @@
 """Read graph files (GraphML, GML, PyG `Data` in .pt, NPZ) and arrays of features (NPY, NPZ).
 
-Sizes that a file declares are compared with the file and the available memory before anything is allocated.
+Sizes that a file declares are compared with the file and with the available memory before it is read.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import check_matrix
+from h3gnn.graphs.checks import as_labels, check_size
 from h3gnn.graphs.convert import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.labels import as_labels
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import check_memory, format_bytes
 from h3gnn.tables.files import check_file, reading
 
 PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "y", "train_mask", "val_mask", "test_mask")
+NETWORKS = (".graphml", ".gml")
+READERS = (*NETWORKS, ".pt", ".npz")
 ARRAY_SUFFIXES = (".npy", ".npz")
 FEATURE_KEYS = ("features", "x", "X", "node_features", "arr_0")
 
@@ -41,10 +43,10 @@ def read_graph_file(
         features, labels: node attributes of GraphML and GML that hold features and the class; by default
             `x0`, `x1`, … (or `x`) and `y`. A warning names unused attributes.
     """
-    file = check_file(path, tuple(READERS), role="graph file")
+    file = check_file(path, READERS, role="graph file")
     suffix = file.suffix.lower()
     if suffix in NETWORKS:
-        graph = _from_network(NETWORKS[suffix](file), file, features, labels)
+        graph = _from_network(file, features, labels)
         warn_about_repairs(graph.provenance.repairs)
         return graph
     if features is not None or labels is not None:
@@ -52,19 +54,21 @@ def read_graph_file(
             f"{path}: only .graphml and .gml files have node attributes to choose features and labels from",
             code="attributes-unsupported",
         )
-    whole: Graph = READERS[suffix](file)
-    return whole
+    return _read_pt(file) if suffix == ".pt" else read_npz_graph(file)
 
 
-def _read_graphml(path: Path) -> Any:
-    networkx = _networkx(path)
-    with reading(path, "GraphML"):
-        return networkx.read_graphml(path)
-
-
-def _read_gml(path: Path) -> Any:
-    networkx = _networkx(path)
-    with reading(path, "GML"):
+def _read_network(path: Path) -> Any:
+    """Read GraphML or GML, whose nodes have attributes, as a networkx graph."""
+    try:
+        import networkx
+    except ImportError:
+        raise InputError(
+            f"{path}: reading it needs networkx; install it with `pip install networkx`",
+            code="library-missing",
+        ) from None
+    with reading(path, "GML" if path.suffix.lower() == ".gml" else "GraphML"):
+        if path.suffix.lower() == ".graphml":
+            return networkx.read_graphml(path)
         try:
             return networkx.read_gml(path, label="label")
         except networkx.NetworkXError as error:
@@ -73,21 +77,9 @@ def _read_gml(path: Path) -> Any:
             return networkx.read_gml(path, label="id")
 
 
-def _networkx(path: Path) -> Any:
-    try:
-        import networkx
-    except ImportError:
-        raise InputError(
-            f"{path}: reading it needs networkx; install it with `pip install networkx`",
-            code="library-missing",
-        ) from None
-    return networkx
-
-
-def _from_network(
-    network: Any, path: Path, features: str | Sequence[str] | None, labels: str | None
-) -> Graph:
+def _from_network(path: Path, features: str | Sequence[str] | None, labels: str | None) -> Graph:
     """Collect `x0`, `x1`, … or a string of numbers in `x`, since these formats store single values."""
+    network = _read_network(path)
     if network.number_of_nodes() == 0:
         raise GraphError(f"{path} holds no node", code="graph-empty")
     numbered = re.compile(r"x_?(\d{1,18})")
@@ -116,7 +108,7 @@ def _read_pt(path: Path) -> Graph:
 
         safe = [pyg.data.Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
         with torch.serialization.safe_globals(safe):
-            _check_archive(path)
+            _check_file(path)
             stored = torch.load(path, map_location="cpu", weights_only=True)
         parts = _tensors_of(stored)
     if "edge_index" not in parts:
@@ -179,12 +171,6 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind
     )
 
 
-NETWORKS: dict[str, Callable[[Path], Any]] = {".graphml": _read_graphml, ".gml": _read_gml}
-"""Readers of networkx graphs, whose nodes have attributes, by suffix."""
-READERS: dict[str, Callable[[Path], Any]] = {**NETWORKS, ".pt": _read_pt, ".npz": read_npz_graph}
-"""Readers of graph files by suffix."""
-
-
 def array_place(path: str | Path) -> Callable[[int], str]:
     """Return a function that names the rows of an array in error messages."""
     return lambda row: f"{path}, row {row} (counted from 0)"
@@ -202,13 +188,12 @@ def read_array(path: str | Path, *, mapped: bool = False) -> Any:
     if file.suffix.lower() == ".npz":
         values = _features_of_npz(file)
     else:
-        with reading(file, "NPY"), file.open("rb") as stream:
+        with reading(file, "NPY"):
             if mapped:
-                values = np.load(file, mmap_mode="r", allow_pickle=False)
+                values = np.lib.format.open_memmap(file, mode="r")
             else:
-                _check_npy(stream, file.stat().st_size, file)
-                stream.seek(0)
-                values = np.load(stream, allow_pickle=False)
+                _check_file(file)
+                values = np.load(file, allow_pickle=False)
         _check_real(values, file)
     if len(values.shape) != 2:
         raise GraphError(
@@ -239,7 +224,7 @@ def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     with reading(path, "NPZ"), path.open("rb") as stream:
         if stream.read(6) == np.lib.format.MAGIC_PREFIX:
             raise GraphError(f"{path} is a single array; rename it to .npy", code="file-suffix-unknown")
-        _check_archive(path)
+        _check_file(path)
         stream.seek(0)
         archive = np.load(stream, allow_pickle=False)
         return {name: np.asarray(archive[name]) for name in archive.files}
@@ -253,11 +238,9 @@ def _check_real(array: npt.NDArray[Any], path: Path) -> npt.NDArray[Any]:
 
 
 def _sparse_matrix(path: Path) -> Any:
-    import scipy.sparse as sp
-
     with reading(path, "a scipy sparse matrix"), path.open("rb") as stream:
         stored: Any = sp.load_npz(stream)
-        check_matrix(stored.shape[0], stored.shape[1], stored.nnz, "a sparse matrix")
+        check_size(stored)
         if hasattr(stored, "indptr"):  # scipy compares differences, which may overflow
             starts = stored.indptr
             if not ((starts >= 0) & (starts <= len(stored.indices))).all():
@@ -269,39 +252,33 @@ def _sparse_matrix(path: Path) -> Any:
     return matrix
 
 
-def _check_npy(stream: BinaryIO, size: int, path: Path, name: str = "") -> None:
-    """Reject an array whose header declares more than the file holds or than fits in memory.
-
-    Args:
-        stream: at its beginning; it is left after the header.
-        size: bytes of the file, or of the member of an archive.
-        path: the file.
-        name: the array in an archive.
-    """
+def _check_npy(stream: IO[bytes], size: int, what: str) -> None:
+    """Reject an array whose header declares more bytes than it has; the stream ends after the header."""
     form = np.lib.format
     version = form.read_magic(stream)
-    read: Any = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
     if version not in ((1, 0), (2, 0)):  # 3.0 differs in the encoding of field names, which features lack
         return
+    read: Any = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
     shape, _, dtype = read(stream)
     declared = math.prod(shape) * dtype.itemsize
-    what = f"the array {name}" if name else "the array"
     if declared > size:
         raise GraphError(
-            f"{path}: {what} declares {format_bytes(declared)}, but has {size:,} bytes",
-            code="file-damaged",
+            f"{what} declares {format_bytes(declared)}, but has {size:,} bytes", code="file-damaged"
         )
-    check_memory(3 * declared, f"reading {what} of {path}", GraphError)
 
 
-def _check_archive(path: Path) -> None:
-    """Reject an NPZ or .pt archive that unpacks to more than fits in memory; old .pt files are none."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        check_memory(3 * sum(member.file_size for member in members), f"unpacking {path}", GraphError)
-        for member in members:
-            if member.filename.endswith(".npy"):
-                with archive.open(member) as stream:
-                    _check_npy(stream, member.file_size, path, member.filename.removesuffix(".npy"))  # type: ignore[arg-type]
+def _check_file(path: Path) -> None:
+    """Reject an NPY, NPZ or .pt file that does not fit in memory, unpacked, or whose headers are wrong."""
+    size = path.stat().st_size
+    if path.suffix.lower() == ".npy":
+        with path.open("rb") as stream:
+            _check_npy(stream, size, f"{path}: the array")
+    elif zipfile.is_zipfile(path):  # .pt files of old versions are none
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+            for member in archive.infolist():
+                if member.filename.endswith(".npy"):
+                    with archive.open(member) as stream:
+                        name = member.filename.removesuffix(".npy")
+                        _check_npy(stream, member.file_size, f"{path}: the array {name}")
+    check_memory(3 * size, f"reading {path}", GraphError)

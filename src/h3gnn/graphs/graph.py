@@ -1,12 +1,13 @@
-"""The graph that all other code trusts: `checks.py` validates it once. Content hash and random splits."""
+"""The graph classes, their content hash, and random splits."""
 
 from __future__ import annotations
 
 import hashlib
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ def random_splits_repair(seed: int = SEED) -> Repair:
 
 
 Gather = Callable[[Tensor, Tensor], Tensor]
-"""Takes some rows of a matrix to the device of their numbers."""
+"""Returns some rows of a matrix, on the device of the row numbers."""
 
 
 def select_rows(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -46,10 +47,8 @@ def select_rows(matrix: Tensor, rows: Tensor) -> Tensor:
 class AdjacencyRows(NamedTuple):
     """A weighted adjacency matrix as compressed sparse rows: row = target, column = source.
 
-    Attributes:
-        crow: start of each row `[nodes + 1]`.
-        cols: columns, sorted within each row `[entries]`.
-        weight: float32 `[entries]`, or None for ones.
+    `crow [nodes + 1]` holds the start of each row, `cols [entries]` the columns, sorted within each row, and
+    `weight [entries]` the weights, or None for ones.
     """
 
     crow: npt.NDArray[Any]
@@ -57,62 +56,71 @@ class AdjacencyRows(NamedTuple):
     weight: npt.NDArray[np.float32] | None
 
 
-class GraphLike(Protocol):
+class GraphLike(ABC):
     """A graph in memory (`Graph`) or on disk (`MappedGraph`), as far as both are used alike."""
 
+    features: Any
+    provenance: Provenance
+    labels: Any
+    class_names: tuple[str, ...]
+    node_ids: Any
+    has_ids: bool
+    plan: TablePlan | None
+    feature_names: tuple[str, ...]
+
     @property
+    @abstractmethod
     def in_memory(self) -> bool:
         """Whether features and edges are in memory."""
 
     @property
-    def provenance(self) -> Provenance:
-        """Origin and repairs."""
+    @abstractmethod
+    def num_edges(self) -> int:
+        """Number of directed edges, self-loops of the data included."""
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-
-    @property
-    def num_edges(self) -> int:
-        """Number of directed edges."""
+        return int(self.features.shape[0])
 
     @property
     def num_features(self) -> int:
         """Number of feature columns."""
+        return int(self.features.shape[1])
 
     @property
-    def feature_names(self) -> tuple[str, ...]:
-        """One name per feature column, or none."""
+    def num_classes(self) -> int:
+        """Number of classes, 0 without labels."""
+        return len(self.class_names)
 
-    @property
-    def node_ids(self) -> npt.NDArray[Any]:
-        """Ids, int64 or object `[nodes]`."""
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the user gave the ids."""
-
-    @property
-    def plan(self) -> TablePlan | None:
-        """How columns of a table became features."""
-
+    @abstractmethod
     def fit_scaler(self, kind: str) -> FeatureScaler:
-        """Learn the scaling of the features."""
+        """Learn the scaling of the features; see `graphs.scaling.fit_scaler`."""
 
+    @abstractmethod
     def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-        """Return A or A + I, without loops of the data."""
+        """Return A or A + I as compressed sparse rows, without self-loops of the data.
 
+        Of an edge that exists both ways with two weights, the larger counts. A self-loop of A + I has the
+        mean weight of the edges.
+        """
+
+    @abstractmethod
     def feature_reader(
         self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = ...
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function from node numbers to their scaled features, dense or CSR."""
+        """Return a function from node numbers to their scaled features, dense or CSR, on the same device.
 
+        `order` rearranges the columns; `gather` moves rows to the device of the node numbers.
+        """
+
+    @abstractmethod
     def dense_rows(self, start: int, stop: int) -> Tensor:
         """Return the features of consecutive nodes, dense."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(GraphLike):
     """Nodes with features, directed edges, and labels where they are known.
 
     Build one with `check_graph` (arrays), `as_graph` (other libraries' objects) or a reader, which validate
@@ -148,24 +156,9 @@ class Graph:
     feature_names: tuple[str, ...] = ()
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return self.features.shape[0]
-
-    @property
     def num_edges(self) -> int:
-        """Number of directed edges, self-loops of the data included."""
+        """Number of directed edges."""
         return self.edge_index.shape[1]
-
-    @property
-    def num_features(self) -> int:
-        """Number of feature columns."""
-        return self.features.shape[1]
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, 0 without labels."""
-        return len(self.class_names)
 
     @property
     def num_splits(self) -> int:
@@ -173,24 +166,17 @@ class Graph:
         return 0 if self.train_mask is None else self.train_mask.shape[1]
 
     @property
-    def in_memory(self) -> bool:
+    def in_memory(self) -> Literal[True]:
         """True: features and edges are in memory."""
         return True
 
     def fit_scaler(self, kind: str) -> FeatureScaler:
-        """Learn the scaling of the features; see `graphs.scaling.fit_scaler`.
-
-        Columns encoded from a table have one scale already: `"auto"` leaves them unchanged.
-        """
+        """Learn the scaling; `"auto"` does not scale columns encoded from a table again."""
         encoded = self.plan is not None and not self.plan.as_is
         return fit_scaler(self.features, "none" if encoded and kind == "auto" else kind)
 
     def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-        """Return A or A + I as compressed sparse rows, without loops of the data.
-
-        Of an edge that exists both ways with two weights, the larger counts. A loop of A + I has the mean
-        weight of the edges.
-        """
+        """Return A or A + I as compressed sparse rows."""
         source, target = self.edge_index.numpy()
         weight = np.ones(len(source), np.float32) if self.edge_weight is None else self.edge_weight.numpy()
         between = source != target
@@ -208,16 +194,14 @@ class Graph:
     def feature_reader(
         self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = select_rows
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function from node numbers to their scaled features, dense or CSR, on the same device."""
+        """Return a function from node numbers to their scaled features."""
         features = scaler(self.features if order is None else with_columns(self, order, ()).features)
         if features.layout != torch.sparse_csr:
             return lambda nodes: gather(features, nodes)
         rows = scipy_features(features)
 
         def read(nodes: Tensor) -> Tensor:
-            part = rows[nodes.cpu().numpy()]
-            crow, cols = (torch.from_numpy(one.astype(np.int64)) for one in (part.indptr, part.indices))
-            return csr_features(crow, cols, torch.from_numpy(part.data), part.shape).to(nodes.device)
+            return torch_features(rows[nodes.cpu().numpy()]).to(nodes.device)
 
         return read
 
@@ -225,7 +209,6 @@ class Graph:
         return f"Graph({self.provenance.source}: {', '.join(f'{n:,} {name}' for name, n in self._counts())})"
 
     def _repr_html_(self) -> str:
-        """Show sizes and repairs in a notebook."""
         rows = "".join(f"<tr><th>{name}</th><td>{number:,}</td></tr>" for name, number in self._counts())
         notes = "".join(f"<li>{html.escape(repair.message)}</li>" for repair in self.provenance.repairs)
         title = f"<caption>{html.escape(self.provenance.source)}</caption>"
@@ -268,18 +251,14 @@ def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> 
     else:
         matrix = scipy_features(graph.features)[:, list(order)]
         matrix.sort_indices()
-        crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-        features = csr_features(crow, cols, torch.from_numpy(matrix.data), (graph.num_nodes, len(order)))
+        features = torch_features(matrix)
     others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
     provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
     return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
 def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:
-    """Return the SHA-256 of the arrays that a result depends on, the same on every machine.
-
-    Sparse features are hashed as they are stored (row pointers, columns, values).
-    """
+    """Return the SHA-256 of the arrays that a result depends on; of sparse features, as they are stored."""
     digest = hashlib.sha256()
     stored = [features]
     if features.layout == torch.sparse_csr:
@@ -300,6 +279,13 @@ def scipy_features(features: Tensor) -> sp.csr_array:
     return sp.csr_array(parts, shape=(features.shape[0], features.shape[1]))
 
 
+def torch_features(matrix: Any) -> Tensor:
+    """Return a scipy CSR matrix of float32 as a CSR tensor."""
+    crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    rows, columns = matrix.shape
+    return csr_features(crow, cols, torch.from_numpy(matrix.data), (int(rows), int(columns)))
+
+
 def random_splits(
     labels: Tensor,
     *,
@@ -308,19 +294,10 @@ def random_splits(
     train_share: float = TRAIN_SHARE,
     val_share: float = VAL_SHARE,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw stratified random splits of 48, 32 and 20 %, as Geom-GCN does.
+    """Draw stratified random splits of 48, 32 and 20 %, as Geom-GCN does: three bool masks `[nodes, splits]`.
 
     Shares are rounded class by class; every class has at least one training node. Nodes without a label
     (negative) are in no split.
-
-    Args:
-        labels: int64 `[nodes]`.
-        generator: random generator; the same state gives the same splits.
-        splits: number of splits.
-        train_share, val_share: shares of each class; the rest is test.
-
-    Returns:
-        Three bool masks `[nodes, splits]`.
     """
     codes = torch.full((labels.numel(), splits), -1, dtype=torch.int8)  # 0 train, 1 validation, 2 test
     for split in range(splits):

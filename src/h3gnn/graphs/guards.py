@@ -1,4 +1,4 @@
-"""Recognize input objects, and reject edges or adjacency matrices in the place of features or labels."""
+"""Recognize input objects, and reject edges or adjacency matrices given as features or labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.checks import DATES, as_numpy, holds_dates
+from h3gnn.graphs.graph import GraphLike
 from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
 WIDEST_SUBSET = 2.5
@@ -23,21 +24,21 @@ ROW_SUBSET = (
 
 
 def input_kind(data: Any) -> str | None:
-    """Return what kind of graph an object is, by its base classes, without importing their libraries."""
+    """Return the kind of a graph object, by its base classes, without importing their libraries."""
     libraries = {cls.__module__.partition(".")[0] for cls in type(data).__mro__}
-    if isinstance(data, Graph):
-        return "graph"
+    if isinstance(data, GraphLike):
+        return "graph" if data.in_memory else "mapped"
     if "torch_geometric" in libraries:
         return "pyg"
     if "networkx" in libraries:
         return "networkx"
     if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
         return "dgl"
-    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
+    return "adjacency" if sp.issparse(data) and data.shape[1:] == data.shape[:1] else None
 
 
 def is_graph(data: Any) -> bool:
-    """Return whether an object is a graph, rather than a table of features that needs edges."""
+    """Return whether an object is a graph rather than a table of features."""
     return input_kind(data) is not None
 
 
@@ -80,7 +81,7 @@ def check_dates(table: Any) -> None:
         for position, name in enumerate(getattr(table, "columns", ())):
             if holds_dates(table.iloc[:, position]):
                 raise GraphError(f"the column {name!r} of the features holds {DATES}", code="dates")
-    elif not is_sparse(table) and holds_dates(np.asarray(table)):
+    elif not sp.issparse(table) and holds_dates(np.asarray(table)):
         raise GraphError(f"the features hold {DATES}", code="dates")
 
 
@@ -101,18 +102,18 @@ def check_table(table: Any) -> None:
         _check_frame(table)
         if column_names(table):
             return  # named columns are features
-    if is_sparse(table):
+    if sp.issparse(table):
         _warn_about_row_subset(table)
         return
     array = np.asarray(table)
     if array.ndim != 2 or array.size == 0 or array.dtype.kind not in "biuf":
         return  # scikit-learn rejects it
     if array.dtype.kind in "iu" and array.min() >= 0 and _is_edge_list(array):
-        raise _features_are_edges(f"an integer array of the shape {list(array.shape)}")
+        raise _features_are("edges", f"an integer array of the shape {list(array.shape)}")
     rows, columns = array.shape
     no_loops = rows == columns > 2 and not np.diagonal(array).any()
     if no_loops and (np.array_equal(array, array.T) or np.isin(array, (0, 1)).all()):
-        raise _features_are_adjacency(f"a table of the shape {list(array.shape)} with zero diagonal")
+        raise _features_are("adjacency", f"a table of the shape {list(array.shape)} with zero diagonal")
     _warn_about_row_subset(array)
 
 
@@ -120,22 +121,20 @@ def _check_frame(frame: Any) -> None:
     if not hasattr(frame, "columns"):
         return  # scikit-learn rejects a Series
     if names_edges(frame) and len(frame.columns) <= 4:
-        raise _features_are_edges("a DataFrame with the columns " + ", ".join(map(str, frame.columns)))
+        raise _features_are("edges", "a DataFrame with the columns " + ", ".join(map(str, frame.columns)))
     if len(frame) > 2 and frame.columns.equals(frame.index) and column_names(frame):
-        raise _features_are_adjacency("a table whose column names equal its index")
+        raise _features_are("adjacency", "a table whose column names equal its index")
 
 
-def _features_are_adjacency(what: str) -> InputError:
-    message = f"X is {what}, which looks like an adjacency matrix: give it as scipy.sparse.csr_array(X)"
-    return InputError(message, code="features-are-adjacency")
-
-
-def _features_are_edges(what: str) -> InputError:
-    return InputError(
-        f"X is {what}, which looks like edges: call fit(features, edge_index=edges), or, without features, "
-        "give a networkx graph or a square scipy sparse adjacency",
-        code="features-are-edges",
+def _features_are(part: str, what: str) -> InputError:
+    """Return the error for a table X that looks like "edges" or an "adjacency" matrix."""
+    remedy = (
+        "call fit(features, edge_index=edges), or, without features, give a networkx graph or a square scipy "
+        "sparse adjacency"
+        if part == "edges"
+        else "if it is an adjacency matrix, give it as scipy.sparse.csr_array(X)"
     )
+    return InputError(f"X is {what}, which looks like {part}: {remedy}", code=f"features-are-{part}")
 
 
 def _is_edge_list(array: npt.NDArray[Any]) -> bool:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from h3gnn.graphs.graph import GraphLike
 
-INDEX_NAMES = ("index", "level_0", "__index_level_0__", "unnamed: 0")
-"""Names that pandas gives to an unnamed index."""
-
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Canonical integers. "007" and "+7" stay strings: as integers they would collide with node 7."""
 
@@ -37,25 +34,8 @@ Positions = npt.NDArray[np.int64]
 """Positions of nodes, -1 where there is none."""
 
 
-def words_in(name: str) -> list[str]:
-    """Return the words of a column name in lower case: `fromAccount`, `from_account` -> from, account."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", str(name))
-    return [word.lower() for word in re.split(r"[\W_]+", apart) if word]
-
-
-def is_id_name(name: str) -> bool:
-    """Return whether a column name denotes ids: id, account_id, accountId, uuid."""
-    words = words_in(name)
-    return bool(words) and words[-1] in ("id", "ids", "uuid", "guid", "key")
-
-
 def as_ids(values: Any, place: str) -> Ids:
-    """Return ids as int64 if all are integers, otherwise as strings in an object array.
-
-    Args:
-        values: any sequence of ids.
-        place: name of the sequence in error messages.
-    """
+    """Return ids as int64 if all are integers, otherwise as strings; `place` names them in error messages."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise GraphError(f"{place} must be one column of node ids", code="ids-not-one-column")
@@ -89,12 +69,9 @@ def _id_text(value: Any) -> str:
 
 
 class NodeIndex:
-    """Finds nodes by their ids.
+    """Finds nodes by unique ids, or by position if `known` is a number of nodes.
 
     Ids of different types are compared as strings: "7" and 7 are the same node.
-
-    Args:
-        known: unique ids; or the number of nodes, whose ids are then their positions.
     """
 
     def __init__(self, known: Ids | int) -> None:
@@ -142,10 +119,10 @@ def match_by_id_or_position(known: GraphLike, other: GraphLike) -> Positions:
 
 
 def match_nodes(known: GraphLike, other: GraphLike) -> Tensor:
-    """Return the node of `known` that each node of `other` is, or -1.
+    """Return the node of `known` that equals each node of `other`, or -1.
 
-    With ids on both sides, nodes with equal ids are the same. Without ids, nodes are the same if position and
-    features are equal: position alone could match unrelated nodes.
+    Without ids on both sides, nodes are equal if position and features are: position alone could match
+    unrelated nodes.
     """
     if known.has_ids and other.has_ids:
         return torch.from_numpy(find_ids(other.node_ids, known.node_ids))
@@ -206,12 +183,7 @@ def quoted(value: Any) -> str:
 
 
 def check_ids(ids: Any, path: Path | None = None) -> None:
-    """Reject ids that no table can hold: UTF-8 cannot encode lone surrogates, and pandas fails on them.
-
-    Args:
-        ids: node ids.
-        path: the file that is to be written, if there is one.
-    """
+    """Reject ids that no table, such as the file at `path`, can hold: UTF-8 has no lone surrogates."""
     texts = [one for one in ids if isinstance(one, str)]
     try:
         "".join(texts).encode()

@@ -1,4 +1,4 @@
-"""The origin of a graph and the repairs made to its input, as data for programs and as text for people."""
+"""The origin of a graph and the repairs made to its input, as data and as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROVENANCE: dict[str, Any] = {
     "repairs": Listed(REPAIR),
     "mended": Listed(Text()),  # written before repairs had codes
 }
-"""Stored fields of a provenance besides `source` and `sha256`."""
+"""Optional stored fields of a provenance."""
 STORED_PROVENANCE = Record({"source": Text(), "sha256": SHA256}, PROVENANCE)
 
 
@@ -33,9 +33,9 @@ class Repair:
     Attributes:
         code: stable identifier, such as "duplicate-edges".
         message: the same for people.
-        count: number of affected edges, nodes or rows, where it is known.
+        count: number of affected edges, nodes or rows, if known.
         fields: affected columns or attributes.
-        warn: whether Python users are warned, because the result may not be the one they expect.
+        warn: whether Python users are warned, because the result may surprise them.
     """
 
     code: str

@@ -1,7 +1,6 @@
-"""Bringing features to a common scale before the encoder sees them.
+"""Scale features before the encoder reads them.
 
-What a scaling asks of all rows at once is gathered a block of rows at a time: a graph in memory is one that
-comes in few blocks, so it and the same graph in files are scaled by one rule.
+Moments are summed over blocks of rows, so a graph in memory and the same graph on disk are scaled alike.
 """
 
 from __future__ import annotations
@@ -13,23 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from h3gnn.resources import check_memory
-
 BLOCK_ROWS = 1 << 16
-"""Rows that are looked at in double precision at a time."""
-COLUMN = 8 * 12
-"""Bytes that the moments of a column take, with those of one block, and as numbers of Python."""
+"""Rows converted to double precision at a time."""
 
 
 @dataclass(frozen=True)
 class FeatureScaler:
-    """What `fit_scaler` learned: rows of one length, or columns of mean 0 and variance 1.
+    """A fitted scaling: `"none"`, `"rows"` to one length, or `"columns"` to mean 0 and variance 1.
 
-    Attributes:
-        kind: `"none"`, `"rows"` or `"columns"`.
-        mean: of each column, for `"columns"`; 0 for `"rows"`.
-        scale: of each column, for `"columns"`; for `"rows"` the one length of all rows, which is the root of
-            the mean number of non-zero features: the typical length of a row of zeros and ones.
+    For `"rows"`, `mean` is 0 and `scale` is the root of the mean number of non-zero features: the typical
+    length of a row of zeros and ones.
     """
 
     kind: str
@@ -37,7 +29,7 @@ class FeatureScaler:
     scale: Tensor | None = None
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return scaled features; the input is left as it is."""
+        """Return scaled features; the input does not change."""
         if self.mean is None or self.scale is None:
             return features
         if self.kind == "rows":
@@ -50,15 +42,7 @@ class FeatureScaler:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a scaling asks of all features at once.
-
-    Attributes:
-        rows: how many there are.
-        filled: number of values that are not 0.
-        zeros_and_ones: whether there is nothing else.
-        negative: whether some value is.
-        mean, variance: of each column.
-    """
+    """Statistics of all features: number of rows and of non-zero values, mean and variance of each column."""
 
     rows: int
     filled: int
@@ -68,7 +52,7 @@ class Moments:
     variance: list[float]
 
     def scaler(self, kind: str = "auto") -> FeatureScaler:
-        """Choose and learn a scaling, as `fit_scaler` describes it."""
+        """Choose and fit a scaling; see `fit_scaler`."""
         if kind == "auto":
             sparse = self.filled <= 0.5 * self.rows * len(self.mean) and not self.negative
             kind = "none" if self.zeros_and_ones else "rows" if sparse else "columns"
@@ -82,14 +66,14 @@ class Moments:
 
 
 class MomentSums:
-    """Sums up `Moments`; the variance is taken around the mean so far: large means cost no digits."""
+    """Accumulates `Moments`; the variance is taken around the running mean, so large means lose no digits."""
 
     def __init__(self, columns: int) -> None:
         self.rows, self.filled, self.zeros_and_ones, self.negative = 0, 0, True, False
         self.mean, self.squares = torch.zeros(columns).double(), torch.zeros(columns).double()
 
     def add(self, block: Tensor) -> None:
-        """Take a block of rows, dense or CSR (Chan, Golub and LeVeque's pairwise update)."""
+        """Add a block of rows, dense or CSR (Chan, Golub and LeVeque's pairwise update)."""
         values = block.values() if block.layout == torch.sparse_csr else block
         rows, total = block.shape[0], self.rows + block.shape[0]
         mean, squares = _column_moments(block)
@@ -101,13 +85,13 @@ class MomentSums:
         self.negative |= bool((values < 0).any())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, from which `from_dict` goes on exactly."""
+        """Return plain values for JSON, without loss."""
         plain = {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
         return {**plain, "mean": self.mean.tolist(), "squares": self.squares.tolist()}
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> MomentSums:
-        """Read what `as_dict` returned."""
+        """Read what `as_dict` returns."""
         sums = cls(len(kept["mean"]))
         vars(sums).update(kept)
         sums.mean, sums.squares = (
@@ -116,7 +100,7 @@ class MomentSums:
         return sums
 
     def moments(self) -> Moments:
-        """Return what was summed up."""
+        """Return the moments of all rows so far."""
         variance = (self.squares / max(1, self.rows)).tolist()
         return Moments(
             self.rows, self.filled, self.zeros_and_ones, self.negative, self.mean.tolist(), variance
@@ -124,17 +108,15 @@ class MomentSums:
 
 
 def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
-    """Choose and learn a scaling.
+    """Choose and fit a scaling.
 
-    `"auto"` leaves zeros and ones as they are (bags of words, one-hot columns), scales rows where no feature
-    is negative and more than half are zero (counts, TF-IDF), else columns (measurements in units of their
-    own).
+    `"auto"` does not scale zeros and ones (bags of words, one-hot columns), scales rows if no feature is
+    negative and more than half are zero (counts, TF-IDF), and otherwise columns (measurements in different
+    units).
     """
     if kind == "none":
         return FeatureScaler(kind)
-    columns = features.shape[1]
-    check_memory(COLUMN * columns, f"the scaling of {columns:,} feature columns")
-    sums = MomentSums(columns)
+    sums = MomentSums(features.shape[1])
     sparse = features.layout == torch.sparse_csr
     for block in (features,) if sparse else torch.split(features, BLOCK_ROWS):
         sums.add(block)
@@ -142,7 +124,7 @@ def fit_scaler(features: Tensor, kind: str = "auto") -> FeatureScaler:
 
 
 def _column_moments(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of each column and its squared distances from that mean, summed, in float64."""
+    """Return the mean of each column and the sum of squared deviations from it, in float64."""
     if block.layout != torch.sparse_csr:
         values = block.double()
         mean = values.mean(dim=0)
@@ -166,7 +148,6 @@ def _equal_rows(features: Tensor, length: float) -> Tensor:
 
 
 def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return sparse features, with indices checked and without torch's warning that the layout is in beta."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Return sparse features with checked indices, without torch's warning that the layout is in beta."""
+    with warnings.catch_warnings(action="ignore"):
         return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)

@@ -1,7 +1,7 @@
 """Structural features for a graph without features, computed from its edges alone.
 
-The features of another graph are not comparable: an eigenvector of one graph has no meaning in another. So
-`transfer_structural_features` keeps the features of known nodes and places new nodes near their neighbours.
+Eigenvectors of different graphs are not comparable, so `transfer_structural_features` keeps the features of
+known nodes and derives those of new nodes from their neighbours.
 """
 
 from __future__ import annotations
@@ -92,14 +92,8 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
 
 def degree_profile(directed: Any, adjacency: Any) -> Array:
     """Return columns 0 to 7 of `structural_features` before scaling, `[nodes, 8]`."""
-    return np.column_stack(
-        [
-            np.log1p(directed.sum(axis=0)),
-            np.log1p(directed.sum(axis=1)),
-            *_neighbour_profile(adjacency),
-            *_triangle_profile(adjacency),
-        ]
-    )
+    degrees = (np.log1p(directed.sum(axis=axis)) for axis in (0, 1))
+    return np.column_stack([*degrees, *_neighbour_profile(adjacency), *_triangle_profile(adjacency)])
 
 
 def largest_values(profile: Array) -> Array:
@@ -216,8 +210,8 @@ def _leading_eigenvectors(adjacency: Any, wanted: int) -> Array:
 def _smoothest_subspace(normalised: Any, wanted: int, rounds: int = 12) -> Array:
     """Approximate the leading eigenvectors by subspace iteration, if Lanczos does not converge.
 
-    Long thin graphs (roads, chains) have nearly equal eigenvalues; smooth vectors of the same subspace serve
-    as well and take a fixed time.
+    Long thin graphs (roads, chains) have nearly equal eigenvalues; smooth vectors of the same subspace
+    suffice.
     """
     basis = np.random.default_rng(0).standard_normal((normalised.shape[0], wanted + 9)).astype(np.float32)
     for _ in range(rounds):
@@ -229,23 +223,14 @@ def _smoothest_subspace(normalised: Any, wanted: int, rounds: int = 12) -> Array
 
 
 MIN_KEPT = 0.5
-"""Share of a node's fitted neighbours that it must still have to be the same node, and share of common nodes
-that must be the same for the fitted positions to apply."""
+"""Share of neighbours that the same node keeps, and share of common nodes that must be the same."""
 
 
 def transfer_structural_features(fitted: Graph, graph: Graph) -> tuple[Graph, Tensor]:
     """Return a changed graph with features comparable to the fitted ones, and the fitted node of each node.
 
-    Args:
-        fitted: a graph with structural features.
-        graph: a graph that shares most nodes with it: nodes with the same id (without ids, the same position)
-            that keep half of their neighbours.
-
-    Returns:
-        The graph with float32 features as wide as the fitted ones, and int64 `[nodes]`, -1 for new nodes.
-
-    Raises:
-        GraphError: if too few nodes are the same.
+    Nodes are the same if they have the same id (without ids, the same position) and keep half of their
+    neighbours; new nodes are -1. A graph that shares too few nodes is rejected.
     """
     before, old = simple_adjacency(fitted.edge_index, fitted.num_nodes)
     directed, adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
@@ -297,8 +282,8 @@ def _extend_positions(
 ) -> Array:
     """Keep the positions of known nodes and derive those of new nodes, layer by layer, from their neighbours.
 
-    An eigenvector of the normalised adjacency, divided by the square root of the degree, is at each node
-    approximately the mean over its neighbours; new nodes get this mean.
+    An eigenvector of the normalised adjacency, divided by the root of the degree, is at each node
+    approximately the mean over its neighbours.
     """
     root = np.sqrt(np.maximum(np.diff(adjacency.indptr), 1.0))[:, None]
     placed = same >= 0

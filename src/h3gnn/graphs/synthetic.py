@@ -31,9 +31,8 @@ def mixed_graph(
 
     A class with homophily h sends that share of its edges to itself. The rest goes to one partner class:
     classes are paired from the last to the first, so with the defaults the two heterophilic classes point at
-    each other. Every node's words come partly (`topic_share`) from its class's topic and partly from a common
-    vocabulary; the topics of neighbouring classes overlap by half. So the words alone are too few, and
-    smoothing alone blurs the classes that point at each other: both are needed.
+    each other. A node's words come partly (`topic_share`) from its class's topic and partly from a common
+    vocabulary; the topics of adjacent classes overlap by half. Neither words nor smoothing alone suffice.
 
     Args:
         nodes: number of nodes; classes are equally large.
@@ -50,15 +49,8 @@ def mixed_graph(
     _check(nodes, shares, degree, words, topic_share, noise)
     random = np.random.Generator(np.random.PCG64(seed))
     labels = np.sort(np.arange(nodes) % len(shares))
-    edges = _edges(labels, np.array(shares), degree=degree, noise=noise, random=random)
-    features = _bags_of_words(
-        labels,
-        len(shares),
-        words=words,
-        words_per_node=words_per_node,
-        topic_share=topic_share,
-        random=random,
-    )
+    edges = _edges(labels, np.array(shares), degree, noise, random)
+    features = _bags_of_words(labels, len(shares), words, words_per_node, topic_share, random)
     return check_graph(
         features,
         np.concatenate([edges, edges[::-1]], axis=1),
@@ -88,7 +80,6 @@ def _check(
 def _edges(
     labels: npt.NDArray[np.int64],
     homophily: npt.NDArray[np.float64],
-    *,
     degree: float,
     noise: float,
     random: np.random.Generator,
@@ -111,7 +102,6 @@ def _edges(
 def _bags_of_words(
     labels: npt.NDArray[np.int64],
     classes: int,
-    *,
     words: int,
     words_per_node: float,
     topic_share: float,
@@ -132,10 +122,7 @@ def _bags_of_words(
 def _splits(
     labels: npt.NDArray[np.int64], splits: int, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Draw stratified 48/32/20 % splits, each mask `[nodes, splits]`.
-
-    `graph.random_splits` draws others; these are kept so that the graph of a seed does not change.
-    """
+    """Draw stratified 48/32/20 % splits `[nodes, splits]`; others than `random_splits` draws."""
     masks = np.zeros((3, labels.shape[0], splits), dtype=bool)
     for split in range(splits):
         for label in np.unique(labels):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import AdjacencyRows, Gather, Graph, select_rows
+from h3gnn.graphs.graph import AdjacencyRows, Gather, Graph, GraphLike, select_rows
 from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
@@ -119,7 +119,7 @@ class MappedFeatures:
 
 
 @dataclass(frozen=True, eq=False)
-class MappedGraph:
+class MappedGraph(GraphLike):
     """What `Graph` is in memory, in files; labels and ids, which are short, are read when they are asked for.
 
     Attributes:
@@ -146,31 +146,12 @@ class MappedGraph:
     num_splits: int = 0
     feature_names: tuple[str, ...] = ()
     unlabelled: str = ""
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes."""
-        return int(self.features.shape[0])
+    plan: None = None
 
     @property
     def num_edges(self) -> int:
         """Number of directed edges."""
         return len(self.rows.cols)
-
-    @property
-    def num_features(self) -> int:
-        """Number of feature columns."""
-        return int(self.features.shape[1])
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, 0 without labels."""
-        return len(self.class_names)
-
-    @property
-    def plan(self) -> None:
-        """No column was encoded."""
-        return None
 
     @cached_property
     def labels(self) -> Tensor | None:
@@ -188,7 +169,7 @@ class MappedGraph:
         return one_kind([_listed(block) for block in self.id_blocks()])
 
     @property
-    def in_memory(self) -> bool:
+    def in_memory(self) -> Literal[False]:
         """False: features and edges are read from files as they are needed."""
         return False
 
@@ -217,8 +198,7 @@ class MappedGraph:
         stored = self.features
         if not isinstance(stored, np.ndarray):  # sparse columns have no names to be ordered by
             return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the file is read-only
+        with warnings.catch_warnings(action="ignore"):  # the file is read-only
             rows = torch.from_numpy(stored)
 
         def scaled(nodes: Tensor) -> Tensor:

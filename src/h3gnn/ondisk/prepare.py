@@ -53,12 +53,12 @@ from h3gnn.ondisk.mapped import (
     open_mapped,
 )
 from h3gnn.storage.schema import check_values
-from h3gnn.tables.edges import FIX_UNKNOWN, FIX_WEIGHT, EdgeTable, open_edges
+from h3gnn.tables.edges import FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureTable, open_features
 from h3gnn.tables.files import Problems
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
-from h3gnn.tables.reader import FIX_ID, decode_numbers, odd_list
+from h3gnn.tables.reader import FIX_ID, FIX_UNKNOWN, decode_numbers, odd_list
 from h3gnn.tables.roles import Column, is_no_feature
 
 MADE_BY = 2
@@ -120,9 +120,7 @@ def prepare_graph(
     label_table = None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-    hidden = None
-    if label_table is not None and label_table.label is not None:
-        hidden = label_table.table.names[label_table.label]
+    hidden = None if label_table is None else label_table.class_name
     source = _open_features(Path(features), node_column, feature_columns, hidden, style)
     with work_folder(out, _made_of(table, source, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
@@ -182,8 +180,7 @@ class FeatureSource:
         """Return one name per feature, or none where the file does not give them."""
         if self.table is None or not self.table.table.header:
             return []
-        names = self.table.table.unique_names(self.table.chosen)
-        listed = plain_plan(names, [width] if len(names) == 1 else [1] * len(names)).names
+        listed = plain_plan(self.table.names, width).names
         return list(listed) if len({*listed}) == width else []
 
 
@@ -462,7 +459,8 @@ def _write_labels(
     found = _find(work, labels.ids)
     if (found < 0).any():
         ids = [row[0] for row in work.run("SELECT id FROM nodes")]
-        table.report_problems(np.array(ids, dtype=np.int64 if work.id_kind == "BIGINT" else object), known_by)
+        kind = np.int64 if work.id_kind == "BIGINT" else object
+        table.check_known(labels.ids, np.array(ids, dtype=kind), known_by)
     known = labels.for_nodes(found, nodes)
     about: dict[str, Any] = {}
     masks, repairs = known["masks"], list[Repair]()

@@ -14,7 +14,7 @@ Whole = npt.NDArray[np.integer]
 RAW, UNTRAINED, TRAINED = "raw features", "untrained encoder", "H3GNN"
 """The representations that are compared, by name."""
 
-MEMBER_WORDS = {
+MEMBER_NOTES = {
     "share": "Effective rank: how many dimensions the member's columns of the joined embedding really use, "
     "measured on a sample of the nodes. Share: that rank, divided by the sum of all members' ranks.",
     "loss": "Shaded: the middle half of the nodes. Each member counts in units of its own.",
@@ -93,7 +93,7 @@ class RepresentationScores:
         clustering: by name of the measure.
         by_class: test accuracy `[classes]`, NaN where no test node has the class.
         by_homophily: test accuracy `[bins]`.
-        beside: what stands beside accuracy, by the names of `evaluation.measures`.
+        secondary: what stands beside accuracy, by the names of `evaluation.measures`.
         precision: of the rare class, at evenly spaced recalls from 0 to 1, mean over splits; None where no
             class is rare.
     """
@@ -103,7 +103,7 @@ class RepresentationScores:
     clustering: dict[str, Floats]
     by_class: Floats | None = None
     by_homophily: Floats | None = None
-    beside: dict[str, Floats] = field(default_factory=dict)
+    secondary: dict[str, Floats] = field(default_factory=dict)
     precision: Floats | None = None
 
 
@@ -116,7 +116,7 @@ class BestMember:
         tested: how many test nodes it has, over all splits.
         members: the best one; several where they are equally good.
         accuracy: of its probe on the class's test nodes, over all splits.
-        ahead: by how much that is above the next best member's, 0 where several are equally good.
+        margin: by how much that is above the next best member's, 0 where several are equally good.
         whole: the accuracy of the joined embedding.
     """
 
@@ -124,7 +124,7 @@ class BestMember:
     tested: int
     members: tuple[str, ...]
     accuracy: float
-    ahead: float
+    margin: float
     whole: float
 
 
@@ -140,7 +140,7 @@ class Scoreboard:
         class_counts: test nodes of each class, over all splits.
         homophily_bins: borders of the bins of local homophily.
         homophily_counts: test nodes in each bin, over all splits.
-        carriers: the best member for each class, of a committee.
+        best_members: the best member for each class, of a committee.
         leading: the measure to look at first; other than "accuracy" where one class is rare.
         rare: the name of the class that average precision and recall at k are about.
     """
@@ -152,7 +152,7 @@ class Scoreboard:
     class_counts: Whole | None = None
     homophily_bins: Floats | None = None
     homophily_counts: Whole | None = None
-    carriers: tuple[BestMember, ...] = ()
+    best_members: tuple[BestMember, ...] = ()
     leading: str = "accuracy"
     rare: str = ""
 
@@ -166,7 +166,7 @@ class Member:
         models: which models they are.
         loss: in the last epoch, mean over the models; NaN without one.
         rank: effective rank of their columns of the joined embedding.
-        share: of the joined embedding; `MEMBER_WORDS` says how it is counted.
+        share: of the joined embedding; `MEMBER_NOTES` says how it is counted.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Findings:
         attention: `[nodes, tokens]`, rows sum to 1; None without attention.
         nearest: `[nodes, k]`, the nearest nodes in the embedding, the nearest first.
         similarity: their cosine similarity.
-        heard: the graph's neighbours.
+        neighbors: the graph's neighbours.
         edge_changes: what training did to edges of each kind.
         shown: "" or a sentence saying which nodes were left out.
         texts: what the user wrote about the nodes, by the name of its column, to be read and searched.
@@ -243,7 +243,7 @@ class Findings:
     attention: Floats | None = None
     nearest: Whole | None = None
     similarity: Floats | None = None
-    heard: NeighborWeights | None = None
+    neighbors: NeighborWeights | None = None
     edge_changes: tuple[EdgeChange, ...] = ()
     scores: Scoreboard | None = None
     run: RunLog = field(default_factory=RunLog)

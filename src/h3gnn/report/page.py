@@ -26,9 +26,9 @@ import torch
 
 from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.probe import standardise
-from h3gnn.evaluation.projection import LANDMARKS, MAPS, place
+from h3gnn.evaluation.projection import LANDMARKS, MAPS, project_to_plane
 from h3gnn.report.findings import (
-    MEMBER_WORDS,
+    MEMBER_NOTES,
     RAW,
     TRAINED,
     UNTRAINED,
@@ -64,7 +64,7 @@ def page_maps(
     *,
     method: str = "tsne",
     seed: int = 0,
-    told: Callable[[str, float], None] = lambda words, share: None,
+    progress: Callable[[str, float], None] = lambda words, share: None,
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the two maps of a page: the embedding, and beside it the other run's or the raw features.
 
@@ -72,7 +72,7 @@ def page_maps(
         findings: of a run.
         method: "tsne", "umap" or "pca".
         seed: of the map.
-        told: called with what is done next, and the share of all maps that is done.
+        progress: called with what is done next, and the share of all maps that is done.
     """
     kind = MAPS[method]
     if method == "tsne" and findings.nodes > LANDMARKS:
@@ -85,9 +85,9 @@ def page_maps(
     begun: list[str] = []
 
     def placed(title: str) -> npt.NDArray[np.float32]:
-        told(f"placing {findings.nodes:,} nodes: {title}", len(begun) / len(shown))
+        progress(f"placing {findings.nodes:,} nodes: {title}", len(begun) / len(shown))
         begun.append(title)
-        return place(shown[title], method=method, seed=seed)
+        return project_to_plane(shown[title], method=method, seed=seed)
 
     places = map_in_threads(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE places no more of them
     return {f"{title}, {kind}": one for title, one in zip(shown, places, strict=True)}
@@ -137,7 +137,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
     """Return everything that the page's script reads, as base64."""
     packer = Packer()
     run = findings.run
-    colours = colour_places([member.name for member in run.members])
+    colours = colour_indices([member.name for member in run.members])
     description = {
         "title": findings.title,
         "shown": findings.shown,
@@ -165,13 +165,13 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "tokens": list(findings.tokens),
         "attention": None if findings.attention is None else packer.scaled(findings.attention, low=0.0),
         "nearest": _nearest(findings, packer),
-        "heard": _heard(findings.heard, packer),
+        "neighbors": _neighbors(findings.neighbors, packer),
         "edgeChanges": [vars(change) for change in findings.edge_changes],
         "scores": _scores(findings.scores, colours),
         "history": {name: _plain(values) for name, values in run.columns.items()},
         "members": [_plain(vars(one)) | {"colour": colours[one.name]} for one in run.members],
-        "carriers": [_plain(vars(one)) for one in findings.scores.carriers] if findings.scores else [],
-        "words": MEMBER_WORDS if run.members else {},
+        "bestMembers": [_plain(vars(one)) for one in findings.scores.best_members] if findings.scores else [],
+        "words": MEMBER_NOTES if run.members else {},
         "collapsed": run.collapsed,
         "facts": {name: _plain(value) for name, value in run.facts.items()},
         "settings": {k: _plain(v) for k, v in run.settings.items()},
@@ -190,15 +190,15 @@ def _nearest(findings: Findings, packer: Packer) -> dict[str, Any] | None:
     }
 
 
-def _heard(heard: NeighborWeights | None, packer: Packer) -> dict[str, Any] | None:
-    if heard is None:
+def _neighbors(neighbors: NeighborWeights | None, packer: Packer) -> dict[str, Any] | None:
+    if neighbors is None:
         return None
     return {
-        "crow": packer.whole(heard.crow),
-        "sources": packer.whole(heard.sources),
-        "weight": packer.scaled(heard.weight, low=float(heard.weight.min(initial=0.0)), kind=COARSE),
-        "change": packer.scaled(heard.weight / heard.start - 1),
-        "total": packer.whole(heard.total),
+        "crow": packer.whole(neighbors.crow),
+        "sources": packer.whole(neighbors.sources),
+        "weight": packer.scaled(neighbors.weight, low=float(neighbors.weight.min(initial=0.0)), kind=COARSE),
+        "change": packer.scaled(neighbors.weight / neighbors.start - 1),
+        "total": packer.whole(neighbors.total),
     }
 
 
@@ -214,7 +214,7 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def colour_places(members: Sequence[str]) -> dict[str, int]:
+def colour_indices(members: Sequence[str]) -> dict[str, int]:
     """Return which of the page's colours each representation and each member has, by its name."""
     free = [place for place in range(16) if place not in PLACES.values()]
     own = {name: free[which % len(free)] for which, name in enumerate(members)}
@@ -242,7 +242,8 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
                 "clustering": {name: _plain(values) for name, values in row.clustering.items()},
                 "byClass": _plain(row.by_class),
                 "byHomophily": _plain(row.by_homophily),
-                "beside": {"accuracy": _plain(row.probe)} | {n: _plain(v) for n, v in row.beside.items()},
+                "secondary": {"accuracy": _plain(row.probe)}
+                | {n: _plain(v) for n, v in row.secondary.items()},
                 "precision": _plain(row.precision),
             }
             for row in scores.rows

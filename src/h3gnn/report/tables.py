@@ -34,7 +34,7 @@ def print_results(results: Sequence[Result]) -> None:
     clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
     if clustered:
         console.print(_table(f"{graphs}: k-means", clustered))
-    words_of = [words(result) for words in (rare_words, _words) for result in results]
+    words_of = [words(result) for words in (rare_class_note, _words) for result in results]
     for words in dict.fromkeys(one for one in words_of if one):
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
@@ -69,7 +69,7 @@ def _probe_cells(result: Result) -> dict[str, str]:
         low, high = leading.interval95
         cells["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
     if first != "accuracy":
-        others = [name for name in beside(first) if name != "accuracy"]
+        others = [name for name in other_measures(first) if name != "accuracy"]
         return cells | {TITLES[name]: percent(result.score(name)) for name in others}
     cells["macro-F1"] = percent(result.macro_f1)
     if result.roc_auc is not None:
@@ -88,12 +88,12 @@ def _usual_cells(result: Result) -> dict[str, str]:
     }
 
 
-def beside(leading: str) -> list[str]:
+def other_measures(leading: str) -> list[str]:
     """Return the measures that stand beside the one that leads, where one class is rare."""
     return [name for name in TITLES if name not in (leading, "majority")]
 
 
-def rare_words(result: Result) -> str:
+def rare_class_note(result: Result) -> str:
     """Return what the measures of a rare class are about, for below a table; "" where none is rare."""
     if result.leading == "accuracy":
         return ""
@@ -114,7 +114,7 @@ def _cluster_cells(found: dict[str, Any]) -> dict[str, str]:
 def _words(result: Result) -> str:
     seeds, splits = len(result.probe.values), len(result.probe.values[0])
     return (
-        f"protocol {result.protocol}: {result.words}; epoch: {result.epoch_rule}; "
+        f"protocol {result.protocol}: {result.description}; epoch: {result.epoch_rule}; "
         f"probe on test nodes, mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %"
     )
 

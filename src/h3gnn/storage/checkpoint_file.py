@@ -24,12 +24,7 @@ NAME = re.compile(r"epoch-(?P<epoch>\d{8,})-[0-9a-f]{16}\.safetensors")
 GROUP = re.compile(r"models-(?P<first>\d+)-(?P<last>\d+)")
 LOCK = ".lock"
 CHECKPOINT = Record(
-    {
-        **heading_of(FORMAT),
-        "fingerprint": Named(Plain()),
-        "epoch": Whole(0),
-        "columns": Listed(Text()),
-    }
+    {**heading_of(FORMAT), "fingerprint": Named(Plain()), "epoch": Whole(0), "columns": Listed(Text())}
 )
 """What the description of a checkpoint holds."""
 

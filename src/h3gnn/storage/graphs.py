@@ -64,11 +64,7 @@ STATES: dict[str, tuple[tuple[str, ...], dict[str, Kind], dict[str, Spec]]] = {
     "date": (("date",), {**NUMBERS, "cycles": Listed(Word(tuple(CYCLES)), most=3)}, {}),
     "list": (("list",), {**WORDS, "kept": Maybe(Listed(Text()))}, {}),
     "vector": (("list",), {"scale": MEASURED, "gaps": Flag()}, VECTOR),
-    "text": (
-        ("text", "category"),
-        {"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED},
-        TEXT,
-    ),
+    "text": (("text", "category"), {"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED}, TEXT),
     "sentences": (("text",), {"folder": Text("[^\0]+"), "scale": MEASURED}, VECTOR),
 }
 """By encoder: the kinds of columns that it encodes, and the schema of its values and arrays."""
@@ -117,10 +113,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
 MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", *MASKS)
 GRAPH_WORDS = Record(
-    {
-        "provenance": STORED_PROVENANCE,
-        "class_names": Listed(Text()),
-    },
+    {"provenance": STORED_PROVENANCE, "class_names": Listed(Text())},
     {"feature_names": Listed(Text()), "plan": PLAN},
 )
 """What a description says of a graph."""
@@ -143,15 +136,14 @@ PARTS = {
 
 def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
     """Return what a description says of a graph: its source, its classes, its columns and their plan."""
-    plan = graph.plan if isinstance(graph, Graph) else None
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
-    return words if plan is None else {**words, "plan": plan.as_dict()}
+    return words if graph.plan is None else {**words, "plan": graph.plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
-    if isinstance(graph, MappedGraph):
+    if not graph.in_memory:
         place = str(graph.folder.resolve()).encode()
         return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
     tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}

@@ -1,8 +1,8 @@
-"""Read a table of edges, and apply the rules for unknown nodes, invalid weights and duplicate edges."""
+"""Read tables of edges, and apply the rules for unknown nodes, invalid weights and duplicate edges."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,20 @@ import numpy.typing as npt
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import valid_weights
-from h3gnn.graphs.ids import NodeIndex, as_text, is_plain, one_kind, quoted, words_in
+from h3gnn.graphs.ids import NodeIndex, as_text, one_kind
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import is_missing_word, is_number
-from h3gnn.tables.reader import Table, open_table
-from h3gnn.tables.roles import FEW_ROWS, ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column
+from h3gnn.tables.reader import FEW_ROWS, Table, joined_place, open_table
+from h3gnn.tables.roles import ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column, words_in
 
 UNKNOWN = ("error", "drop", "add")
 WEIGHTS = ("error", "drop", "absolute")
 REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
-FIX_UNKNOWN = "give it a row, or remove it (--unknown-nodes drop, or add, if the command has it)"
 FIX_COLUMN = "correct the cell, or name another column (--weight-column)"
 FIX_WEIGHT = "--weights drop leaves such edges out, absolute uses absolute values"
+
+Ids = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,24 @@ class EdgeTable:
     weight: tuple[int, ...]  # the column of the weights, or none
     repairs: tuple[Repair, ...]  # unused columns, and the assumed direction
     guessed: bool = False  # whether the ends follow from the order of the columns alone
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """The ids of sources and targets, int64 or text, and the weights, NaN where missing."""
+
+    ids: list[Ids]
+    weight: Weights
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges by position, their weights, a function that names the row of each, and the repairs."""
+
+    index: Index
+    weight: Weights
+    place: Callable[[int], str]
+    repairs: list[Repair]
 
 
 def open_edges(
@@ -96,66 +115,29 @@ def open_edges(
     return EdgeTable(table, (start, end), weights, tuple(repairs), not named)
 
 
-@dataclass(frozen=True)
-class EdgeRows:
-    """The ids of sources and targets, int64 or text, and the weights, NaN where missing."""
-
-    ids: list[npt.NDArray[Any]]
-    weight: npt.NDArray[np.float64] | None
-
-
-def read_rows(
-    edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
-) -> EdgeRows:
+def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules: EdgeRules) -> EdgeRows:
     """Read all edges, or raise with all their problems; `known` are the nodes, if others are an error."""
-    table = edges.table
-    try:
-        loaded = table.load((*edges.ends, *edges.weight))
-        ids = [loaded.ids(at) for at in edges.ends]
-        weight = loaded.weights(edges.weight[0]) if edges.weight else np.ones(1)
-    except GraphError as error:
-        report_problems(edges, known, known_by, rules)
-        raise error from None
-    if weight is None:
-        report_problems(edges, known, known_by, rules)
-        message = f"{table.path}{table.title(edges.weight[0])}: not a column of numbers"
-        raise GraphError(message, code="column-not-numeric")
+    loaded = edges.table.load((*edges.ends, *edges.weight))
+    ids, weight = [loaded.ids(at) for at in edges.ends], None
     ids = ids if ids[0].dtype == ids[1].dtype else [as_text(one) for one in ids]
-    if edges.guessed:
+    if edges.guessed and not loaded.problems.count:
         _check_guess(edges, ids)
-    unknown = known is not None and any((NodeIndex(known).find(end) < 0).any() for end in ids)
-    if unknown or (rules.weights == "error" and not valid_weights(weight).all()):
-        report_problems(edges, known, known_by, rules)
-    return EdgeRows(ids, weight if edges.weight else None)
+    if known is not None:
+        loaded.check_known(ids, known, known_by)
+    for at in edges.weight:
+        weight, unreadable = loaded.weights(at)
+        for row in unreadable.tolist():
+            what = f"{str(loaded.columns[at][row]).strip()!r} is not a number"
+            loaded.add(row, at, what, FIX_COLUMN, "cell-unreadable")
+        invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
+        for row in np.setdiff1d(invalid, unreadable).astype(int).tolist():
+            what = f"the edge weight {weight[row]:g} is not a positive number"
+            loaded.add(row, None, what, FIX_WEIGHT, "edge-weight-not-positive")
+    loaded.problems.check()
+    return EdgeRows(ids, weight)
 
 
-def report_problems(
-    edges: EdgeTable, known: npt.NDArray[Any] | None, known_by: Path | None, rules: EdgeRules
-) -> None:
-    """Walk the file row by row, and raise with all its problems; return if there is none."""
-    table = edges.table
-    names = None if known is None else {*as_text(known).tolist()}
-
-    def check(problems: Problems, row: int, place: str, cells: list[str]) -> None:
-        for cell in cells[:2]:
-            if cell and names is not None and cell not in names:
-                hint = "if this row is a header, say so (--header); " if not (row or table.header) else ""
-                name = cell if is_plain(cell) else quoted(cell)
-                what = f"node {name} is unknown; it is not in {known_by}"
-                problems.add(place, what, hint + FIX_UNKNOWN, "node-unknown")
-        for column, cell in zip(edges.weight, cells[2:], strict=True):
-            value = np.array([float(cell) if is_number(cell) else np.nan])
-            if not is_missing_word(cell) and not is_number(cell):
-                what = f"{cell!r} is not a number"
-                problems.add(place + table.title(column), what, FIX_COLUMN, "cell-unreadable")
-            elif rules.weights == "error" and not valid_weights(value).all():
-                what = f"the edge weight {value[0]:g} is not a positive number"
-                problems.add(place, what, FIX_WEIGHT, "edge-weight-not-positive")
-
-    table.find_problems(edges.ends, edges.weight, check).check()
-
-
-def _check_guess(edges: EdgeTable, ids: list[npt.NDArray[Any]]) -> None:
+def _check_guess(edges: EdgeTable, ids: list[Ids]) -> None:
     """Ask if the first two columns are probably not the ends: row numbers, or scattered pairs."""
     import pandas as pd
     import scipy.sparse as sp
@@ -172,83 +154,114 @@ def _check_guess(edges: EdgeTable, ids: list[npt.NDArray[Any]]) -> None:
         first, second = (table.names[column] for column in edges.ends)
         raise GraphError(
             f"{table.path}: edges from {first} to {second} would make {len(nodes):,} nodes in {parts:,} "
-            f"components of {count:,} rows; say which columns hold the ends (--source, --target): "
+            f"components of {count:,} rows; name the columns of the ends (--source-column, --target-column): "
             f"{', '.join(table.names[:12])}",
             code="edge-columns-ambiguous",
         )
 
 
+def join_edges(
+    tables: Sequence[EdgeTable],
+    rows: Sequence[EdgeRows],
+    nodes: NodeIndex,
+    rules: EdgeRules,
+    *,
+    undirected: bool,
+) -> Edges:
+    """Apply the rules to each table; of several, each has a mean weight of 1."""
+    parts = []
+    for table, block in zip(tables, rows, strict=True):
+        index = np.stack([nodes.find(end) for end in block.ids])
+        part = apply_rules(index, block.weight, rules, table.table, undirected=undirected)
+        parts.append(Edges(part.index, part.weight, part.place, [*table.repairs, *part.repairs]))
+    if len(parts) == 1:
+        return parts[0]
+    weights = []
+    for part in parts:
+        heavy = np.ones(part.index.shape[1]) if part.weight is None else part.weight
+        weights.append(heavy / heavy.mean() if heavy.size else heavy)
+    names = " and ".join(one.table.path.name for one in tables)
+    message = f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added"
+    joined = Repair("edge-tables-joined", message, len(tables))
+    return Edges(
+        np.concatenate([part.index for part in parts], axis=1),
+        np.concatenate(weights),
+        joined_place([part.place for part in parts], [part.index.shape[1] for part in parts]),
+        [*(repair for part in parts for repair in part.repairs), joined],
+    )
+
+
 def apply_rules(
-    edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64], list[Repair]]:
-    """Apply the rules to edges by position, -1 for unknown nodes; return edges, weights, rows and repairs."""
-    rows, repairs = np.arange(edge_index.shape[1]), list[Repair]()
-    strange = (edge_index < 0).any(axis=0)
-    if count := int(strange.sum()):
+    index: Index, weight: Weights, rules: EdgeRules, table: Table, *, undirected: bool = False
+) -> Edges:
+    """Apply the rules to edges by position, -1 for unknown nodes, and add the opposite edges if asked."""
+    name, repairs, rows = table.path.name, list[Repair](), np.arange(index.shape[1])
+    keep = (index >= 0).all(axis=0)
+    if count := int((~keep).sum()):
         message = f"{name}: {count:,} edge(s) of unknown nodes left out"
         repairs.append(Repair("edges-of-unknown-nodes", message, count))
-    keep = ~strange
-    if weight is not None:
-        if rules.weights == "absolute":
-            if negative := int((weight < 0).sum()):
-                message = f"{name}: {negative:,} negative weight(s) replaced by their absolute value"
-                repairs.append(Repair("absolute-weights", message, negative))
-            weight = np.abs(weight)
-        bad = keep & ~valid_weights(weight)
-        if (count := int(bad.sum())) and rules.weights != "error":
+    if weight is not None and rules.weights == "absolute":
+        if negative := int((weight < 0).sum()):
+            message = f"{name}: {negative:,} negative weight(s) replaced by their absolute value"
+            repairs.append(Repair("absolute-weights", message, negative))
+        weight = np.abs(weight)
+    if weight is not None and rules.weights != "error":
+        valid = valid_weights(weight)
+        if count := int((keep & ~valid).sum()):
             message = f"{name}: {count:,} edge(s) without a positive weight left out"
             repairs.append(Repair("weights-not-positive", message, count))
-            keep = keep & ~bad
-        weight = weight[keep]
-    return edge_index[:, keep], weight, rows[keep], repairs
+        keep = keep & valid
+    index, rows, weight = index[:, keep], rows[keep], None if weight is None else weight[keep]
+    if undirected:
+        between = index[0] != index[1]  # a self-loop is its own opposite
+        index = np.concatenate([index, index[::-1, between]], axis=1)
+        weight = None if weight is None else np.concatenate([weight, weight[between]])
+        rows = np.concatenate([rows, rows[between]])
+    index, weight, first = _merge_repeated(index, weight, rules, name, repairs)
+    rows = rows if first is None else rows[first]
+    return Edges(index, weight, lambda at: table.place(int(rows[at])), repairs)
 
 
-def merge_repeated(
-    edge_index: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None, rules: EdgeRules, name: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None, npt.NDArray[np.int64] | None, list[Repair]]:
-    """Merge duplicate edges; return edges, weights, the row of each (None if unchanged) and repairs."""
+def _merge_repeated(
+    index: Index, weight: Weights, rules: EdgeRules, name: str, repairs: list[Repair]
+) -> tuple[Index, Weights, Index | None]:
+    """Merge duplicate edges; return edges, weights, and the position of each (None if unchanged)."""
     pairs, first, group, count = np.unique(
-        edge_index, axis=1, return_index=True, return_inverse=True, return_counts=True
+        index, axis=1, return_index=True, return_inverse=True, return_counts=True
     )
-    again = edge_index.shape[1] - pairs.shape[1]
-    if not again and rules.repeated != "count":
-        return edge_index, weight, None, []
-    if rules.repeated == "error":
+    again, how = index.shape[1] - pairs.shape[1], rules.repeated
+    if not again and how != "count":
+        return index, weight, None
+    if how == "error":
         row = int(first[count > 1].min()) + 1
-        raise GraphError(
-            f"{name}: {again:,} duplicate edge(s) (first at row {row}); choose how to merge them with "
-            "--repeated sum, count, mean, max, first or last",
-            code="edges-duplicate",
+        choices = "--repeated sum, count, mean, max, first or last"
+        message = (
+            f"{name}: {again:,} duplicate edge(s) (first at row {row}); choose how to merge them: {choices}"
         )
-    if rules.repeated == "sum" or (weight is None and rules.repeated != "count"):
-        how = (
-            "are counted once; --repeated count weights them"
-            if weight is None
-            else "have their weights added"
-        )
-        return edge_index, weight, None, [Repair("repeated-edges", f"{name}: repeated edges {how}", again)]
+        raise GraphError(message, code="edges-duplicate")
+    if how == "sum" or (weight is None and how != "count"):
+        counted = "are counted once; --repeated count weights them"
+        message = f"{name}: repeated edges {counted if weight is None else 'have their weights added'}"
+        repairs.append(Repair("repeated-edges", message, again))
+        return index, weight, None
     group = group.ravel()
-    if rules.repeated == "count" or weight is None:
+    if how == "count" or weight is None:
         merged = count.astype(np.float64)
-    elif rules.repeated == "mean":
+    elif how == "mean":
         merged = np.bincount(group, weights=weight) / count
-    elif rules.repeated == "max":
+    elif how == "max":
         merged = np.full(len(count), -np.inf)
         np.maximum.at(merged, group, weight)
     else:
-        at = first if rules.repeated == "first" else _last(group, len(count))
-        merged = weight[at]
-    message = f"{name}: {again:,} repeated edge(s) merged, the weight is their {rules.repeated}"
-    return pairs, merged, first, [Repair("repeated-edges", message, again)]
+        merged = weight[first]
+        if how == "last":
+            merged[group] = weight  # of several, the last is written last
+    message = f"{name}: {again:,} repeated edge(s) merged, the weight is their {how}"
+    repairs.append(Repair("repeated-edges", message, again))
+    return pairs, merged, first
 
 
-def _last(group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    last = np.zeros(count, dtype=np.int64)
-    last[group] = np.arange(len(group))  # of several, the last is written last
-    return last
-
-
-def unknown_ids(parts: Sequence[npt.NDArray[Any]], known: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def unknown_ids(parts: Sequence[Ids], known: Ids) -> Ids:
     """Return the distinct ids that are not among the known ones, sorted."""
     import pandas as pd
 

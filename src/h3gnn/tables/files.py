@@ -19,8 +19,6 @@ BLOCK_BYTES = 16 << 20  # A text file is read this many bytes at a time, cut at 
 BLOCK_ROWS = 1 << 16  # rows of a Parquet file or an array that are read at a time
 ARROW_BYTES = 100 * 10**6  # memory that pyarrow needs for its threads; with less they die or wait forever
 TABLE_COPIES = 8  # bytes of memory per byte of a table, with the copies made on the way
-
-
 MOST_SHOWN = 20  # this many problems of a file are described; the others are counted
 
 
@@ -33,9 +31,7 @@ class Problems:
         self._shown: list[tuple[str, str]] = []
         self._codes: set[str] = set()
 
-    def add(
-        self, place: str | Callable[[], str], what: str, remedy: str = "", code: str = "table-invalid"
-    ) -> None:
+    def add(self, place: str | Callable[[], str], what: str, remedy: str, code: str) -> None:
         """Add a problem; a place that takes time to find is a function."""
         self.count += 1
         self._codes.add(code)
@@ -66,17 +62,16 @@ def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "fi
         if path.is_dir():
             raise GraphError(f"{path} is a directory; a {role} is needed", code="file-is-directory")
         if suffixes and path.suffix.lower() not in suffixes:
-            raise GraphError(
-                f"{path}: a {role} ends in one of {', '.join(suffixes)}", code="file-suffix-unknown"
-            )
+            message = f"{path}: a {role} ends in one of {', '.join(suffixes)}"
+            raise GraphError(message, code="file-suffix-unknown")
         if not path.exists():
             raise GraphError(f"{path} does not exist; a {role} is needed", code="file-missing")
         with path.open("rb") as file:
             if not file.read(1):
                 raise GraphError(f"{path} is empty: it has 0 bytes", code="file-empty")
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         reason = getattr(error, "strerror", None) or error
         raise GraphError(f"{path} cannot be opened: {reason}", code="file-unreadable") from None
     return path
@@ -86,8 +81,8 @@ def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "fi
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn any exception that another library raises over a damaged file into an error that names the file.
 
-    Parsers of foreign formats fail in any way (`KeyError`, `struct.error`, `MemoryError`, ...), so every
-    exception is caught here, and only here. Their warnings are suppressed: the checks that follow decide.
+    Parsers of other formats fail in any way (`KeyError`, `struct.error`, `MemoryError`, ...), so every
+    exception is caught. Their warnings are suppressed: the checks that follow decide.
     """
     try:
         with warnings.catch_warnings():
@@ -130,7 +125,7 @@ def text_blocks(path: Path, start: int = 0, line: int = 0) -> Iterator[tuple[int
 
 
 def count_line_ends(content: bytes) -> int:
-    """Return the number of lines that end in a text."""
+    """Return the number of line ends in a text."""
     ends = content.count(b"\n")
     return ends + content.count(b"\r") - content.count(b"\r\n") if b"\r" in content else ends
 
@@ -152,10 +147,8 @@ def _check_text(path: Path, content: bytes, before: int) -> None:
         ends = np.flatnonzero((codes == ord("\n")) | (codes == ord("\r")))
         unclosed = np.flatnonzero(np.searchsorted(np.flatnonzero(codes == ord('"')), ends) % 2)
         if unclosed.size:
-            what = (
-                "a quotation mark is not closed on its line; texts with line breaks can be read from Parquet"
-            )
-            fail(ends[unclosed[0]], what)
+            remedy = "texts with line breaks can be read from Parquet"
+            fail(ends[unclosed[0]], f"a quotation mark is not closed on its line; {remedy}")
 
 
 def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
@@ -195,13 +188,6 @@ def split_line(line: str, delimiter: str) -> list[str]:
 def rows_of(before: int, content: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, line) of every row; blank lines are no rows."""
     return ((number, line) for number, line in enumerate(content.splitlines(), before + 1) if line)
-
-
-def find_delimiter(path: Path, row: str) -> str:
-    """Return a tab for `.tsv`, else the first of tab, comma, semicolon and | in the row, else a space."""
-    if path.suffix.lower() in (".tsv", ".tab"):
-        return "\t"
-    return next((mark for mark in "\t,;|" if mark in row), " ")
 
 
 def check_table_memory(path: Path, size: int) -> None:

@@ -10,7 +10,7 @@ import ast
 import datetime
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Number
@@ -21,8 +21,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.ids import INDEX_NAMES, is_id_name, is_missing
+from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
+from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
 FORMS = {
@@ -41,6 +42,7 @@ MISSING_WORDS = frozenset(
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
+MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
 GROUPED_NUMBER = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
@@ -72,15 +74,13 @@ def is_measurement(cell: str) -> bool:
 
 
 def is_missing_word(text: str) -> bool:
-    """Whether a text says that a number, date or boolean is missing."""
+    """Whether a text stands for a missing number, date or boolean."""
     return text.lower() in MISSING_WORDS
 
 
-def cell_text(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     """Return a cell as text; a float with an integer value is written without a point."""
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    return cell if isinstance(cell, str) else str(cell)
+    return str(int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
 
 
 def _objects(values: Iterable[Any]) -> Array:
@@ -105,16 +105,14 @@ class Cells:
     @cached_property
     def values(self) -> Array:
         """The cells: text stripped, None where missing, other values unchanged."""
-        column = self.column
-        listed = (column.astype(object) if self.is_categorical else column).tolist()
-        return _objects(
-            None if is_missing(one) else one.strip() if isinstance(one, str) else one for one in listed
-        )
+        listed = (self.column.astype(object) if self.is_categorical else self.column).tolist()
+        stripped = (one.strip() if isinstance(one, str) else one for one in listed)
+        return _objects(None if is_missing(one) else one for one in stripped)
 
     @cached_property
     def texts(self) -> Array:
         """The cells as text, None where missing or empty."""
-        return _objects(None if one is None else cell_text(one) or None for one in self.values)
+        return _objects(None if one is None else _cell_text(one) or None for one in self.values)
 
     @cached_property
     def known(self) -> list[str]:
@@ -140,20 +138,20 @@ class Cells:
 
         Numbers, dates (in days), booleans and vectors are floats, NaN if missing; lists and texts None.
         """
-        if (kind, form) not in self._decoded:
-            self._decoded[kind, form] = self._decode(kind, form)
-        return self._decoded[kind, form]
-
-    def _decode(self, kind: str, form: str) -> tuple[Array, Rows]:
-        if kind == "list":
-            return _decode_vectors(self.values) if form == "vector" else _decode_lists(self.values, form)
-        if kind == "number":
-            return self._numbers(form or "plain")
-        if kind == "date":
-            return self._dates(form or "iso")
-        if kind == "boolean":
-            return _decode_texts(self.texts, _parse_boolean)
-        return self.texts, NO_ROWS
+        found = self._decoded.get((kind, form))
+        if found is None:
+            if kind == "list":
+                found = _decode_vectors(self.values) if form == "vector" else _decode_lists(self.values, form)
+            elif kind == "number":
+                found = self._numbers(form or "plain")
+            elif kind == "date":
+                found = self._dates(form or "iso")
+            elif kind == "boolean":
+                found = _decode_texts(self.texts, _parse_boolean)
+            else:
+                found = self.texts, NO_ROWS
+            self._decoded[kind, form] = found
+        return found
 
     def _numbers(self, form: str) -> tuple[Floats, Rows]:
         """Return numbers, NaN where missing; infinity counts as unreadable."""
@@ -187,6 +185,15 @@ def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[F
     unreadable = np.array([one is None for one in parsed] + [False], dtype=bool)
     values = np.array([np.nan if one is None else one for one in parsed] + [np.nan], dtype=np.float64)
     return values[codes], np.flatnonzero(unreadable[codes])
+
+
+def decode_plain_numbers(texts: Array) -> tuple[Floats, Rows]:
+    """Return numbers without units, NaN where missing, and the rows that hold something else."""
+
+    def parse(text: str) -> float | None:
+        return float(text) if is_number(text) else np.nan if is_missing_word(text) else None
+
+    return _decode_texts(texts, parse)
 
 
 def number_form(texts: Collection[str]) -> str | None:
@@ -250,8 +257,7 @@ def _parse_iso(text: str) -> datetime.datetime | None:
         return None
     year, month, day, clock, zone = parts.groups()
     zone = "+00:00" if zone in (None, "Z", "UTC") else zone
-    clock = clock or "00:00"
-    clock = clock if clock.index(":") == 2 else f"0{clock}"
+    clock = "00:00" if clock is None else clock if clock[2] == ":" else f"0{clock}"
     try:
         return datetime.datetime.fromisoformat(f"{year}-{int(month):02d}-{int(day or 1):02d}T{clock}{zone}")
     except ValueError:
@@ -284,19 +290,19 @@ def _decode_lists(cells: Array, form: str) -> tuple[Array, Rows]:
     for row, cell in enumerate(cells):
         if cell is None or (isinstance(cell, str) and not cell):
             continue
-        items = cell if _is_list(cell) else _parse_list(cell, form)
+        if _is_list(cell):
+            items = cell
+        elif form == "brackets":
+            items = _parse_brackets(cell)
+        else:
+            items = [
+                item.strip() for item in (str(cell).split(form) if form else [str(cell)]) if item.strip()
+            ]
         if items is None:
             unreadable.append(row)
         else:
-            lists[row] = [cell_text(item) for item in items if not is_missing(item)]
+            lists[row] = [_cell_text(item) for item in items if not is_missing(item)]
     return lists, np.array(unreadable, dtype=np.int64)
-
-
-def _parse_list(cell: Any, form: str) -> list[Any] | None:
-    if form == "brackets":
-        return _parse_brackets(cell)
-    text = str(cell)
-    return [item.strip() for item in (text.split(form) if form else [text]) if item.strip()]
 
 
 def _parse_brackets(text: Any) -> list[Any] | None:
@@ -342,42 +348,67 @@ class InferredType:
     numeric: bool = False  # whether the cells of a boolean column are the numbers 0 and 1
 
 
-def parse_types(declared: dict[str, str]) -> dict[str, InferredType]:
+def parse_types(declared: Mapping[str, str]) -> dict[str, InferredType]:
     """Parse the types that the user declares: `{"opened": "date:dmy"}`."""
-    return {name: _parse_type(name, word) for name, word in declared.items()}
+    found = {}
+    for name, word in declared.items():
+        kind, _, form = word.strip().lower().partition(":")
+        if kind not in KINDS or (form and form not in FORMS.get(kind, ())):
+            forms = [f"{one}:{form}" for one, forms in FORMS.items() for form in forms]
+            raise GraphError(
+                f"the column {name!r} cannot be of the kind {word!r}; choose one of {', '.join(KINDS)}, "
+                f"or more precisely {', '.join(forms)}",
+                code="column-kind-unknown",
+            )
+        found[name] = InferredType(kind, "as you declared", form, declared=True)
+    return found
 
 
-def _parse_type(name: str, word: str) -> InferredType:
-    kind, _, form = word.strip().lower().partition(":")
-    if kind not in KINDS or (form and form not in FORMS.get(kind, ())):
-        forms = [f"{one}:{form}" for one, forms in FORMS.items() for form in forms]
-        raise GraphError(
-            f"the column {name!r} cannot be of the kind {word!r}; choose one of {', '.join(KINDS)}, "
-            f"or more precisely {', '.join(forms)}",
-            code="column-kind-unknown",
-        )
-    return InferredType(kind, "as you declared", form, declared=True)
+def infer_column(
+    name: str, cells: Cells, declared: InferredType | None, names: Sequence[str]
+) -> InferredType:
+    """Return the declared type of a column, else the inferred one; `names` are those of all columns."""
+    if declared is not None:
+        return _with_form(declared, name, cells)
+    found = infer_type(name, cells)
+    if reason := _class_reason(name, cells, found, names):
+        return InferredType("label", f"{reason}; {name}=category with --columns makes it a feature")
+    return found
 
 
-def infer_type(name: str, column: Any) -> InferredType:
+def _class_reason(name: str, cells: Cells, found: InferredType, names: Sequence[str]) -> str:
+    """Return why a column of features is the class, which is not to be trained on; "" if it is not.
+
+    It is if it has a usual name of the class and few distinct values, or if it is a yes-or-no question that
+    is answered in less than half of the rows.
+    """
+    if is_class_name(name, names) and found.kind not in ("constant", "text", "date", "list"):
+        measured = found.kind == "number" and any("." in one for one in cells.distinct)
+        if len(cells.distinct) <= MOST_CLASSES and not measured:
+            return "its name says that it is the class"
+    if is_question(name) and found.kind == "boolean" and (known := len(cells.known) / len(cells)) < 0.5:
+        return f"a yes or no that is known for {100 * known:.0f} % of the rows"
+    return ""
+
+
+def infer_type(name: str, cells: Cells) -> InferredType:
     """Infer what a column holds from its name and cells; the caller asks the user about a doubt."""
-    cells = column if isinstance(column, Cells) else Cells(column)
     if not cells.column.notna().any():
         return InferredType("constant", "it is empty")
     if cells.is_categorical:
         return _infer_words(name, cells, categorical=True)
-    by_dtype = _infer_dtype(cells.column)
-    if by_dtype is not None:
+    if (by_dtype := _infer_dtype(cells.column)) is not None:
         return by_dtype
     if cells.is_numeric:
         return _infer_numbers(name, cells.column.to_numpy(dtype=np.float64, na_value=np.nan))
     return _infer_cells(name, cells)
 
 
-def with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
+def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
     """Return a declared type with the form that its cells have, where the user left that open."""
     kind, form = declared.kind, None
-    if declared.form or kind not in ("number", "date", "list", "text"):
+    defaults = {"number": "plain", "date": "iso", "list": "", "text": "words"}
+    if declared.form or kind not in defaults:
         return declared
     if str(cells.column.dtype) in ("object", "str", "string", "category"):
         if kind == "list":
@@ -386,9 +417,7 @@ def with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
             form = (number_form if kind == "number" else date_form)(cells.distinct_values)
     if form == "either":
         return _ambiguous_dates(name, declared.reason, declared=True)
-    return replace(
-        declared, form=form or {"number": "plain", "date": "iso", "list": "", "text": "words"}[kind]
-    )
+    return replace(declared, form=form or defaults[kind])
 
 
 def _ambiguous_dates(name: str, reason: str = "dates", *, declared: bool = False) -> InferredType:
@@ -398,16 +427,15 @@ def _ambiguous_dates(name: str, reason: str = "dates", *, declared: bool = False
 
 def _infer_dtype(column: Any) -> InferredType | None:
     """Return the type that follows from the column's dtype alone."""
-    if pd.api.types.is_bool_dtype(column.dtype):
+    types, remedy = pd.api.types, "leave the column out"
+    if types.is_bool_dtype(column.dtype):
         found = InferredType("boolean", "true and false")
-    elif pd.api.types.is_datetime64_any_dtype(column.dtype):
+    elif types.is_datetime64_any_dtype(column.dtype):
         found = InferredType("date", "timestamps")
-    elif pd.api.types.is_timedelta64_dtype(column.dtype):
+    elif types.is_timedelta64_dtype(column.dtype):
         found = InferredType("number", "durations, in seconds")
-    elif pd.api.types.is_complex_dtype(column.dtype):
-        found = InferredType(
-            "category", "", doubt="complex numbers cannot be used", remedy="leave the column out"
-        )
+    elif types.is_complex_dtype(column.dtype):
+        found = InferredType("category", "", doubt="complex numbers cannot be used", remedy=remedy)
     else:
         return None
     if column.nunique() == 1 and bool(column.notna().all()):
@@ -469,11 +497,13 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     words = {one.lower() for one in cells.distinct_values}
     if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
         return InferredType("boolean", "two words for yes and no")
-    for infer in (_infer_written_numbers, _infer_written_dates, _infer_nearly, _infer_written_lists):
-        found = infer(name, cells)
-        if found is not None:
-            return found
-    return _infer_words(name, cells)
+    return (
+        _infer_written_numbers(name, cells)
+        or _infer_written_dates(name, cells)
+        or _infer_mostly(name, cells)
+        or _infer_written_lists(cells)
+        or _infer_words(name, cells)
+    )
 
 
 def _infer_written_numbers(name: str, cells: Cells) -> InferredType | None:
@@ -499,7 +529,7 @@ def _infer_written_dates(name: str, cells: Cells) -> InferredType | None:
     return None if form is None else InferredType("date", order[form], form)
 
 
-def _infer_written_lists(name: str, cells: Cells) -> InferredType | None:
+def _infer_written_lists(cells: Cells) -> InferredType | None:
     form = list_form(cells.known)
     if form is None:
         return None
@@ -507,17 +537,15 @@ def _infer_written_lists(name: str, cells: Cells) -> InferredType | None:
     return InferredType("list", f"several words, {written}", form)
 
 
-def _infer_nearly(name: str, cells: Cells) -> InferredType | None:
+def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
     """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
     if are_codes(cells.distinct):
         return None
     for kind, form_of in (("number", number_form), ("date", date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}
         if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):
-            remedy = (
-                f"correct the cell, or declare {name}=category with --columns, or {name}={kind} to treat "
-                "such cells as missing"
-            )
+            declare = f"declare {name}=category with --columns, or {name}={kind}"
+            remedy = f"correct the cell, or {declare} to treat such cells as missing"
             form = "plain" if kind == "number" else "iso"
             return InferredType(kind, f"mostly {kind}s", form, f"is not a {kind}", remedy)
     return None

@@ -1,7 +1,7 @@
 """The plan of a table: what each column holds, and how it becomes features.
 
-A plan is fitted once, on the table that a model is fitted on. It is stored with the graph and the model, and
-encodes new tables, whose columns it finds by name. A table of numbers without gaps stays unchanged.
+A plan is fitted with the model, stored with it, and encodes new tables, whose columns it finds by name. A
+table of numbers without gaps stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from h3gnn.resources import check_memory
 from h3gnn.tables.encoders import (
     ENCODERS,
     VALUE,
-    Array,
     CategoryEncoder,
     Encoder,
-    Floats,
     SentenceEncoder,
     TextEncoder,
     missing_rows,
 )
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import NOT_ENCODED, Cells, InferredType, infer_type, parse_types, with_form
-from h3gnn.tables.roles import class_reason
+from h3gnn.tables.infer import (
+    NOT_ENCODED,
+    Array,
+    Cells,
+    Floats,
+    InferredType,
+    Rows,
+    infer_column,
+    parse_types,
+)
 
 Place = Callable[[int, str], str]  # names a row and a column for an error message
 TENSOR_PREFIX = "plan."
 UNCHANGED = "plain"  # stored name of the encoder that leaves numbers unchanged
-ENCODED_BYTES = 8 * 2
-"""Bytes per feature while a table is encoded: once in its column, once in the joined table."""
-
+ENCODED_BYTES = 8 * 2  # per feature while a table is encoded: once in its column, once in the joined table
 MOST_LINES = 24  # more unchanged columns than this are shown as one line
-
-
 STORED = {
     **{"name": "name", "kind": "kind", "form": "form", "why": "reason", "encoder": "encoder"},
     **{"how": "description", "names": "names", "said": "declared"},
@@ -97,11 +99,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """How a table becomes features, column by column.
-
-    Attributes:
-        columns: one plan for each column, also for those that are left out.
-    """
+    """How a table becomes features, column by column; `columns` includes those that are left out."""
 
     columns: tuple[ColumnPlan, ...]
 
@@ -176,16 +174,11 @@ class TablePlan:
             )
         problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
         for column in self.used:
-            values, unreadable = Cells(frame[column.name]).decode(column.kind, column.form)
+            cells = frame[column.name]
+            values, unreadable = Cells(cells).decode(column.kind, column.form)
             if not column.declared:
-                _add_cells(
-                    problems,
-                    place,
-                    frame[column.name],
-                    unreadable,
-                    f"is not a {column.kind}",
-                    "correct the cell",
-                )
+                what = f"is not a {column.kind}"
+                add_cells(problems, place, cells, unreadable, what, "correct the cell")
             if column.encoder == UNCHANGED:
                 for row in np.setdiff1d(np.flatnonzero(missing_rows(values)), unreadable).tolist():
                     what, remedy = "the value is empty or NaN", "fill the gap: the fitted table has none"
@@ -219,11 +212,8 @@ class TablePlan:
         columns = []
         for at, one in enumerate(stored["columns"]):
             prefix = f"{TENSOR_PREFIX}{at}."
-            arrays = {
-                name.removeprefix(prefix): value.numpy()
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
+            own = [name for name in tensors if name.startswith(prefix)]
+            arrays = {name.removeprefix(prefix): tensors[name].numpy() for name in own}
             encoder = ENCODERS.get(one["encoder"])
             fitted = None if encoder is None else encoder(**one["plain"], **arrays)
             values = {attribute: one[key] for key, attribute in STORED.items()}
@@ -241,14 +231,11 @@ def check_same_plan(fitted: TablePlan | None, other: TablePlan | None) -> None:
     )
     if own == others:
         return
-    unknown = [name for name in fitted.names if name not in other.names]
-    if unknown:
+    what = "the features were encoded by another plan than those of the fit"
+    if unknown := [name for name in fitted.names if name not in other.names]:
         what = f"the feature {unknown[0]!r} of the fit is not among the features"
-    else:
-        what = "the features were encoded by another plan than those of the fit"
-    raise GraphError(
-        f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)", code="plan-differs"
-    )
+    message = f"{what}: read the new table with plan=model.graph_.plan (`h3gnn embed` does)"
+    raise GraphError(message, code="plan-differs")
 
 
 def check_as_is(plan: TablePlan | None) -> None:
@@ -261,13 +248,12 @@ def check_as_is(plan: TablePlan | None) -> None:
         )
 
 
-def plain_plan(names: Sequence[str], widths: Sequence[int]) -> TablePlan:
-    """Return the plan of a table of numbers that stay unchanged."""
-    return TablePlan(tuple(plain_column(name, width) for name, width in zip(names, widths, strict=True)))
+def plain_plan(names: Sequence[str], width: int) -> TablePlan:
+    """Return the plan of columns of numbers, or of one column of vectors, that stay unchanged."""
+    return TablePlan(tuple(_plain_column(name, width if len(names) == 1 else 1) for name in names))
 
 
-def plain_column(name: str, width: int) -> ColumnPlan:
-    """Return the plan of a column of numbers, or of vectors, that stays unchanged."""
+def _plain_column(name: str, width: int) -> ColumnPlan:
     names = (name,) if width == 1 else tuple(f"{name}[{at}]" for at in range(width))
     return ColumnPlan(name, "number" if width == 1 else "list", "", "", UNCHANGED, names, "unchanged")
 
@@ -296,7 +282,7 @@ def encode_table(
         declared = {**(columns or {}), **({} if label is None else {label: "label"})}
         values, plan = _fit_plan(frame, declared, text_model, where)
         return values, plan, plan.repairs()
-    for name, declared_type in parse_types(dict(columns or {})).items():
+    for name, declared_type in parse_types(columns or {}).items():
         fitted = next((column.kind for column in plan.columns if column.name == name), None)
         if fitted != declared_type.kind:
             raise InputError(
@@ -312,7 +298,7 @@ def _fit_plan(
 ) -> tuple[Floats, TablePlan]:
     """Infer the type of every column that the user did not declare, and fit its encoder."""
     names = [str(name) for name in frame.columns]
-    types = parse_types(dict(declared))
+    types = parse_types(declared)
     if unknown := [name for name in types if name not in names]:
         raise InputError(
             f"there is no column {unknown[0]!r} in the features; there are {', '.join(names[:12])}",
@@ -329,7 +315,7 @@ def _fit_plan(
             "--columns NAME=KIND, or omit the features to have structural ones built",
             code="no-usable-column",
         )
-    if all(_can_stay(plan, *inferred[name]) for name, plan in plans.items() if plan.encoder):
+    if all(_is_plain(plan, *inferred[name]) for name, plan in plans.items() if plan.encoder):
         plans = {name: _unchanged(plan) if plan.encoder else plan for name, plan in plans.items()}
     plan = TablePlan(tuple(plans.values()))
     decoded = [inferred[one.name][1].decode(one.kind, one.form)[0] for one in plan.used]
@@ -346,7 +332,7 @@ def infer_columns(
     """
     names = [str(name) for name in frame.columns]
     cells = {name: Cells(frame[name]) for name in names}
-    types = {name: _type_of(name, cells[name], declared.get(name), names) for name in names}
+    types = {name: infer_column(name, cells[name], declared.get(name), names) for name in names}
     classes = [name for name, one in types.items() if one.kind == "label"]
     classes.sort(key=lambda name: not types[name].declared)
     for name in classes[1:]:
@@ -355,19 +341,10 @@ def infer_columns(
         unreadable = cells[name].decode(one.kind, one.form)[1]
         if unreadable.size and (one.doubt or not one.declared):
             doubt, remedy = one.doubt or f"is not a {one.kind}", one.remedy or "correct the cell"
-            _add_cells(problems, place, cells[name].column, unreadable, doubt, remedy)
+            add_cells(problems, place, cells[name].column, unreadable, doubt, remedy)
         elif one.doubt:
             problems.add(f"the column {name!r}", one.doubt, one.remedy, "column-ambiguous")
     return {name: (types[name], cells[name]) for name in names}
-
-
-def _type_of(name: str, cells: Cells, declared: InferredType | None, names: list[str]) -> InferredType:
-    if declared is not None:
-        return with_form(declared, name, cells)
-    found = infer_type(name, cells)
-    if reason := class_reason(name, cells, found, names):
-        return InferredType("label", f"{reason}; {name}=category with --columns makes it a feature")
-    return found
 
 
 def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | None) -> ColumnPlan:
@@ -385,9 +362,9 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
     if missing.mean() > 0.5 and found.kind in ("category", "boolean") and not found.declared:
         known = f"{100 * (1 - missing.mean()):.0f} %"
         reason += f"; known for {known} of the rows only: if you want to predict it, --label-column {name}"
-    if found.kind == "category" and CategoryEncoder.is_mostly_rare(values):
-        reason += "; most of them are rare, so that their characters are encoded"
     fitted = _fit_encoder(found, values, text_model)
+    if found.kind == "category" and fitted.kind == "text":
+        reason += "; most of them are rare, so that their characters are encoded"
     names = tuple(feature for feature, _ in fitted.features(name))
     return replace(
         plan,
@@ -409,21 +386,19 @@ def _fit_encoder(found: InferredType, values: Array, text_model: str | None) -> 
     return ENCODERS["vector" if found.form == "vector" else found.kind].fit(values)
 
 
-def _can_stay(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
+def _is_plain(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
     """Whether a column is numbers without gaps, which can be features unchanged."""
-    if plan.fitted is None or plan.fitted.gaps or plan.form not in ("", "plain", "vector"):
-        return False
     dtype = getattr(cells.column.dtype, "kind", "O")
-    if dtype == "m":  # the unit of a duration is arbitrary
-        return False
+    if plan.fitted is None or plan.fitted.gaps or plan.form not in ("", "plain", "vector") or dtype == "m":
+        return False  # the unit of a duration is arbitrary
     if found.kind == "boolean":
         return found.numeric or dtype in "biuf"
     return found.kind == "number" or plan.encoder == "vector"
 
 
 def _unchanged(plan: ColumnPlan) -> ColumnPlan:
-    unchanged = plain_column(plan.name, len(plan.names))
-    return replace(unchanged, kind=plan.kind, reason=plan.reason, form=plan.form)
+    plain = _plain_column(plan.name, len(plan.names))
+    return replace(plain, kind=plan.kind, reason=plan.reason, form=plan.form)
 
 
 def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
@@ -442,20 +417,13 @@ def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
     return repairs
 
 
-def _add_cells(
-    problems: Problems, place: Place, column: Any, rows: npt.NDArray[np.int64], what: str, remedy: str
-) -> None:
+def add_cells(problems: Problems, place: Place, column: Any, rows: Rows, what: str, remedy: str) -> None:
     """Add the cells of some rows to the problems."""
     for row in rows.tolist():
         cell, where = column.iloc[row], partial(place, row, str(column.name))
-        if isinstance(cell, list | np.ndarray):
-            problems.add(where, f"the list {what}", remedy, "cell-unreadable")
-        elif str(cell).lower().strip("+- ") in ("inf", "infinity"):
-            problems.add(
-                where,
-                "the value is infinity",
-                "correct the cell or leave the column out",
-                "feature-not-finite",
-            )
+        shown = "the list" if isinstance(cell, list | np.ndarray) else repr(str(cell))
+        if str(cell).lower().strip("+- ") in ("inf", "infinity"):
+            correct = "correct the cell or leave the column out"
+            problems.add(where, "the value is infinity", correct, "feature-not-finite")
         else:
-            problems.add(where, f"{str(cell)!r} {what}", remedy, "cell-unreadable")
+            problems.add(where, f"{shown} {what}", remedy, "cell-unreadable")

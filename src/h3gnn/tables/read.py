@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,46 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, known_labels, split_masks
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import (
-    NodeIndex,
-    as_text,
-    is_plain,
-    one_kind,
-    quoted,
-)
-from h3gnn.graphs.labels import SPLIT_NAMES, as_classes, known_labels, split_masks
+from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
-from h3gnn.tables.edges import (
-    FIX_UNKNOWN,
-    EdgeRows,
-    EdgeRules,
-    EdgeTable,
-    apply_rules,
-    merge_repeated,
-    open_edges,
-    read_rows,
-    unknown_ids,
-)
-from h3gnn.tables.features import Encoding, FeatureFile, pick_id_column, read_features
-from h3gnn.tables.files import Problems
+from h3gnn.tables.edges import EdgeRows, EdgeRules, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
+from h3gnn.tables.features import Encoding, FeatureFile, read_features
 from h3gnn.tables.plan import TablePlan
-from h3gnn.tables.reader import LoadedTable, Table, check_once, joined_place, open_table
-from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column
+from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
+from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
 
 Paths = str | Path | Sequence[str | Path]
+Ids = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class LabelFile:
+class Labels:
     """The labels and splits of some nodes."""
 
-    ids: npt.NDArray[Any]  # the nodes of the rows
+    ids: Ids  # the nodes of the rows
     classes: npt.NDArray[np.int64] | None  # [rows]
     class_names: tuple[str, ...]
     masks: list[npt.NDArray[np.bool_]]  # train, validation and test [rows, splits], or nothing
-    table: LabelTable | None  # None for a column of the features
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
         """Return labels and masks of all nodes; `rows` is the node of each row, -1 for none."""
@@ -74,49 +57,39 @@ class LabelTable:
     key: int  # the column of the ids
     label: int | None  # the column of the classes
     splits: list[int]  # the columns of train, val, test
-    loaded: LoadedTable | None  # None if the rows cannot be read
+    loaded: LoadedTable
 
-    def read(self) -> LabelFile:
+    @property
+    def class_name(self) -> str | None:
+        """The name of the column of the classes."""
+        return None if self.label is None else self.table.names[self.label]
+
+    def read(self) -> Labels:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
-        table, loaded = self.table, self.loaded
-        assert loaded is not None
-        try:
-            ids = loaded.ids(self.key)
-            check_once(ids, table.place, table.path)
-            parts = [
-                split_masks(loaded.cells(at).words().tolist(), partial(table.place, column=at))
-                for at in self.splits
-            ]
-        except GraphError:
-            self.report_problems(None, None)
-            raise
-        classes, names = None, tuple[str, ...]()
-        if self.label is not None:
-            classes, names = as_classes(known_labels(loaded.cells(self.label).words()))
-        masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
-        return LabelFile(ids, classes, names, masks, self)
-
-    def report_problems(self, known: npt.NDArray[Any] | None, known_by: Path | None) -> None:
-        """Walk the file row by row, and raise with all its problems; return if there is none."""
-        table, places = self.table, dict[str, str]()
-        names = None if known is None else {*as_text(known).tolist()}
-
-        def check(problems: Problems, row: int, place: str, cells: list[str]) -> None:
-            node = cells[0] if is_plain(cells[0]) else quoted(cells[0])
-            if cells[0] in places:
-                what = f"node {node} is already in {places[cells[0]]}"
-                problems.add(place, what, "keep one row per node", "id-duplicate")
-            elif cells[0] and names is not None and cells[0] not in names:
-                what = f"node {node} is unknown; it is not in {known_by}"
-                problems.add(place, what, FIX_UNKNOWN, "node-unknown")
-            if cells[0]:
-                places.setdefault(cells[0], place)
-            for column, word in zip(self.splits, cells[1:], strict=True):
+        loaded = self.loaded
+        ids = loaded.ids(self.key)
+        add_duplicates(loaded.problems, ids, loaded.place)
+        parts = [loaded.cells(at).words() for at in self.splits]
+        for at, words in zip(self.splits, parts, strict=True):
+            for row, word in enumerate(words):
                 if word.lower() not in {*SPLIT_NAMES, "", "none"}:
-                    what = f"{word!r} is not one of train, val, test"
-                    problems.add(place + table.title(column), what, "", "split-unknown")
+                    loaded.add(row, at, f"{word!r} is not one of train, val, test", "", "split-unknown")
+        loaded.problems.check()
+        classes = None if self.label is None else loaded.cells(self.label).words()
+        return _labels(ids, classes, parts)
 
-        table.find_problems([self.key], self.splits, check).check()
+    def check_known(self, ids: Ids, known: Ids, known_by: Path | None) -> None:
+        """Raise if a label is of an unknown node."""
+        self.loaded.check_known([ids], known, known_by)
+        self.loaded.problems.check()
+
+
+def _labels(ids: Ids, words: Ids | None, splits: Sequence[Any]) -> Labels:
+    """Return labels and splits from the words of their columns."""
+    parts = [split_masks(column, str) for column in splits]
+    masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
+    classes, names = (None, ()) if words is None else as_classes(known_labels(words))
+    return Labels(ids, classes, names, masks)
 
 
 def open_labels(
@@ -129,12 +102,8 @@ def open_labels(
     """Read a table of labels, and find the columns of ids, classes and splits."""
     expected = (id_column, label_column, *(split_columns or ()))
     table = open_table(path, role="labels", expected=expected, **style)
-    loaded, error = None, None
-    try:
-        loaded = table.load(range(len(table.names)))
-    except GraphError as fault:
-        error = fault
-    key = pick_id_column(table, id_column, (lambda at: False) if loaded is None else loaded.is_unique)
+    loaded = table.load(range(len(table.names)))
+    key = pick_id_column(table, id_column, loaded.is_unique)
     others = [column for column in range(len(table.names)) if column != key]
     if split_columns is None:
         splits = [column for column in others if table.names[column].lower().startswith(SPLIT_PREFIX)]
@@ -142,20 +111,15 @@ def open_labels(
         splits = [pick_column(table, one, "split", default=0) for one in split_columns]
     rest = [column for column in others if column not in splits]
     label = infer_class_column(table.names, rest)
-    if label_column is not None:
-        label = pick_column(table, label_column, "labels", default=0)
+    label = pick_column(table, label_column, "labels", default=label)
     if label is None and not splits:
         raise GraphError(f"{table.path} has no column of labels besides the node ids", code="column-missing")
-    labels = LabelTable(table, key, label, splits, loaded)
-    if error is not None:
-        labels.report_problems(None, None)
-        raise error
-    return labels
+    return LabelTable(table, key, label, splits, loaded)
 
 
 def labels_of_nodes(
     path: str | Path,
-    node_ids: npt.NDArray[Any],
+    node_ids: Ids,
     known_by: Path,
     id_column: Column | None,
     label_column: Column | None,
@@ -172,21 +136,10 @@ def labels_of_nodes(
     if found.classes is None:
         raise GraphError(f"{table.table.path} has splits and no classes", code="column-missing")
     rows = NodeIndex(node_ids).find(found.ids)
-    unknown = int((rows < 0).sum())
-    if unknown and not drop:
-        table.report_problems(node_ids, known_by)
+    if not drop:
+        table.check_known(found.ids, node_ids, known_by)
     labels: npt.NDArray[np.int64] = found.for_nodes(rows, len(node_ids))["labels"]
-    return labels, found.class_names, unknown
-
-
-def _labels_of_features(features: FeatureFile) -> LabelFile | None:
-    """Return the labels that a column of the features holds."""
-    if features.classes is None:
-        return None
-    classes, names = as_classes(known_labels(features.classes))
-    parts = [split_masks(words, features.place) for words in features.splits]
-    masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
-    return LabelFile(features.ids, classes, names, masks, None)
+    return labels, found.class_names, int((rows < 0).sum())
 
 
 def read_graph(
@@ -246,27 +199,24 @@ def read_graph(
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     rules = EdgeRules(unknown_nodes, weights, repeated)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
-    label_file, hidden = None, None
+    label_table, found, hidden, feature_file = None, None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-        label_file = label_table.read()
-        hidden = None if label_table.label is None else label_table.table.names[label_table.label]
+        found, hidden = label_table.read(), label_table.class_name
     rows = None
     if features is None or unknown_nodes == "add":
         rows = [read_rows(one, None, None, rules) for one in tables]
-    if features is None:
-        return _join(tables, rows or [], None, label_file, rules, undirected=undirected)
-    encoding = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
-    read = partial(read_features, _listed(features), id_column, feature_columns, style, encoding)
+    if features is not None:
+        encoding = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
+        read = partial(read_features, _listed(features), id_column, feature_columns, style, encoding)
+        feature_file = read() if rows is None else read(partial(unknown_ids, _all_ids(rows, found)))
+        if found is None and feature_file.classes is not None:
+            found = _labels(feature_file.ids, feature_file.classes, feature_file.splits)
     if rows is None:
-        feature_file = read()
+        assert feature_file is not None
         known = feature_file.ids if unknown_nodes == "error" else None
         rows = [read_rows(one, known, feature_file.path, rules) for one in tables]
-    else:
-        ends = [end for block in rows for end in block.ids]
-        feature_file = read(partial(unknown_ids, [*ends, *([] if label_file is None else [label_file.ids])]))
-    label_file = label_file or _labels_of_features(feature_file)
-    return _join(tables, rows, feature_file, label_file, rules, undirected=undirected)
+    return _join(tables, rows, feature_file, found, label_table, rules, undirected=undirected)
 
 
 def _listed(paths: Paths) -> list[str | Path]:
@@ -276,38 +226,44 @@ def _listed(paths: Paths) -> list[str | Path]:
     return listed
 
 
+def _all_ids(rows: Sequence[EdgeRows], labels: Labels | None) -> list[Ids]:
+    """Return the ids of edges and labels."""
+    return [end for block in rows for end in block.ids] + ([] if labels is None else [labels.ids])
+
+
 def _join(
     tables: Sequence[EdgeTable],
     rows: Sequence[EdgeRows],
     features: FeatureFile | None,
-    labels: LabelFile | None,
+    labels: Labels | None,
+    label_table: LabelTable | None,
     rules: EdgeRules,
     *,
     undirected: bool,
 ) -> Graph:
-    """Find every id among the nodes, and hand the parts to the checks."""
-    ids = _ids_of_parts(tables, rows, labels) if features is None else features.ids
+    """Find every id among the nodes, and build the graph."""
+    ids = _nodes_of_edges(tables, rows, labels, label_table) if features is None else features.ids
     nodes = NodeIndex(ids)
-    edges = _pooled(tables, rows, nodes, rules, undirected=undirected)
+    edges = join_edges(tables, rows, nodes, rules, undirected=undirected)
     repairs = [*edges.repairs, *(() if features is None else features.repairs)]
+    files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
     known: dict[str, Any] = {}
     if labels is not None:
-        rows_of_labels = nodes.find(labels.ids)
-        unknown = int((rows_of_labels < 0).sum())
-        if unknown and labels.table is not None:
+        found = nodes.find(labels.ids)
+        known = labels.for_nodes(found, ids.size)
+        unknown = int((found < 0).sum())
+        if unknown and label_table is not None:
             if rules.unknown_nodes == "error":
-                labels.table.report_problems(ids, None if features is None else features.path)
-            message = f"{labels.table.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
+                label_table.check_known(labels.ids, ids, None if features is None else features.path)
+            message = f"{label_table.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
             repairs.append(Repair("labels-of-unknown-nodes", message, unknown))
-        known = labels.for_nodes(rows_of_labels, ids.size)
 
     def locate(part: str, index: int) -> str:
         if part == "features" and features is not None:
             return features.place(index)
         return edges.place(index) if part == "edges" else f"{part}, position {index}"
 
-    files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
-    files += [] if labels is None or labels.table is None else [labels.table.table.path]
+    files += [] if label_table is None else [label_table.table.path]
     graph = build_graph(
         None if features is None else features.values,
         edges.index,
@@ -324,85 +280,28 @@ def _join(
     return graph if features is None else replace(graph, plan=features.plan)
 
 
-@dataclass(frozen=True)
-class _Edges:
-    """The edges of all tables by position, their weights, the place of each, and the repairs."""
-
-    index: npt.NDArray[np.int64]
-    weight: npt.NDArray[np.float64] | None
-    place: Callable[[int], str]
-    repairs: list[Repair]
-
-
-def _pooled(
+def _nodes_of_edges(
     tables: Sequence[EdgeTable],
     rows: Sequence[EdgeRows],
-    nodes: NodeIndex,
-    rules: EdgeRules,
-    *,
-    undirected: bool,
-) -> _Edges:
-    """Apply the rules to each table; of several, each has a mean weight of 1."""
-    parts = [
-        _edges_of(one, block, nodes, rules, undirected=undirected)
-        for one, block in zip(tables, rows, strict=True)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    repairs = [repair for part in parts for repair in part.repairs]
-    weights = []
-    for part in parts:
-        heavy = np.ones(part.index.shape[1]) if part.weight is None else part.weight
-        weights.append(heavy / heavy.mean() if heavy.size else heavy)
-    names = " and ".join(one.table.path.name for one in tables)
-    message = f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added"
-    repairs.append(Repair("edge-tables-joined", message, len(tables)))
-    place = joined_place([part.place for part in parts], [part.index.shape[1] for part in parts])
-    index = np.concatenate([part.index for part in parts], axis=1)
-    return _Edges(index, np.concatenate(weights), place, repairs)
-
-
-def _edges_of(
-    edges: EdgeTable, block: EdgeRows, nodes: NodeIndex, rules: EdgeRules, *, undirected: bool
-) -> _Edges:
-    name = edges.table.path.name
-    index = np.stack([nodes.find(end) for end in block.ids])
-    index, weight, origin, done = apply_rules(index, block.weight, rules, name)
-    if undirected:
-        between = index[0] != index[1]  # a self-loop is its own opposite
-        index = np.concatenate([index, index[::-1, between]], axis=1)
-        weight = None if weight is None else np.concatenate([weight, weight[between]])
-        origin = np.concatenate([origin, origin[between]])
-    index, weight, first, merged = merge_repeated(index, weight, rules, name)
-    origin = origin if first is None else origin[first]
-    return _Edges(
-        index, weight, lambda at: edges.table.place(int(origin[at])), [*edges.repairs, *done, *merged]
-    )
-
-
-def _ids_of_parts(
-    tables: Sequence[EdgeTable], rows: Sequence[EdgeRows], labels: LabelFile | None
-) -> npt.NDArray[Any]:
+    labels: Labels | None,
+    label_table: LabelTable | None,
+) -> Ids:
     """Return all ids of edges and labels, sorted."""
     import pandas as pd
 
-    ends = [end for block in rows for end in block.ids]
-    everything = one_kind([*ends, *([] if labels is None else [labels.ids])])
+    everything = one_kind(_all_ids(rows, labels))
     for one, block in zip(tables, rows, strict=True):
-        _check_not_a_header([end[0] for end in block.ids], everything, one.table)
-    if labels is not None and labels.table is not None:
-        _check_not_a_header([labels.ids[0]], everything, labels.table.table)
+        _check_no_header([end[0] for end in block.ids], everything, one.table)
+    if labels is not None and label_table is not None:
+        _check_no_header([labels.ids[0]], everything, label_table.table)
     return np.sort(np.asarray(pd.unique(everything)))
 
 
-def _check_not_a_header(first: list[Any], everything: npt.NDArray[Any], table: Table) -> None:
+def _check_no_header(first: list[Any], everything: Ids, table: Table) -> None:
     """Ask whether the first row is a header if its texts could be names: no other row contains them."""
     if table.header or not table.guessed or everything.dtype.kind != "O":
         return
     if all(int((everything == one).sum()) == 1 for one in first):
         words = " and ".join(quoted(one) for one in first)
-        raise GraphError(
-            f"{table.place(0)}: {words} may name a column or a node: no other row has it; "
-            "say whether this row is a header (--header, --no-header)",
-            code="header-ambiguous",
-        )
+        message = f"{words} may name a column or a node: no other row has it; choose --header or --no-header"
+        raise GraphError(f"{table.place(0)}: {message}", code="header-ambiguous")

@@ -1,7 +1,7 @@
 """Read CSV, TSV and Parquet files into memory, as Arrow columns.
 
-pyarrow is fast but says little about an invalid file. When it fails, the block is walked line by line to
-report file, line and column.
+Malformed rows are left out, and listed with the other problems of a table, such as missing ids, so that one
+error describes all of them.
 """
 
 from __future__ import annotations
@@ -11,29 +11,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.ids import PLAIN, one_kind, quoted
-from h3gnn.tables import files
+from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
+from h3gnn.tables import files, roles
 from h3gnn.tables.files import (
     MOST_SHOWN,
     Problems,
     check_file,
     check_parquet,
     check_table_memory,
-    find_delimiter,
     first_rows,
     reading,
     rows_of,
     split_line,
     text_blocks,
 )
-from h3gnn.tables.infer import MISSING_WORDS, Cells
-from h3gnn.tables.roles import row_is_header
+from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers, is_measurement, is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,57 +39,62 @@ if TYPE_CHECKING:
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SAMPLE_ROWS = 1000  # rows from which the header is inferred
+FEW_ROWS = 10  # with fewer rows nothing is concluded from repeated values
 FIX_CELLS = "correct the line; a text that contains the delimiter needs quotation marks around it"
 FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"
+FIX_DUPLICATE = (
+    "keep one row per node; if another column holds the ids, name it (--id-column, --label-id-column)"
+)
+FIX_UNKNOWN = "give it a row, or remove it (--unknown-nodes drop, or add, if the command has it)"
+USUAL_NAMES = {
+    "edges": {*roles.SOURCE_NAMES, *roles.TARGET_NAMES, *roles.WEIGHT_NAMES},
+    "features": {*roles.ID_NAMES},
+    "labels": {*roles.ID_NAMES, *roles.CLASS_NAMES},
+}
 
-RowCheck = Callable[[Problems, int, str, list[str]], None]
-"""Given a row's number, place and cells, adds its problems."""
+Ids = npt.NDArray[Any]
 
 
-def decode_ids(column: Any, place: str) -> tuple[npt.NDArray[Any], int]:
-    """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing.
-
-    The second value is the first row without a value, -1 if there is none.
-    """
+def decode_ids(column: Any, place: str) -> Ids:
+    """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
-    if pa.types.is_integer(kind) and not column.null_count:
-        try:
-            return np.asarray(column.cast(pa.int64()).to_numpy()), -1
-        except pa.ArrowInvalid:
-            pass  # beyond 64 bits an id is text
-    known = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
-    if not any(is_kind(kind) for is_kind in known):
-        message = f"{place}: column type {kind} cannot be used as node ids; use integers or strings"
+    if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
+        gaps = f", and fill the {column.null_count:,} missing ids" if column.null_count else ""
+        message = f"{place}: column type {kind} cannot be used as node ids; use integers or strings{gaps}"
         raise GraphError(message, code="id-type-invalid")
+    try:
+        if pa.types.is_integer(kind) and not column.null_count:
+            return np.asarray(column.cast(pa.int64()).to_numpy())
+    except pa.ArrowInvalid:
+        pass  # beyond 64 bits an id is text
     texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
-    if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
-        try:
-            return np.asarray(texts.cast(pa.int64()).to_numpy()), -1
-        except pa.ArrowInvalid:
-            pass
+    try:
+        if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
+            return np.asarray(texts.cast(pa.int64()).to_numpy())
+    except pa.ArrowInvalid:
+        pass
     encoded = texts.dictionary_encode()  # a text that occurs in many rows is made once
     words = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return words[encoded.indices.to_numpy()], int(pc.index(texts, "").as_py())
+    return words[encoded.indices.to_numpy()]
 
 
-def decode_numbers(column: Any, place: str) -> npt.NDArray[np.float64]:
+def decode_numbers(column: Any, place: str) -> Floats:
     """Return an Arrow column as `[rows, values]`, NaN where missing: one value, or those of a list."""
     import pyarrow as pa
 
     rows = len(column)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    kind = column.type
-    if _is_list(kind):
-        column, kind = column.flatten(), kind.value_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise GraphError(f"{place}: {kind} is not a column of numbers", code="column-not-numeric")
+    if _is_list(column.type):
+        column = column.flatten()
+    if not _is_numeric(column.type):
+        raise GraphError(f"{place}: {column.type} is not a column of numbers", code="column-not-numeric")
     numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
 
@@ -119,29 +122,49 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
 @dataclass(frozen=True)
 class LoadedTable:
-    """Columns of a table in memory: text for a text file, the types of a Parquet file."""
+    """Columns of a table in memory, text for a text file, and the problems found in them so far."""
 
     table: Table
     columns: Mapping[int, Any]  # Arrow columns by their position in the file
+    problems: Problems
+    malformed: Sequence[int] = ()  # the rows of the file that were left out
 
-    def ids(self, at: int) -> npt.NDArray[Any]:
-        """Return a column as node ids, none of which is missing."""
-        words, missing = self._ids(at)
-        if missing >= 0:
-            raise GraphError(f"{self.table.place(missing, at)}: the node id is missing", code="id-missing")
-        return words
+    def place(self, row: int, at: int | None = None) -> str:
+        """Name a row (and a column) of the file."""
+        for left_out in self.malformed:
+            row += left_out <= row
+        return self.table.place(row, at)
 
-    def _ids(self, at: int) -> tuple[npt.NDArray[Any], int]:
-        parts, missing, rows = [], -1, 0
+    def add(self, row: int, at: int | None, what: str, remedy: str, code: str) -> None:
+        """Add a problem of a row (and a column)."""
+        self.problems.add(partial(self.place, row, at), what, remedy, code)
+
+    def ids(self, at: int) -> Ids:
+        """Return a column as node ids; missing ones are problems."""
+        ids = self._ids(at)
+        for row in np.flatnonzero(ids == "").tolist():
+            self.add(row, at, "the node id is missing", FIX_ID, "id-missing")
+        return ids
+
+    def unique_ids(self, at: int) -> Ids:
+        """Return a column as node ids that are all present and distinct."""
+        ids = self.ids(at)
+        add_duplicates(self.problems, ids, self.place)
+        self.problems.check()
+        return ids
+
+    def _ids(self, at: int) -> Ids:
+        place = f"{self.table.path}{self.table.title(at)}"
         with reading(self.table.path, "a table"):
-            for chunk in self.columns[at].chunks:
-                words, gap = decode_ids(chunk, f"{self.table.path}{self.table.title(at)}")
-                missing = rows + gap if gap >= 0 and missing < 0 else missing
-                rows += len(words)
-                parts.append(words)
-        return one_kind(parts), missing
+            return one_kind([decode_ids(chunk, place) for chunk in self.columns[at].chunks])
 
     def is_unique(self, at: int) -> bool:
         """Whether a column has another value in every row."""
@@ -152,10 +175,21 @@ class LoadedTable:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not (pa.types.is_integer(kind) or _is_text(kind)):
             return False
-        words, missing = self._ids(at)
-        return bool(pd.Index(words).is_unique) and missing != 0
+        ids = self._ids(at)
+        return bool(pd.Index(ids).is_unique and ids[0] != "")
 
-    def numbers(self, columns: Sequence[int]) -> npt.NDArray[np.float64] | None:
+    def check_known(self, parts: Sequence[Ids], known: Ids, known_by: Path | None) -> None:
+        """Add the rows with an id that is not among the known ones to the problems; `parts` are columns."""
+        index = NodeIndex(known)
+        unknown = np.stack([(index.find(ids) < 0) & (ids != "") for ids in parts], axis=1)
+        for row, part in np.argwhere(unknown).tolist():
+            node = parts[part][row]
+            shown = str(node) if is_plain(str(node)) else quoted(node)
+            hint = "" if row or self.table.header else "if this row is a header, use --header; "
+            what = f"node {shown} is unknown; it is not in {known_by}"
+            self.add(row, None, what, hint + FIX_UNKNOWN, "node-unknown")
+
+    def numbers(self, columns: Sequence[int]) -> Floats | None:
         """Return columns as `[rows, values]` if all of them are finite numbers; None if any is not."""
         parts = []
         for at in columns:
@@ -165,22 +199,19 @@ class LoadedTable:
             parts.append(values)
         return np.concatenate(parts, axis=1)
 
-    def weights(self, at: int) -> npt.NDArray[np.float64] | None:
-        """Return a column of numbers, NaN where missing; None if a cell is something else."""
+    def weights(self, at: int) -> tuple[Floats, Rows]:
+        """Return a column of numbers, NaN where missing, and the rows that hold something else."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         column = self.columns[at]
         if _is_text(column.type) and self.table.delimiter is not None:
-            texts = pc.ascii_trim_whitespace(column)
-            missing = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(sorted(MISSING_WORDS)))
             try:
-                column = pc.if_else(missing, None, texts).cast(pa.float64())
+                column = pc.ascii_trim_whitespace(column).cast(pa.float64())
             except pa.ArrowInvalid:
-                return None
-        with reading(self.table.path, "a table"):
-            parts = [decode_numbers(one, f"{self.table.path}{self.table.title(at)}") for one in column.chunks]
-        return np.concatenate(parts)[:, 0]
+                return decode_plain_numbers(self.cells(at).texts)
+        place = f"{self.table.path}{self.table.title(at)}"
+        return np.concatenate([decode_numbers(one, place) for one in column.chunks])[:, 0], NO_ROWS
 
     def frame(self, columns: Sequence[int]) -> pd.DataFrame:
         """Return columns as a DataFrame."""
@@ -190,10 +221,7 @@ class LoadedTable:
         names = self.table.unique_names(columns)
         with reading(self.table.path, "a table"):
             return pd.DataFrame(
-                {
-                    name: pd.Series(_as_pandas(self.columns[at]), dtype=None)
-                    for name, at in zip(names, columns, strict=True)
-                }
+                {name: _series(self.columns[at]) for name, at in zip(names, columns, strict=True)}
             )
 
     def cells(self, at: int) -> Cells:
@@ -201,7 +229,7 @@ class LoadedTable:
         return Cells(self.frame([at]).iloc[:, 0])
 
 
-def _finite_numbers(column: Any, *, parse: bool) -> npt.NDArray[np.float64] | None:
+def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
     """Return an Arrow column of finite numbers, `[rows, values]`; `parse` reads those written as text."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -215,9 +243,7 @@ def _finite_numbers(column: Any, *, parse: bool) -> npt.NDArray[np.float64] | No
             except pa.ArrowInvalid:
                 return None
         item = numbers.type.value_type if _is_list(numbers.type) else numbers.type
-        if not (pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)):
-            return None
-        if odd_list(numbers, width) is not None:
+        if not _is_numeric(item) or odd_list(numbers, width) is not None:
             return None
         parts.append(decode_numbers(numbers, ""))
         width = parts[-1].shape[1]
@@ -226,13 +252,15 @@ def _finite_numbers(column: Any, *, parse: bool) -> npt.NDArray[np.float64] | No
     return np.concatenate(parts)
 
 
-def _as_pandas(column: Any) -> Any:
-    """Return an Arrow column for pandas; text stays objects."""
-    if _is_text(column.type):
-        listed = np.empty(len(column), dtype=object)
-        listed[:] = column.to_pylist()
-        return listed
-    return column.to_pandas()
+def _series(column: Any) -> pd.Series[Any]:
+    """Return an Arrow column as a Series; text stays objects."""
+    import pandas as pd
+
+    if not _is_text(column.type):
+        return pd.Series(column.to_pandas(), dtype=None)
+    texts = np.empty(len(column), dtype=object)
+    texts[:] = column.to_pylist()
+    return pd.Series(texts, dtype=None)
 
 
 @dataclass(frozen=True)
@@ -252,12 +280,18 @@ class Table:
         import pyarrow as pa
 
         wanted = list(dict.fromkeys(columns))
-        blocks = list(self._arrow_blocks(wanted))
-        if not blocks:
+        malformed = dict[int, int]()
+        blocks = list(self._arrow_blocks(wanted, malformed))
+        problems = Problems(self.path)
+        for row, count in malformed.items():
+            self.add_cell_count(problems, partial(self.place, row), count)
+        if not any(len(block[0]) for block in blocks):
+            problems.check()
             what = "a header and no row" if self.delimiter else "no row"
             raise GraphError(f"{self.path} has {what}", code="table-empty")
         parts = zip(wanted, zip(*blocks, strict=True), strict=True)
-        return LoadedTable(self, {at: pa.chunked_array(list(chunks)) for at, chunks in parts})
+        columns_by_position = {at: pa.chunked_array(list(chunks)) for at, chunks in parts}
+        return LoadedTable(self, columns_by_position, problems, [*malformed])
 
     def unique_names(self, columns: Sequence[int]) -> list[str]:
         """Return the names of some columns; one that occurs twice contains its position."""
@@ -281,86 +315,55 @@ class Table:
             return ""
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
 
-    def walk(self, columns: Sequence[int]) -> Iterator[tuple[str, int, list[str] | None]]:
-        """Yield the place of every row, its number of cells, and the cells of some columns, to find problems.
+    def add_cell_count(self, problems: Problems, place: str | Callable[[], str], count: int) -> None:
+        """Add a row that has too few or too many cells to the problems."""
+        what = f"{count} cell(s), the first row has {len(self.names)}"
+        problems.add(place, what, FIX_CELLS, "row-length-differs")
 
-        It is slow. The cells are None for a row with too few or too many of them.
-        """
-        if self.delimiter is None:
-            loaded = self.load(columns)
-            texts = [loaded.cells(at).words() for at in columns]
-            for row, words in enumerate(zip(*texts, strict=True)):
-                yield f"{self.path}, row {row + 1}", len(self.names), list(words)
-            return
-        for before, content in text_blocks(self.path, self.start, self.line):
-            for line, cells in self._split_rows(before, content):
-                complete = len(cells) == len(self.names)
-                some = [cells[column].strip() for column in columns] if complete else None
-                yield f"{self.path}, line {line}", len(cells), some
-
-    def find_problems(self, ids: Sequence[int], others: Sequence[int], check: RowCheck) -> Problems:
-        """Walk row by row, and return all problems: malformed rows, missing ids, and what `check` adds."""
-        problems = Problems(self.path)
-        for row, (place, count, cells) in enumerate(self.walk((*ids, *others))):
-            if cells is None:
-                self.add_cell_count(problems, place, count)
-                continue
-            for at, cell in zip(ids, cells, strict=False):
-                if not cell:
-                    problems.add(place + self.title(at), "the node id is missing", FIX_ID, "id-missing")
-            check(problems, row, place, cells)
-        return problems
-
-    def _split_rows(self, before: int, content: bytes) -> list[tuple[int, list[str]]]:
-        """Return the line and the cells of every row of a block."""
-        assert self.delimiter is not None
-        with reading(self.path, "a table"):
-            return [
-                (line, split_line(text.decode(), self.delimiter)) for line, text in rows_of(before, content)
-            ]
-
-    def _arrow_blocks(self, wanted: Sequence[int]) -> Iterator[list[Any]]:
-        """Yield some columns, a block of rows at a time; those of a text file are text."""
+    def _arrow_blocks(self, wanted: Sequence[int], malformed: dict[int, int]) -> Iterator[list[Any]]:
+        """Yield some columns, a block of rows at a time; count the cells of malformed rows."""
         if self.delimiter is None:
             yield from self._parquet_blocks(wanted)
             return
-        for before, content in text_blocks(self.path, self.start, self.line):
+        rows = 0
+        for _, content in text_blocks(self.path, self.start, self.line):
             if content.strip(b"\r\n"):
-                yield self._parse(before, content, wanted)
+                columns, odd = self._parse(content, wanted)
+                malformed.update({rows + row: count for row, count in odd.items()})
+                rows += len(columns[0]) + len(odd)
+                yield columns
 
-    def _parse(self, before: int, content: bytes, wanted: Sequence[int]) -> list[Any]:
+    def _parse(self, content: bytes, wanted: Sequence[int]) -> tuple[list[Any], dict[int, int]]:
+        """Return some columns of a text as text, and its malformed rows with the number of their cells."""
         import pyarrow as pa
         from pyarrow import csv as arrow
 
         labels = [str(position) for position in range(len(self.names))]
         block_size = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
-        try:
+        skipped = []
+
+        def skip(row: Any) -> str:
+            skipped.append(row)
+            return "skip"
+
+        assert self.delimiter is not None
+        with reading(self.path, "a table"):
             table = arrow.read_csv(
                 pa.BufferReader(content),
                 arrow.ReadOptions(column_names=labels, block_size=block_size),
-                arrow.ParseOptions(delimiter=self.delimiter),
+                arrow.ParseOptions(delimiter=self.delimiter, invalid_row_handler=skip),
                 arrow.ConvertOptions(
                     include_columns=[labels[at] for at in wanted],
                     column_types=dict.fromkeys(labels, pa.string()),
                 ),
             )
-        except pa.ArrowException as error:
-            self._report_rows(before, content, str(error))
-        return [column.combine_chunks() for column in table.columns]
-
-    def _report_rows(self, before: int, content: bytes, reason: str) -> NoReturn:
-        problems = Problems(self.path)
-        for line, cells in self._split_rows(before, content):
-            if len(cells) != len(self.names):
-                self.add_cell_count(problems, f"{self.path}, line {line}", len(cells), remedy="")
-        problems.check()
-        message = f"{self.path} cannot be read as a table ({' '.join(reason.split())[:200]})"
-        raise GraphError(message, code="file-damaged")
-
-    def add_cell_count(self, problems: Problems, place: str, count: int, remedy: str = FIX_CELLS) -> None:
-        """Add a row that has too few or too many cells to the problems."""
-        what = f"{count} cell(s), the first row has {len(self.names)}"
-        problems.add(place, what, remedy, "row-length-differs")
+            odd = dict[int, int]()
+            if skipped:  # Arrow does not number them
+                counts = (len(split_line(line.decode(), self.delimiter)) for _, line in rows_of(0, content))
+                odd = {row: count for row, count in enumerate(counts) if count != len(labels)}
+            if len(odd) != len(skipped):
+                raise GraphError("quotation marks divide a row in several ways", code="file-damaged")
+        return [column.combine_chunks() for column in table.columns], odd
 
     def _parquet_blocks(self, wanted: Sequence[int]) -> Iterator[list[Any]]:
         import pyarrow.parquet as pq
@@ -408,28 +411,83 @@ def open_table(
         with reading(file, "Parquet"):
             return Table(file, tuple(pq.read_schema(file).names))
     rows, line, begin, after = first_rows(file, SAMPLE_ROWS)
-    chosen = delimiter or find_delimiter(file, rows[0])
-    if len(chosen) != 1 or not (chosen.isprintable() or chosen == "\t"):
-        raise GraphError(f"the delimiter {chosen!r} is not one character", code="value-invalid")
+    if delimiter is None and file.suffix.lower() in (".tsv", ".tab"):
+        delimiter = "\t"
+    delimiter = delimiter or next((mark for mark in "\t,;|" if mark in rows[0]), " ")
+    if len(delimiter) != 1 or not (delimiter.isprintable() or delimiter == "\t"):
+        raise GraphError(f"the delimiter {delimiter!r} is not one character", code="value-invalid")
     with reading(file, "a table"):
-        cells = [[cell.strip() for cell in split_line(row, chosen)] for row in rows]
+        cells = [[cell.strip() for cell in split_line(row, delimiter)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
-    known = row_is_header(cells, role, names, file) if header is None else header
+    known = _is_header(cells, role, names, file) if header is None else header
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
-    return Table(file, tuple(columns), known, header is None, chosen, after if known else begin, line + known)
+    start = after if known else begin
+    return Table(file, tuple(columns), known, header is None, delimiter, start, line + known)
 
 
-def check_once(ids: npt.NDArray[Any], place: Callable[[int], str], what: object = "the ids") -> None:
-    """Check that a table has one row per node; `place` names its rows."""
+def _is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[str], path: Path) -> bool:
+    """Decide whether the first of some rows holds names.
+
+    It does if it holds a name that the caller asked for; if its first two cells (for features: its first) are
+    usual names, such as source and target; if its words are those of names, such as from_account and
+    to_account, or account_id; if its first cell is empty; if a column that repeats few words below starts
+    with another; or if every column that holds numbers or dates below starts with something else. If only
+    some of those columns do, a guess could lose a node, so the user is asked.
+    """
+    first = rows[0]
+    lowered = [cell.lower() for cell in first]
+    if any(name in first for name in expected) or lowered[:1] == [""]:
+        return True
+    usual = [
+        name in USUAL_NAMES[role] or (role == "labels" and name.startswith(roles.SPLIT_PREFIX))
+        for name in lowered[: 1 if role == "features" else 2]
+    ]
+    if all(usual) and (role == "features" or len(usual) == 2):
+        return True
+    below = [row for row in rows[1:] if len(row) == len(first)]
+    if _holds_names(first, below, role):
+        return True
+    numeric = [
+        column
+        for column in range(len(first))
+        if first[column]
+        and any(row[column] for row in below)
+        and all(is_measurement(row[column]) for row in below if row[column])
+    ]
+    named = [column for column in numeric if not is_measurement(first[column])]
+    if named and len(named) < len(numeric):
+        cells = ", ".join(first[:4])
+        message = f"{path}: the first row may be a header or data ({cells}); choose --header or --no-header"
+        raise GraphError(message, code="header-ambiguous")
+    return bool(named)
+
+
+def _holds_names(first: Sequence[str], below: Sequence[Sequence[str]], role: str) -> bool:
+    """Whether a row holds names other than the usual ones: none occurs below, and they denote ids or ends."""
+    under = [{row[column] for row in below} for column in range(len(first))]
+    if not below or any(
+        not name or is_number(name) or name in cells for name, cells in zip(first, under, strict=True)
+    ):
+        return False
+    if role == "edges":
+        ids = [pair for pair in roles.pairs_of_ends(first) if "id" in roles.words_in(first[pair[0]])]
+        return bool(ids or roles.pairs_of_ends(first, roles.SURE_ENDS))
+    if any(roles.is_id_name(name) or name.lower() in roles.ID_NAMES for name in first):
+        return True
+    few = any(len(cells) <= 0.3 * len(below) for cells in under[1:])
+    return few and len(below) >= FEW_ROWS and len({*first}) == len(first)
+
+
+def add_duplicates(problems: Problems, ids: Ids, place: Callable[[int], str]) -> None:
+    """Add the rows whose id an earlier row has to the problems; `place` names a row."""
     import pandas as pd
 
-    problems = Problems(what)
-    for row in np.flatnonzero(pd.Index(ids).duplicated()).tolist():
-        first = int(np.flatnonzero(ids == ids[row])[0]) if problems.count < MOST_SHOWN else 0
-        shown = f"node {quoted(ids[row])} is already in {place(first)}" if problems.count < MOST_SHOWN else ""
-        remedy = "keep one row per node; if another column holds the ids, name it (--id-column)"
-        problems.add(partial(place, row), shown, remedy, "id-duplicate")
-    problems.check()
+    for row in np.flatnonzero(pd.Index(ids).duplicated() & (ids != "")).tolist():
+        what = ""
+        if problems.count < MOST_SHOWN:
+            first = int(np.flatnonzero(ids == ids[row])[0])
+            what = f"node {quoted(ids[row])} is already in {place(first)}"
+        problems.add(partial(place, row), what, FIX_DUPLICATE, "id-duplicate")
 
 
 def joined_place(places: Sequence[Callable[[int], str]], sizes: Sequence[int]) -> Callable[[int], str]:

@@ -1,4 +1,4 @@
-"""Everything that the next epoch depends on, as named tensors: taken from a step, and put back into one."""
+"""Collect the state of a training step as named tensors, restore it, and write it while training runs."""
 
 from __future__ import annotations
 
@@ -30,28 +30,21 @@ from h3gnn.training.loop import AfterEpoch
 from h3gnn.training.step import Step
 
 State = dict[str, dict[str, Tensor]]
-"""By the part of a step that it belongs to, and by name."""
-
+"""Tensors by part of the step and by name."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What Adam remembers of each parameter, beside the number of its steps."""
-BY_MODEL = ("student", "teacher", "committee", "products", "step", "moments")
-"""The parts whose tensors have a first axis of models."""
+"""Adam's state of each parameter, besides its number of steps."""
 
 
-def take(step: Step, recorder: Recorder) -> State:
+def collect_state(step: Step, recorder: Recorder) -> State:
     """Return the state between two epochs; the tensors are the step's own, not copies.
 
-    Student and teacher with their buffers, the teacher's averaged products, the objectives' parameters,
-    Adam's moments and counts, each generator, the difficulty, and the history so far. The schedule needs
-    nothing of its own: it is a function of the epoch.
+    The learning rate schedule has no state: it is a function of the epoch.
     """
     state = _in_place(step)
     state["products"], state["strides"] = {}, {}
     if step.teacher is not None and step.teacher.products is not None:
         state["products"] = step.teacher.products._asdict()
-        state["strides"] = {
-            name: torch.tensor(product.stride()) for name, product in state["products"].items()
-        }
+        state["strides"] = {name: torch.tensor(one.stride()) for name, one in state["products"].items()}
     adam = step.optimizer.state
     state["adam"] = {
         "stepped": torch.tensor(sorted(adam), dtype=torch.int64),  # a parameter may have no gradient
@@ -63,30 +56,25 @@ def take(step: Step, recorder: Recorder) -> State:
     return state
 
 
-def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | None = None) -> Recorder:
-    """Put a state into a step that was built with the same settings, and return the history so far.
+def restore_state(step: Step, state: State, columns: Sequence[str], epochs: int | None = None) -> Recorder:
+    """Restore a state into a step with the same settings, and return the history so far.
 
-    Everything is compared before the first tensor is changed, so a state that does not fit leaves the step
-    as it was. Each tensor is copied into memory of torch's own, with the strides that it had: kernels round
-    otherwise where the layout or the alignment is another.
-
-    Args:
-        step: as it was before its first epoch.
-        state: from `take`.
-        columns: the names of the history, in their order.
-        epochs: how many there were; None takes the history's word.
+    Everything is validated before the first tensor changes, so an invalid state leaves the step as it was.
+    Each tensor is copied into memory allocated by torch, with its original strides: kernels round differently
+    in another layout or alignment. `columns` are the names of the history, in order; `epochs` is their
+    number.
     """
     places = _in_place(step)
     try:
-        _check_fit(step, places, state)
+        _check_state(step, places, state)
         _check_products(step, state)
         check_history(state["history"], columns, len(step.generators), epochs)
     except FieldError as error:
-        raise CheckpointError(f"{error.field} {error}") from None
-    products = _put_back_products(state, step.source.device)
+        raise CheckpointError(f"{error.field} {error}", code="checkpoint-mismatch") from None
+    products = _restore_products(state, step.source.device)
     rows = {name: values.to(step.source.device) for name, values in state["history"].items()}
     recorder = Recorder.from_state(rows, columns)
-    _put_back_adam(step, state)
+    _restore_adam(step, state)
     for part, tensors in places.items():
         for name, place in tensors.items():
             place.copy_(state[part][name])
@@ -97,8 +85,8 @@ def put_back(step: Step, state: State, columns: Sequence[str], epochs: int | Non
     return recorder
 
 
-def agree(step: Step, recorder: Recorder) -> Recorder:
-    """Bring all processes to where the first one is, which alone may have read a checkpoint."""
+def synchronize(step: Step, recorder: Recorder) -> Recorder:
+    """Copy the state of process 0, which alone may have read a checkpoint, to all processes."""
     ranks = step.ranks
     done = ranks.broadcast_int(len(recorder))
     if ranks.size == 1 or done == 0:
@@ -109,7 +97,7 @@ def agree(step: Step, recorder: Recorder) -> Recorder:
     ranks.broadcast(drawn)
     for generator, state in zip(_generators(step), drawn, strict=True):
         generator.set_state(state)
-    for moments in step.optimizer.begun():
+    for moments in step.optimizer.all_states():
         ranks.broadcast([moments["step"], *(moments[name] for name in MOMENTS)])
     while len(recorder) < done:
         recorder.add()
@@ -121,7 +109,7 @@ def _generators(step: Step) -> list[torch.Generator]:
 
 
 def _in_place(step: Step) -> State:
-    """Return the tensors that exist before the first epoch and keep their place in memory."""
+    """Return the tensors that exist before the first epoch and keep their location in memory."""
     return {
         "student": step.student.state_dict(),
         "teacher": {} if step.teacher is None else step.teacher.encoder.state_dict(),
@@ -130,13 +118,13 @@ def _in_place(step: Step) -> State:
     }
 
 
-def _check_fit(step: Step, places: State, state: State) -> None:
-    """Compare every tensor's type, shape and content with what it will be put into."""
-    parameters = step.optimizer.stepped
+def _check_state(step: Step, places: State, state: State) -> None:
+    """Validate type, shape and content of every tensor."""
+    parameters = step.optimizer.all_parameters
     wanted = {(part, name): _like(place) for part in places for name, place in places[part].items()}
-    for place, one in enumerate(_generators(step)):
-        wanted["generators", str(place)] = _like(one.get_state())
-    for index in _stepped(state, len(parameters)):
+    for place, generator in enumerate(_generators(step)):
+        wanted["generators", str(place)] = _like(generator.get_state())
+    for index in _updated(state, len(parameters)):
         wanted |= {("moments", f"{index}.{name}"): _like(parameters[index]) for name in MOMENTS}
         wanted["adam", f"{index}.step"] = Spec(torch.float32, ())
     for (part, name), spec in wanted.items():
@@ -144,48 +132,48 @@ def _check_fit(step: Step, places: State, state: State) -> None:
     for part in ("adam", "moments"):
         for name, value in state.get(part, {}).items():
             if (part, name) in wanted and not name.endswith("exp_avg") and bool((value < 0).any()):
-                raise FieldError(f"{part}/{name}", "holds a number below 0")
-    for place, one in enumerate(_generators(step)):
+                raise FieldError(f"{part}/{name}", "has a negative value")
+    for place, generator in enumerate(_generators(step)):
         try:
-            torch.Generator(one.device).set_state(state["generators"][str(place)].cpu())
+            torch.Generator(generator.device).set_state(state["generators"][str(place)].cpu())
         except RuntimeError:
-            raise FieldError(f"generators/{place}", "is no state of a generator") from None
+            raise FieldError(f"generators/{place}", "is not the state of a generator") from None
 
 
 def _like(tensor: Tensor) -> Spec:
     return Spec(tensor.dtype, tuple(tensor.shape))
 
 
-def _stepped(state: State, parameters: int) -> list[int]:
-    """Return which of Adam's parameters have been stepped."""
+def _updated(state: State, parameters: int) -> list[int]:
+    """Return the indices of the parameters that Adam has updated."""
     kept = state.get("adam", {}).get("stepped")
     check_tensor("adam/stepped", kept, Spec(torch.int64, ("stepped",)), {})
     assert kept is not None
     stepped: list[int] = kept.tolist()
     if not all(0 <= index < parameters for index in stepped) or len(set(stepped)) < len(stepped):
-        raise FieldError("adam/stepped", "names parameters that are not there, or one twice")
+        raise FieldError("adam/stepped", "has indices that are duplicate or out of range")
     return stepped
 
 
 def _check_products(step: Step, state: State) -> None:
-    """Compare the teacher's products with the features and the first weights that they are of."""
+    """Validate the teacher's products against the features and the first weights."""
     kept, strides = state.get("products", {}), state.get("strides", {})
     if not kept and not strides:
         return
     if step.teacher is None or not step.source.whole:
-        raise FieldError("products", "do not belong to this training")
+        raise FieldError("products", "are not used by this training")
     encoder = step.teacher.encoder
     width = sum(encoder.input.widths)
     for name, rows in zip(Projected._fields, (step.source.nodes, 1), strict=True):
         dtype = kept[name].dtype if name in kept and kept[name].is_floating_point() else torch.float32
         check_tensor(f"products/{name}", kept.get(name), Spec(dtype, (encoder.models, rows, width)), {})
         check_tensor(f"strides/{name}", strides.get(name), Spec(torch.int64, (kept[name].dim(),)), {})
-        if not _without_gaps(kept[name].shape, strides[name].tolist()):
-            raise FieldError(f"strides/{name}", "is not the layout of a tensor without gaps")
+        if not _is_contiguous(kept[name].shape, strides[name].tolist()):
+            raise FieldError(f"strides/{name}", "is not a contiguous layout")
 
 
-def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether strides lay a tensor out over as many values as it has: none shared, none left out."""
+def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor with these strides occupies contiguous memory without overlaps."""
     step = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
@@ -195,8 +183,8 @@ def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return all(0 <= stride <= max(1, math.prod(shape)) for stride in strides)
 
 
-def _put_back_adam(step: Step, state: State) -> None:
-    parameters = step.optimizer.stepped
+def _restore_adam(step: Step, state: State) -> None:
+    parameters = step.optimizer.all_parameters
     step.optimizer.state = {
         index: {
             "step": torch.empty((), device=parameters[index].device).copy_(state["adam"][f"{index}.step"]),
@@ -205,12 +193,12 @@ def _put_back_adam(step: Step, state: State) -> None:
                 for name in MOMENTS
             },
         }
-        for index in _stepped(state, len(parameters))
+        for index in _updated(state, len(parameters))
     }
 
 
-def _put_back_products(state: State, device: torch.device) -> Projected | None:
-    """Return the teacher's products as they lay in memory, not only with the same values."""
+def _restore_products(state: State, device: torch.device) -> Projected | None:
+    """Return the teacher's products with the memory layout that they had."""
     kept = state.get("products", {})
     if not all(name in kept for name in Projected._fields):
         return None
@@ -223,26 +211,18 @@ def _put_back_products(state: State, device: torch.device) -> Projected | None:
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written or read; the training goes on without it."""
+    """A checkpoint could not be written or read; training continues without it."""
 
 
 @contextmanager
 def checkpointing(
     policy: Checkpoints | None, step: Step, fingerprint: dict[str, Any], epochs: int
 ) -> Iterator[tuple[Recorder, AfterEpoch | None]]:
-    """Bring a step to where its checkpoints end, and write new ones while the block runs.
+    """Resume a step from its newest checkpoint, and write new ones while the block runs.
 
-    Of several processes the first one has the policy, reads and writes; the others hand over what they hold.
-
-    Args:
-        policy: where and how often; None writes nothing, but a signal waits for the end of the epoch, unless
-            other processes share the training: then one alone must not stop.
-        step: as it is before its first epoch.
-        fingerprint: what the result depends on, by name.
-        epochs: how many there will be in all.
-
-    Yields:
-        The history so far, and what the loop has to call after each epoch.
+    Yields the history so far and the callback for the end of each epoch. Without a policy nothing is written
+    and a signal waits for the end of the epoch; with several processes only the first has a policy, and none
+    may stop alone.
     """
     written = bool(step.ranks.broadcast_int(policy is not None))
     if policy is None and step.ranks.size > 1:
@@ -250,7 +230,7 @@ def checkpointing(
         return
     if policy is None:
         with signals_wait() as request:
-            yield Recorder(), lambda _, recorder: _stop_if_asked(recorder, request, epochs)
+            yield Recorder(), lambda _, recorder: _stop_if_requested(recorder, request, epochs)
         return
     folder = Path(policy.folder)
     if folder.is_dir() or not policy.only_when_stopped:
@@ -262,7 +242,7 @@ def checkpointing(
 
 
 class CheckpointWriter:
-    """Decides when to write, and does not let a full disk end the training."""
+    """Writes checkpoints when they are due; a full disk does not end the training."""
 
     def __init__(self, policy: Checkpoints, step: Step, files: CheckpointFolder, epochs: int) -> None:
         self.policy, self.step, self.files, self.epochs = policy, step, files, epochs
@@ -270,59 +250,62 @@ class CheckpointWriter:
         self.written = 0
 
     def resume(self) -> Recorder:
-        """Put the newest good checkpoint into the step and return its history; empty where there is none."""
-        faults: list[CheckpointError] = []
+        """Restore the newest valid checkpoint and return its history, which is empty without one."""
+        errors: list[CheckpointError] = []
         for path in self.files.found():
             try:
                 tensors, description = self.files.read(path)
                 try:
-                    recorder = put_back(self.step, _by_part(tensors), description["columns"], epoch_of(path))
+                    state = _by_part(tensors)
+                    recorder = restore_state(self.step, state, description["columns"], epoch_of(path))
                 except CheckpointError as error:
-                    raise CheckpointError(f"{path} does not fit its own settings: {error}") from None
-            except CheckpointError as fault:
-                faults.append(fault)
+                    message = f"{path} does not match its settings: {error}"
+                    raise CheckpointError(message, code=error.code) from None
+            except CheckpointError as error:
+                errors.append(error)
                 continue
             self.files.trust(path)
             self.written = len(recorder)
-            self._tell(description, faults)
+            self._warn(description["versions"], errors)
             return recorder
-        if faults:
+        if errors:
             raise CheckpointError(
-                f"{faults[0]}, and {self.files.folder} holds no other checkpoint that can be used; "
-                "move the folder away to start anew"
+                f"{errors[0]}, and {self.files.folder} has no other usable checkpoint; move the folder away "
+                "to start from the beginning",
+                code=errors[0].code,
             )
         return Recorder()
 
-    def _tell(self, description: dict[str, Any], faults: list[CheckpointError]) -> None:
-        if faults:
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            message = f"{faults[0]}{more}; going on from the one before it, of epoch {self.written}"
+    def _warn(self, written_with: dict[str, str], errors: list[CheckpointError]) -> None:
+        if errors:
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            message = f"{errors[0]}{more}; resuming from the previous checkpoint, of epoch {self.written}"
             warnings.warn(message, CheckpointWarning, stacklevel=6)
-        there, here = description["versions"], versions()
-        other = [
-            f"{name} {there.get(name)}, here {here[name]}" for name in here if there.get(name) != here[name]
+        different = [
+            f"{name} {written_with.get(name)}, here {version}"
+            for name, version in versions().items()
+            if written_with.get(name) != version
         ]
-        if other:
-            message = (
-                f"the checkpoint was written with {'; '.join(other)}: the last digits may come out otherwise"
-            )
+        if different:
+            message = f"the checkpoint was written with {'; '.join(different)}: the last digits may differ"
             warnings.warn(message, CheckpointWarning, stacklevel=6)
 
     def after_epoch(self, recorder: Recorder, request: StopRequest) -> None:
-        """Write a checkpoint if it is time for one; end the training if a signal asked for it."""
+        """Write a checkpoint if one is due; end the training if a signal requested it."""
         number = request.take()
         self.step.ranks.broadcast_int(number or 0)
+        if number is None and not self._due(len(recorder)):
+            return
+        failure = self._write(recorder)
+        last = f"the last one is of epoch {self.written}" if self.written else "there is no checkpoint"
         if number is not None:
-            fault = self._write(recorder)
-            raise TrainingStopped(self._last_words(recorder, fault), number)
-        if self._due(len(recorder)):
-            fault = self._write(recorder)
-            if fault is not None:
-                message = f"no checkpoint after epoch {len(recorder)}: {fault}; the training goes on, and "
-                kept = (
-                    f"the last checkpoint is of epoch {self.written}" if self.written else "there is none yet"
-                )
-                warnings.warn(message + kept, CheckpointWarning, stacklevel=5)
+            result = (
+                f"with a checkpoint in {self.files.folder}" if failure is None else f"but {failure}; {last}"
+            )
+            raise TrainingStopped(f"stopped after epoch {len(recorder)} of {self.epochs}, {result}", number)
+        if failure is not None:
+            message = f"no checkpoint after epoch {len(recorder)}: {failure}; training continues, and {last}"
+            warnings.warn(message, CheckpointWarning, stacklevel=5)
 
     def _due(self, epoch: int) -> bool:
         every, minutes = self.policy.every, self.policy.minutes
@@ -331,24 +314,17 @@ class CheckpointWriter:
         return not self.policy.only_when_stopped and (by_count or by_clock or epoch == self.epochs)
 
     def _write(self, recorder: Recorder) -> str | None:
-        """Write a checkpoint, or return why that was not possible."""
+        """Write a checkpoint, or return the reason why that failed."""
         self.last_try = time.monotonic()
-        state = _flat(take(self.step, recorder))
+        state = collect_state(self.step, recorder)
+        tensors = {f"{part}/{name}": value for part in state for name, value in state[part].items()}
         try:
             self.files.folder.mkdir(parents=True, exist_ok=True)
-            self.files.write(len(recorder), state, recorder.names)
+            self.files.write(len(recorder), tensors, recorder.names)
         except OSError as error:
             return f"{self.files.folder} cannot be written ({error.strerror or error})"
         self.written = len(recorder)
         return None
-
-    def _last_words(self, recorder: Recorder, fault: str | None) -> str:
-        done = f"stopped after epoch {len(recorder)} of {self.epochs}"
-        if fault is None:
-            return f"{done}, with a checkpoint in {self.files.folder}"
-        if self.written:
-            return f"{done}, but {fault}: the last checkpoint is of epoch {self.written}"
-        return f"{done}, but {fault}, and there is no checkpoint"
 
 
 def _follow(step: Step) -> None:
@@ -358,21 +334,17 @@ def _follow(step: Step) -> None:
         raise TrainingStopped("stopped with process 0", number)
 
 
-def _stop_if_asked(recorder: Recorder, request: StopRequest, epochs: int) -> None:
-    """End a training without checkpoints between two epochs, if a signal asked for it."""
+def _stop_if_requested(recorder: Recorder, request: StopRequest, epochs: int) -> None:
+    """End a training without checkpoints if a signal requested it."""
     number = request.take()
     if number is not None:
-        done = f"stopped after epoch {len(recorder)} of {epochs}"
-        raise TrainingStopped(done, number, kept="the model is kept as it is")
-
-
-def _flat(state: State) -> dict[str, Tensor]:
-    """Name each tensor by its part and itself, as a file needs it."""
-    return {f"{part}/{name}": value for part, tensors in state.items() for name, value in tensors.items()}
+        raise TrainingStopped(
+            f"stopped after epoch {len(recorder)} of {epochs}", number, kept="the model is kept"
+        )
 
 
 def _by_part(tensors: dict[str, Tensor]) -> State:
-    """Read what `_flat` returned; parts that are empty are there as well."""
+    """Group tensors named `part/name` by part."""
     state: State = {"products": {}, "strides": {}, "history": {}}
     for name, value in tensors.items():
         part, _, rest = name.partition("/")

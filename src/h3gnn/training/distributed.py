@@ -1,9 +1,8 @@
 """Data-parallel training: each process encodes its share of every batch and holds one shard of the features.
 
-All processes hold the same weights. `torchrun` starts them and describes them in the environment; gloo
-connects CPUs and NCCL connects GPUs. One explicit all-reduce of one flat buffer adds the gradients, not
-`DistributedDataParallel`: the fusion block runs backward once per chunk of nodes, and DDP would send after
-the first of them.
+`torchrun` starts the processes; gloo connects CPUs and NCCL connects GPUs. Gradients are added by one
+explicit all-reduce of one flat buffer, not by `DistributedDataParallel`: the fusion block runs backward once
+per chunk of nodes, and DDP would send after the first of them.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import math
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count as counted
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +23,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from h3gnn.encoder.encode import GraphRows, gather_rows
+from h3gnn.encoder.sparse import csr_tensor
+from h3gnn.encoder.support import Support
 from h3gnn.errors import STOPPING, RankLostError
 from h3gnn.training.sampling import NodeIds
 
@@ -35,10 +37,7 @@ _fits = counted()
 class Ranks:
     """The single process of an ordinary run: every collective operation is the identity.
 
-    Attributes:
-        rank: number of this process; only rank 0 writes files.
-        size: number of processes.
-        sent: bytes that this process has sent to the others so far.
+    `sent` counts the bytes that this process has sent to the others. Only rank 0 writes files.
     """
 
     rank, size, sent = 0, 1, 0
@@ -70,15 +69,10 @@ class Ranks:
 class ProcessGroup(Ranks):
     """One of several processes that train one model.
 
-    Args:
-        store: the rendezvous store.
-        device: device of the messages: CPU for gloo, CUDA for NCCL.
-        group: process group of torch; None is the default group.
-
-    Attributes:
-        prefetching: a second group of the same processes, for the thread that reads the rows of the next
-            batch: in one group its messages and those of the training would interleave differently in each
-            process. It uses gloo on GPUs too, since the rows are in host memory.
+    `device` is the device of the messages: CPU for gloo, CUDA for NCCL. `prefetching` is a second group of
+    the same processes, for the thread that reads the rows of the next batch: in one group its messages and
+    those of the training would interleave differently in each process. It uses gloo on GPUs too, since the
+    rows are in host memory.
     """
 
     prefetching: ProcessGroup
@@ -159,7 +153,7 @@ class ProcessGroup(Ranks):
             first = mine
         if first != mine:
             return ""
-        return f"rank {self.rank} of {self.size} stops: {reason}; the job ends and has written no result"
+        return f"rank {self.rank} of {self.size} stops: {reason}; the job ends without a result"
 
     def stop(self, *_: object) -> None:
         """End on SIGTERM, which torchrun sends to the others when one process has died, and on SIGHUP."""
@@ -198,3 +192,78 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class RowRequest:
+    """One exchange of rows: every process asks the owners for the rows it needs, at the same time.
+
+    `inverse` is the position of each requested node among the received rows, which ascend by node.
+    `requested` are the rows that the processes request from this one, counted from the start of its shard.
+    """
+
+    def __init__(self, group: ProcessGroup, nodes: Tensor, count: int) -> None:
+        self.group = group
+        nodes, order = nodes.sort()
+        self.inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(nodes)).to(nodes))
+        shards = [group.shard(count, owner) for owner in range(group.size)]
+        starts = torch.tensor([shard.start for shard in shards], device=nodes.device)
+        ends = torch.tensor([shard.stop for shard in shards], device=nodes.device)
+        counts = torch.searchsorted(nodes, ends) - torch.searchsorted(nodes, starts)
+        self.receive_counts: list[int] = counts.tolist()
+        once = [1] * len(shards)
+        self.send_counts: list[int] = group.all_to_all(counts, once, once).tolist()
+        index_type = torch.int32 if max(map(len, shards)) < 2**31 else torch.int64
+        local = (nodes - torch.repeat_interleave(starts, counts)).to(index_type)
+        self.requested = group.all_to_all(local, self.receive_counts, self.send_counts).long()
+
+    def exchange(self, rows: Tensor) -> Tensor:
+        """Send `rows`, one for each of `requested`; return the rows of the requested nodes, ascending."""
+        if rows.layout != torch.sparse_csr:
+            return self.group.all_to_all(rows, self.send_counts, self.receive_counts)
+        sent = rows.crow_indices().diff()  # row lengths first, then columns and values
+        received = self.group.all_to_all(sent, self.send_counts, self.receive_counts)
+        to = [int(lengths.sum()) for lengths in torch.split(sent, self.send_counts)]
+        of = [int(lengths.sum()) for lengths in torch.split(received, self.receive_counts)]
+        cols, values = (self.group.all_to_all(part, to, of) for part in (rows.col_indices(), rows.values()))
+        crow = torch.cat([received.new_zeros(1), received.cumsum(0)])
+        return csr_tensor(crow, cols, values, (len(received), rows.shape[1]))
+
+
+def shard_rows(graph: GraphRows, ranks: Ranks, *, in_memory: bool) -> GraphRows:
+    """Return a graph whose feature rows come from the processes that hold them.
+
+    All processes read a batch at the same time. With `in_memory`, each copies its own shard now, so that the
+    full matrix can be freed; otherwise rows are read where they are, such as from files.
+    """
+    if ranks.size == 1:
+        return graph
+    group, support = cast(ProcessGroup, ranks).prefetching, graph.support
+    own = ranks.shard(support.nodes)
+    read_own: Callable[[Tensor], Tensor] = lambda rows: graph.read(rows + own.start)  # noqa: E731
+    if in_memory:
+        read_own = rows_in_memory(graph.read(torch.arange(own.start, own.stop)), support).read
+
+    def read(nodes: Tensor) -> Tensor:
+        request = RowRequest(group, nodes, support.nodes)
+        received = request.exchange(read_own(request.requested))
+        return rows_in_memory(received, support).read(request.inverse)
+
+    return GraphRows(read, support, graph.columns)
+
+
+def rows_in_memory(features: Tensor, support: Support) -> GraphRows:
+    """Return a graph that reads its rows from a dense or CSR tensor in memory."""
+    if features.layout != torch.sparse_csr:
+        return GraphRows(lambda nodes: gather_rows(features, nodes), support, features.shape[1])
+    crow, cols, values = features.crow_indices(), features.col_indices(), features.values()
+
+    def sparse_rows(nodes: Tensor) -> Tensor:
+        device, nodes = nodes.device, nodes.cpu()
+        counts = crow[nodes + 1] - crow[nodes]
+        pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        begin = torch.repeat_interleave(crow[nodes] - pointers[:-1], counts)
+        entries = begin + torch.arange(int(pointers[-1]))
+        size = (len(nodes), features.shape[1])
+        return csr_tensor(pointers, cols[entries], values[entries], size).to(device)
+
+    return GraphRows(sparse_rows, support, features.shape[1])

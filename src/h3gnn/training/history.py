@@ -1,4 +1,4 @@
-"""The training log: data to query, not text that was printed; and whether it shows a collapse."""
+"""The training log as data, and the detection of a collapsed representation."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Which quantiles of the difficulty are kept."""
+"""Quantiles of the difficulty in the history."""
 SAMPLE = 256
 """Maximum number of nodes, evenly spaced, on which the effective rank is measured."""
-
 SHOWN = 10
-"""A notebook shows so many epochs."""
-
-SMALLEST_RANK = 2.0
-SMALLEST_SHARE = 0.1
-"""A representation counts as collapsed when its effective rank is under 2, or under a tenth of its start."""
+"""Number of epochs that a notebook shows."""
+MIN_RANK, MIN_SHARE = 2.0, 0.1
+"""A representation has collapsed if its effective rank is below 2, or below a tenth of the initial rank."""
 
 
 class History:
-    """What happened in each epoch, for each model.
+    """Loss and measurements of each epoch, for each model.
 
-    `pd.DataFrame(history)` or `history.to_frame()` is a table. `history["loss"]` is an array
-    `[epochs, models]`; so is every name in `history.names`. The rank, the teacher's distance and the
-    quantiles of the difficulty are measured every few epochs and are NaN in between. `history.engine` says
-    how it was computed: device, precision, how the features are stored, how many models ran at once;
-    `history.difficulty` is each node's in the last epoch, `[models, nodes]`, or None where it was not kept.
-    `history.stopped` is the signal that ended the training early, until it is raised.
+    `history["loss"]` is an array `[epochs, models]`, as is every column in `history.names`;
+    `history.to_frame()` is a table. Effective rank, teacher distance and quantiles of the difficulty are
+    measured every few epochs and are NaN in between. `history.engine` has the device, the precision, how
+    features are stored and how many models were trained at once; `history.difficulty` is that of the last
+    epoch, `[models, nodes]`, or None if it was not stored.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class History:
 
     @property
     def names(self) -> list[str]:
-        """What was recorded."""
+        """Names of the columns."""
         return list(self.columns)
 
     def __len__(self) -> int:
@@ -82,7 +78,7 @@ class History:
         return f"History({len(self)} epochs, {models} models: {', '.join(self.names)})"
 
     def _repr_html_(self) -> str:
-        """Show a notebook the mean over models, some epochs from the first to the last."""
+        """Show the mean over models of some epochs in a notebook."""
         if not len(self):
             return f"<p>{html.escape(repr(self))}</p>"
         means = self.to_frame().drop(columns="model").groupby("epoch").mean()
@@ -104,7 +100,7 @@ class History:
         return at, values[at]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain lists for JSON, with None for what was not measured."""
+        """Return plain lists for JSON, with None for missing measurements."""
         columns = {
             name: [[None if np.isnan(value) else float(value) for value in row] for row in values]
             for name, values in self.columns.items()
@@ -118,7 +114,7 @@ class History:
         return cls(columns, kept["engine"])
 
     def _column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column, NaN where these models have none, such as a distance to a teacher."""
+        """Return a column; NaN if these models have none, such as the distance to a teacher."""
         if name in self.columns:
             return self.columns[name]
         return np.full_like(next(iter(self.columns.values())), np.nan, dtype=np.float64)
@@ -143,27 +139,27 @@ class Recorder:
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Tensor]] = []
-        self._looked = 0
+        self._checked = 0
 
     def __len__(self) -> int:
         return len(self._rows)
 
     @property
     def names(self) -> list[str]:
-        """What was recorded so far, in the order in which it first came."""
+        """Names of the columns so far, in order of appearance."""
         return list(dict.fromkeys(name for row in self._rows for name in row))
 
     def add(self, **values: Tensor) -> None:
         """Add an epoch's values, each `[models]`."""
         self._rows.append(values)
 
-    def first_lost(self) -> tuple[int, int] | None:
-        """Return the first epoch, and a model, whose loss is not finite; no epoch is looked at twice."""
-        rows = [(epoch, self._rows[epoch].get("loss")) for epoch in range(self._looked, len(self))]
-        for epoch, loss in rows:
+    def first_nonfinite(self) -> tuple[int, int] | None:
+        """Return the first epoch, and a model, with a loss that is not finite; each epoch is checked once."""
+        for epoch in range(self._checked, len(self)):
+            loss = self._rows[epoch].get("loss")
             if loss is not None and not bool(loss.isfinite().all()):
                 return epoch, int((~loss.isfinite()).nonzero()[0])
-        self._looked = len(self)
+        self._checked = len(self)
         return None
 
     def latest(self, name: str) -> float:
@@ -174,17 +170,17 @@ class Recorder:
         return float("nan")
 
     def history(self, difficulty: Tensor | None = None) -> History:
-        """Return what was collected, with the nodes' difficulty in the last epoch `[models, nodes]`."""
+        """Return the history, with the nodes' difficulty in the last epoch `[models, nodes]`."""
         history = History({name: self._column(name) for name in self.names})
         history.difficulty = None if difficulty is None or not len(self) else difficulty.detach().cpu()
         return history
 
     def newest(self) -> dict[str, list[float]]:
-        """Return what the newest epoch measured, one value per model."""
+        """Return the values of the newest epoch, one per model."""
         return {name: values.tolist() for name, values in self._rows[-1].items()} if self._rows else {}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rows as tensors: of each name its values, and the epochs at which it was measured."""
+        """Return each column as two tensors: its values, and the epochs at which it was measured."""
         state = {}
         for name in self.names:
             at = [epoch for epoch, row in enumerate(self._rows) if name in row]
@@ -194,7 +190,7 @@ class Recorder:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], names: Sequence[str]) -> Recorder:
-        """Read what `state` returned; `names` gives the order."""
+        """Read the result of `state`; `names` gives the order."""
         recorder = cls()
         for name in names:
             for epoch, values in zip(state[f"{name}.epochs"].tolist(), state[name], strict=True):
@@ -214,31 +210,21 @@ class Recorder:
 def check_history(
     state: dict[str, Tensor], names: Sequence[str], models: int, epochs: int | None = None
 ) -> None:
-    """Refuse rows that `Recorder.state` cannot have returned.
-
-    Args:
-        state: the rows.
-        names: their names, in their order.
-        models: how many models there are.
-        epochs: how many epochs; None is what the rows tell.
-
-    Raises:
-        FieldError: with the row that is not what it must be.
-    """
+    """Validate the result of `Recorder.state`; a `FieldError` names the invalid column."""
     if len(set(names)) < len(names) or {*names, *(f"{name}.epochs" for name in names)} != state.keys():
-        raise FieldError("its history", "is not complete, or has other names than its columns")
+        raise FieldError("its history", "is incomplete, or its names differ from its columns")
     last = 0
     for name in names:
         at, values = state[f"{name}.epochs"], state[name]
         if at.dtype != torch.int64 or at.dim() != 1 or values.dtype != torch.float64:
-            raise FieldError(f"history/{name}", "is of another type")
+            raise FieldError(f"history/{name}", "has the wrong type")
         if values.shape != (len(at), models):
             raise FieldError(f"history/{name}", f"has shape {list(values.shape)} for {len(at)} epoch(s)")
         if not len(at) or int(at[0]) < 0 or bool((at[1:] <= at[:-1]).any()):  # differences can overflow
-            raise FieldError(f"history/{name}.epochs", "are not growing epochs")
+            raise FieldError(f"history/{name}.epochs", "are not in ascending order")
         last = max(last, int(at[-1]) + 1)
     if last != (last if epochs is None else epochs) or last > max(map(len, state.values()), default=0):
-        raise FieldError("its history", f"is of {last} epochs, but there were {epochs}")
+        raise FieldError("its history", f"has {last} epochs instead of {epochs}")
 
 
 def difficulty_quantiles(difficulty: Tensor) -> dict[str, Tensor]:
@@ -274,12 +260,12 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 
 def sample_rows(nodes: int) -> Tensor:
-    """Return which nodes the rank is measured on."""
+    """Return the nodes on which the rank is measured."""
     return torch.linspace(0, nodes - 1, min(nodes, SAMPLE)).round().long()
 
 
 def collapse_epochs(history: History) -> dict[int, int]:
-    """Return, for each model that collapsed, the first epoch at which its rank was under the bound."""
+    """Return, for each collapsed model, the first epoch at which its rank was below the bound."""
     if not len(history):
         return {}
     at, ranks = history.measured("effective_rank")
@@ -287,15 +273,15 @@ def collapse_epochs(history: History) -> dict[int, int]:
         return {}
     collapsed = {}
     for model in range(ranks.shape[1]):
-        bound = max(SMALLEST_RANK, SMALLEST_SHARE * ranks[0, model])
+        bound = max(MIN_RANK, MIN_SHARE * ranks[0, model])
         under = [int(epoch) for epoch, rank in zip(at, ranks[:, model], strict=True) if rank < bound]
-        if under and ranks[0, model] >= SMALLEST_RANK:
+        if under and ranks[0, model] >= MIN_RANK:
             collapsed[model] = under[0]
     return collapsed
 
 
 def warn_of_collapse(history: History, *, stacklevel: int) -> None:
-    """Warn of each model that collapsed, with the epoch and its rank there."""
+    """Warn about each collapsed model, with the epoch and its rank."""
     for model, epoch in collapse_epochs(history).items():
         at, ranks = history.measured("effective_rank")
         rank = ranks[list(at).index(epoch), model]

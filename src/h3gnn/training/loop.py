@@ -1,4 +1,4 @@
-"""The one training loop, its step as a CUDA graph, and who looks on: a bar, a log, embeddings on the way."""
+"""The training loop, its step as a CUDA graph, and callbacks: progress bar and snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import embed_models, joined
+from h3gnn.encoder.encode import concat_models, embed_models
 from h3gnn.errors import LossError, TrainingStopped
 from h3gnn.resources import progress
 from h3gnn.training.batches import WholeGraph
@@ -20,30 +20,27 @@ from h3gnn.training.history import History, Recorder, difficulty_quantiles, effe
 from h3gnn.training.step import MaskStrategy, Step
 
 EAGER_STEPS = 3
-"""So many steps of each mask strategy run as usual first, so that every library has set itself up."""
-
+"""Steps of each mask strategy before its capture, so that every library is initialized."""
 MEASUREMENTS = 20
-"""How many times the rank, the teacher's distance and the quantiles of the difficulty are measured."""
-
-OFTEN = 0.2
-"""Seconds between two looks at the newest loss: on a GPU, each of them waits for the device."""
-
+"""Number of measurements of rank, teacher distance and quantiles of the difficulty in a training."""
+REFRESH_SECONDS = 0.2
+"""Time between two updates of the progress bar: on a GPU, each of them waits for the device."""
 AfterEpoch = Callable[[int, Recorder], None]
 """Called after each epoch with its number and the records so far."""
 AfterEpochOf = Callable[[int], AfterEpoch]
-"""From the number of a group's first model to what is called after each epoch of that group."""
+"""From the number of a group's first model to the callback of that group."""
 
 
 class CaptureWarning(UserWarning):
-    """The step could not be captured; training goes on without."""
+    """The step could not be captured; training continues without a CUDA graph."""
 
 
 class CapturedStep:
-    """A `Step` that records itself once for each mask strategy and then replays the recording.
+    """A `Step` that captures itself once for each mask strategy and then replays the CUDA graph.
 
     All shapes are static and nothing is read back, so mask, both encodings, backward, Adam and moving average
-    are one graph. The first steps run as usual, on the stream that is captured; they are ordinary epochs.
-    Where capture is refused, a warning says so and every step runs as usual.
+    are one graph. The first steps run eagerly, on the captured stream. If capture fails, a warning says so
+    and every step runs eagerly.
     """
 
     def __init__(self, step: Step) -> None:
@@ -51,10 +48,10 @@ class CapturedStep:
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._steps: dict[int, int] = {}
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._refused = False
+        self._failed = False
 
     def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
-        """Make the step and return the loss and the size of the mask, `[2, models]`."""
+        """Run the step and return the loss and the size of the mask, `[2, models]`."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             recorded = self._run(mask_strategy)
@@ -63,9 +60,9 @@ class CapturedStep:
 
     def _run(self, mask_strategy: MaskStrategy) -> Tensor:
         key = id(mask_strategy)
-        made = self._steps.get(key, 0)
-        self._steps[key] = made + 1
-        if made == EAGER_STEPS and not self._refused:
+        steps = self._steps.get(key, 0)
+        self._steps[key] = steps + 1
+        if steps == EAGER_STEPS and not self._failed:
             self._capture(mask_strategy)
         if key not in self._graphs:
             return self.step(mask_strategy)
@@ -82,10 +79,10 @@ class CapturedStep:
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
                 recorded = self.step(mask_strategy)
         except RuntimeError as error:
-            self._refused = True
+            self._failed = True
             reason = str(error).splitlines()[0]
             warnings.warn(
-                f"the step cannot be captured as a CUDA graph and is launched piece by piece: {reason}",
+                f"the step cannot be captured as a CUDA graph and runs eagerly: {reason}",
                 CaptureWarning,
                 stacklevel=2,
             )
@@ -104,25 +101,25 @@ def train(
 ) -> History:
     """Train the student(s) of a step in place and return the history.
 
-    A signal that ends the training early is kept in the history, for the caller to raise.
+    A signal that ends the training early is stored in the history, for the caller to raise.
 
     Args:
         step: one epoch.
-        epochs: how many.
-        mask_of: from epoch to the mask strategy of that epoch; the same object for the same strategy, since
-            on CUDA a recording is kept for each.
+        epochs: number of epochs in total.
+        mask_of: from epoch to its mask strategy; the same object for the same strategy, since on CUDA a graph
+            is stored for each.
         learning_rate_of: from epoch to the factor of the learning rate.
         after_epoch: called after each epoch.
-        recorder: the epochs that the step has already made, if it goes on from a checkpoint.
+        recorder: the epochs so far, if the step resumes from a checkpoint.
     """
     recorder = Recorder() if recorder is None else recorder
-    run = runner(step)
+    run = make_runner(step)
     every = max(1, epochs // MEASUREMENTS)
     at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
     stopped: TrainingStopped | None = None
     for epoch in range(len(recorder), epochs):
-        step.set_learning_rate(learning_rate_of(epoch))
+        step.optimizer.set_learning_rate(learning_rate_of(epoch))
         loss, masked = run(mask_of(epoch))
         measured = at_start if epoch == 0 else {}
         if epoch > 0 and (epoch % every == 0 or epoch == epochs - 1):
@@ -130,12 +127,12 @@ def train(
         if measured:
             measured |= difficulty_quantiles(step.difficulty)
         recorder.add(loss=loss, masked=masked, **measured)
-        if measured or loss.device.type == "cpu" or epoch == epochs - 1:  # a GPU is not waited for each time
-            refuse_lost(recorder)
+        if measured or loss.device.type == "cpu" or epoch == epochs - 1:  # avoids a GPU sync in each epoch
+            check_loss(recorder)
         if after_epoch is not None:
             try:
                 after_epoch(epoch, recorder)
-            except TrainingStopped as stop:  # between two epochs: what was learned so far is whole
+            except TrainingStopped as stop:  # between two epochs: the state is complete
                 stopped = stop
                 break
     step.student.eval()
@@ -144,29 +141,25 @@ def train(
     return history
 
 
-def refuse_lost(recorder: Recorder) -> None:
-    """End a training whose loss is no longer a number: all that follows would be NaN too.
-
-    Raises:
-        LossError: with the model and the first epoch.
-    """
-    lost = recorder.first_lost()
-    if lost is not None:
-        epoch, model = lost
+def check_loss(recorder: Recorder) -> None:
+    """End a training whose loss is not finite: all further epochs would be NaN too."""
+    found = recorder.first_nonfinite()
+    if found is not None:
+        epoch, model = found
         raise LossError(
-            f"the loss of model {model} is not finite after epoch {epoch + 1}, so that nothing more is "
-            "learned: let the features be scaled (scale_features=auto), or give a smaller learning_rate"
+            f"the loss of model {model} is not finite after epoch {epoch + 1}: scale the features "
+            "(scale_features=auto) or use a smaller learning_rate"
         )
 
 
-def runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
-    """Return what runs a step: a recording of it, where the device and its batches allow one."""
+def make_runner(step: Step) -> Callable[[MaskStrategy], Tensor]:
+    """Return the step, or its CUDA graph if the device and its batches allow one."""
     return CapturedStep(step) if step.source.device.type == "cuda" and step.source.whole else step
 
 
 @torch.no_grad()
 def measure(step: Step) -> dict[str, Tensor]:
-    """Measure the rank of the student's embedding, and how far the teacher is from it, each `[models]`."""
+    """Measure the rank of the student's embedding and the teacher's distance from it, each `[models]`."""
     student = step.student
     training = student.training
     student.eval()
@@ -185,65 +178,62 @@ def measure(step: Step) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """After which epochs to hand over the embedding, and to whom.
-
-    The training is not disturbed: with or without, its result is the same, bit for bit on CPU.
+    """Epochs after which `callback` receives the embedding; the training is not affected.
 
     Attributes:
-        epochs: how many epochs have been made; 0 is before the first.
-        callback: gets that number, the models that the embedding is of, and the embedding, float32
-            `[nodes, len(models) · D]` on the device of the training. Models that do not fit into memory
-            together are trained in groups one after another, and each group hands over its own: join them by
-            `models`.
-        with_tokens: put the tokens beside the embedding.
+        epochs: numbers of completed epochs; 0 is before the first.
+        callback: gets that number, the models of the embedding, and the embedding, float32 `[nodes,
+            len(models) · D]` on the device of the training. Models that do not fit into memory together are
+            trained in groups, one after another, with one call per group: concatenate by `models`.
+        with_tokens: append the tokens to the embedding.
     """
 
     epochs: Collection[int]
     callback: Callable[[int, range, Tensor], None]
     with_tokens: bool = False
 
-    def through(self, change: Callable[[Tensor], Tensor], *, with_tokens: bool) -> Snapshots:
-        """Return the same, with every embedding read out as a fitted one is before it is handed over."""
+    def transformed(self, change: Callable[[Tensor], Tensor], *, with_tokens: bool) -> Snapshots:
+        """Return snapshots whose embeddings pass through `change` first."""
         return Snapshots(
             self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)), with_tokens
         )
 
     def begin(self, step: Step, models: range) -> None:
-        """Hand over the untrained embedding, if it is wanted."""
+        """Pass on the untrained embedding, if requested."""
         if 0 in self.epochs:
-            self._hand_over(step, models, 0)
+            self._take(step, models, 0)
 
     def after_epoch(self, step: Step, models: range) -> AfterEpoch:
-        """Return what the loop has to call after each epoch."""
+        """Return the callback for the end of each epoch."""
 
-        def hand_over(epoch: int, recorder: Recorder) -> None:
+        def take(epoch: int, recorder: Recorder) -> None:
             if epoch + 1 in self.epochs:
-                self._hand_over(step, models, epoch + 1)
+                self._take(step, models, epoch + 1)
 
-        return hand_over
+        return take
 
-    def _hand_over(self, step: Step, models: range, epochs: int) -> None:
+    def _take(self, step: Step, models: range, epochs: int) -> None:
         assert isinstance(step.source, WholeGraph)
         found = embed_models(step.student, step.source.rows(), with_tokens=self.with_tokens)
-        self.callback(epochs, models, joined(found))
+        self.callback(epochs, models, concat_models(found))
 
 
-def each(*watchers: AfterEpoch | None) -> AfterEpoch | None:
-    """Return what calls all of these, in turn."""
-    those = [one for one in watchers if one is not None]
-    if not those:
+def call_all(*callbacks: AfterEpoch | None) -> AfterEpoch | None:
+    """Return a callback that calls all of these in turn; None without any."""
+    given = [callback for callback in callbacks if callback is not None]
+    if not given:
         return None
 
     def call(epoch: int, recorder: Recorder) -> None:
-        for one in those:
-            one(epoch, recorder)
+        for callback in given:
+            callback(epoch, recorder)
 
     return call
 
 
 @contextmanager
 def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch | None]:
-    """Show a bar on standard error while the block runs; nothing where that is not a terminal."""
+    """Show a bar on standard error while the block runs, if that is a terminal."""
     if not (show and sys.stderr.isatty()):
         yield None
         return
@@ -252,7 +242,7 @@ def progress_bar(epochs: int, title: str, *, show: bool) -> Iterator[AfterEpoch 
 
         def update(epoch: int, recorder: Recorder) -> None:
             nonlocal shown
-            if time.monotonic() - shown > OFTEN or epoch == epochs - 1:
+            if time.monotonic() - shown > REFRESH_SECONDS or epoch == epochs - 1:
                 shown = time.monotonic()
                 loss, rank = recorder.latest("loss"), recorder.latest("effective_rank")
                 bar(completed=epoch + 1, note=f"loss {loss:.4g}  rank {rank:.1f}")

@@ -1,11 +1,11 @@
-r"""Which nodes the student does not see: `random`, `difficulty` and `probability` masks.
+r"""Strategies that choose the nodes to hide from the student: random, by difficulty, by probability.
 
-Each strategy is called with the nodes' difficulty `[models, nodes]` from the step before and one generator
-per model, and returns bool `[models, nodes]`. Of N nodes, :math:`M = \lfloor N R \rfloor` are masked, where R
-is the mask ratio; r is the exploit ratio, the share that difficulty decides.
+Each strategy maps the nodes' difficulty `[models, nodes]` from the previous step and one generator per model
+to a mask, bool `[models, nodes]`. Of N nodes, :math:`M = \lfloor N R \rfloor` are masked, where R is the mask
+ratio; r is the exploit ratio, the share that difficulty decides.
 
-Each draws one uniform number per node and turns it into an order; the first nodes in that order are
-masked. So a mask costs one sort, has a fixed shape, and never loops.
+Each draws one uniform number per node and masks the first nodes in an order computed from it. So a mask costs
+one sort, has a fixed shape, and never loops.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-FEWEST = Fraction(1, 2)
-"""A bounded probability mask hides at least ⌈M/2⌉ nodes …"""
-MOST = Fraction(5, 4)
-"""… and at most ⌈5M/4⌉, but always leaves one node to be seen."""
+LOWER, UPPER = Fraction(1, 2), Fraction(5, 4)
+"""A bounded probability mask hides ⌈M/2⌉ to ⌈5M/4⌉ nodes, and never all."""
 
 
 def masked_count(nodes: int, ratio: float) -> int:
@@ -31,7 +29,7 @@ def masked_count(nodes: int, ratio: float) -> int:
 
 
 def draw(generators: Sequence[torch.Generator], nodes: int, device: torch.device) -> Tensor:
-    """Draw uniform numbers `[models, nodes]`, each row from that model's own generator."""
+    """Draw uniform numbers `[models, nodes]`, each row from its model's generator."""
     numbers = torch.empty(len(generators), nodes, device=device)
     for row, generator in zip(numbers, generators, strict=True):
         row.uniform_(generator=generator)
@@ -52,7 +50,7 @@ class RandomMask:
     ratios: Sequence[float]
 
     def __call__(self, difficulty: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return the mask; only the shape and device of `difficulty` are used."""
+        """Return the mask; of `difficulty` only the shape and device matter."""
         nodes = difficulty.shape[1]
         return _first(draw(generators, nodes, difficulty.device), _counts(nodes, self.ratios, difficulty))
 
@@ -83,12 +81,12 @@ class ProbabilityMask:
 
     .. math:: p_v = (1-r) R + r R \cdot \mathrm{Diffi}(v) / \mathrm{Diffi}_{max}
 
-    A node is given the waiting time :math:`\tau_v = \log u_v / \log(1 - p_v)`, so that
-    :math:`\tau_v \le 1` with probability :math:`p_v`: one round of Bernoulli draws. The nodes with the
-    shortest times are masked. How many, `size` says. "bounded" is the paper's sanity check: fewer than ⌈M/2⌉,
-    and the draws go on, round after round, until that many are masked; more than ⌈5M/4⌉, and they stop early,
-    there. "exact" goes on or stops at M, so that r changes which nodes are masked and not how many. "free"
-    takes the one round as it comes, and only leaves one node to be seen.
+    A node has the waiting time :math:`\tau_v = \log u_v / \log(1 - p_v)`, so that :math:`\tau_v \le 1` with
+    probability :math:`p_v`: one round of Bernoulli draws. The nodes with the shortest times are masked.
+    `size` decides their number. "bounded" is the paper's sanity check: with fewer than ⌈M/2⌉, the draws
+    continue, round after round, until that many are masked; with more than ⌈5M/4⌉, they stop early. "exact"
+    continues or stops at M, so that r changes which nodes are masked and not how many. "free" is one round
+    without bounds, except that one node stays unmasked.
     """
 
     ratios: Sequence[float]
@@ -105,14 +103,14 @@ class ProbabilityMask:
         return _first(times, counts)
 
     def probabilities(self, difficulty: Tensor) -> Tensor:
-        """Return p_v for every node, `[models, nodes]`."""
+        """Return p_v of every node, `[models, nodes]`."""
         ratio, exploit = _column(self.ratios, difficulty), _column(self.exploit_ratios, difficulty)
         largest = difficulty.amax(dim=1, keepdim=True).clamp_min(torch.finfo(difficulty.dtype).tiny)
         return (1 - exploit) * ratio + exploit * ratio * (difficulty / largest)
 
 
 def waiting_times(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Return how many rounds of Bernoulli draws each node waits; within one round with its probability."""
+    """Return the number of rounds of Bernoulli draws until each node is drawn."""
     longest = torch.finfo(uniform.dtype).max
     times = uniform.clamp_min(torch.finfo(uniform.dtype).tiny).log() / torch.log1p(-probability)
     never = longest * (0.5 + 0.5 * uniform)  # p = 0: behind all others, in random order
@@ -121,14 +119,14 @@ def waiting_times(probability: Tensor, uniform: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def mask_bounds(nodes: int, ratio: float, size: str = "bounded") -> tuple[int, int]:
-    """Return how few and how many nodes a probability mask of this size may hide."""
+    """Return the minimum and maximum number of nodes in a probability mask of this size."""
     masked = masked_count(nodes, ratio)
     if size == "exact":
         return masked, masked
     if size == "free":
         return 0, nodes - 1
-    most = min(math.ceil(masked * MOST), nodes - 1) if masked < nodes else masked
-    return math.ceil(masked * FEWEST), max(most, 0)
+    most = min(math.ceil(masked * UPPER), nodes - 1) if masked < nodes else masked
+    return math.ceil(masked * LOWER), max(most, 0)
 
 
 def _counts(nodes: int, ratios: Sequence[float], like: Tensor) -> Tensor:
@@ -141,5 +139,5 @@ def _column(values: Sequence[float], like: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _column_on(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return one value per model, `[models, 1]`; kept, since a copy to a device stops it for a moment."""
+    """Return one value per model, `[models, 1]`; cached, since a copy to a GPU is a sync."""
     return torch.tensor(values, device=device)[:, None]

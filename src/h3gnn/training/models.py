@@ -1,4 +1,4 @@
-"""Training models that differ in their seed or their settings: as many at once as memory allows."""
+"""Train models that differ in their seed or their settings: as many at once as memory allows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
-from h3gnn.training.checkpoints import agree, checkpointing
+from h3gnn.training.checkpoints import checkpointing, synchronize
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.history import History
-from h3gnn.training.loop import AfterEpochOf, Snapshots, each, progress_bar, train
+from h3gnn.training.loop import AfterEpochOf, Snapshots, call_all, progress_bar, train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.objectives import OBJECTIVES, ObjectiveEnsemble, assign_objectives
-from h3gnn.training.optimizer import StackedAdam, Stepped, constant, warmup_cosine
+from h3gnn.training.optimizer import ParameterStack, StackedAdam, constant, warmup_cosine
 from h3gnn.training.resources import (
-    Size,
+    MemoryEstimate,
     check_fits,
     free_bytes,
     fusion_bytes,
@@ -40,27 +40,26 @@ from h3gnn.training.teacher import Teacher
 
 PerModel = float | Sequence[float]
 """One number for all models of a stack, or one for each."""
-
 CHUNK = {"cpu": 512, "cuda": 32768}
-"""How many nodes the fusion block sees at a time: what fits a processor's cache, or keeps a GPU busy."""
-LEAST_OF_A_STACK = 256
-"""A stack of many models sees at least so many at a time: smaller products are slower."""
+"""Number of nodes that the fusion block processes at a time: fits a CPU's cache, or keeps a GPU busy."""
+MIN_STACK_CHUNK = 256
+"""Minimum chunk of a stack of many models: smaller products are slower."""
 KEPT_SHARE = 0.25
-"""Share of the free memory that the fusion block's intermediate results may take, to be kept for backward."""
+"""Share of the free memory for the fusion block's intermediate results."""
 ORDER_SALT = 0x5EED
 
 
 def default_chunk(device: torch.device, models: int) -> int:
-    """Return how many nodes a stack of so many models fuses at a time."""
-    return max(LEAST_OF_A_STACK, CHUNK[device.type] // models)
+    """Return the number of nodes that a stack of models fuses at a time."""
+    return max(MIN_STACK_CHUNK, CHUNK[device.type] // models)
 
 
 def _may_keep(student: EncoderStack, source: Source) -> bool:
-    """Say whether there is memory for what the fusion block computes for all nodes of a step."""
+    """Whether the fusion block's intermediate results for all nodes of a step fit into memory."""
     heads = getattr(student.fusion, "heads", 0)
-    each = fusion_bytes(student.models, student.fused_tokens, student.channels, heads)
-    each = each // 2 if student.fuse_in_bfloat16 else each
-    return each * source.in_a_step <= KEPT_SHARE * free_bytes(source.device)
+    size = fusion_bytes(student.models, student.fused_tokens, student.channels, heads) * source.in_a_step
+    size = size // 2 if student.fuse_in_bfloat16 else size
+    return size <= KEPT_SHARE * free_bytes(source.device)
 
 
 class FromSettings:
@@ -75,7 +74,7 @@ class FromSettings:
 
 @dataclass(frozen=True)
 class Shape(FromSettings):
-    """What a stack of encoders looks like; a dropout rate may be a list with one for each model."""
+    """Architecture of a stack of encoders; a dropout rate may be a list with one value per model."""
 
     channels: int
     hops: int
@@ -94,9 +93,9 @@ class Shape(FromSettings):
     precision: str
 
     def check_memory(self, features: int, models: int) -> None:
-        """Refuse weights for which there is no memory: of the first maps, and of the hops.
+        """Raise an error if the weights of the first layers and the hops do not fit into memory.
 
-        In training each is kept six times: itself, its gradient, two moments, the teacher, one in passing.
+        Training needs six copies: weight, gradient, two moments, the teacher, and a temporary one.
         """
         mlp, hop = self.hidden_channels or 4 * self.channels, self.hidden_channels or self.channels
         weights = features * (self.channels + mlp + self.hops * hop) + self.hops * self.hops // 2 * hop * hop
@@ -107,34 +106,20 @@ class Shape(FromSettings):
         )
 
     def build(self, features: int, entries: int, models: int, device: torch.device) -> EncoderStack:
-        """Return a stack of encoders, not yet drawn.
+        """Return an uninitialized stack of encoders for a number of features and of entries of the support.
 
-        Args:
-            features: number of feature columns.
-            entries: number of entries of the support.
-            models: how many models.
-            device: where they will be trained, which decides how the weights lie in memory.
+        The device decides the memory layout of the weights.
         """
         self.check_memory(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
-        rough = use_bfloat16(options.pop("precision"), device)
-        return EncoderStack(
-            features,
-            options.pop("channels"),
-            entries,
-            **options,
-            fuse_in_bfloat16=rough,
-            side_by_side=device.type == "cuda",
-            models=models,
-        )
+        options["fuse_in_bfloat16"] = use_bfloat16(options.pop("precision"), device)
+        options |= {"side_by_side": device.type == "cuda", "models": models}
+        return EncoderStack(features, options.pop("channels"), entries, **options)
 
 
 @dataclass(frozen=True)
 class Training(FromSettings):
-    """How a stack of models is trained.
-
-    A field that may be a sequence has one value for all models, or one for each.
-    """
+    """Training of a stack of models; a sequence has one value per model."""
 
     objective: Sequence[str]
     targets: str
@@ -158,7 +143,7 @@ class Training(FromSettings):
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """Take the fields from arguments by name, and from each model's objective what is left to it."""
+        """Take the fields from arguments by name; rates that are "auto" come from each model's objective."""
         names = assign_objectives(params["objective"], params["n_models"])
         own = {
             name: [OBJECTIVES[one].views[name] for one in names]
@@ -169,12 +154,12 @@ class Training(FromSettings):
 
     def of_models(self, models: Sequence[int]) -> Training:
         """Return the training of some of the models."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        mine = {n: [v[m] for m in models] for n, v in given.items() if isinstance(v, list | tuple)}
-        return replace(self, **cast(Any, mine))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {n: [v[m] for m in models] for n, v in values.items() if isinstance(v, list | tuple)}
+        return replace(self, **cast(Any, own))
 
     def mask_of(self, models: int) -> Callable[[int], MaskStrategy]:
-        """Return, for each epoch, its mask strategy: random ones first, since they need no difficulty."""
+        """Return each epoch's mask strategy; the first ones are random, since they need no difficulty."""
         ratios, exploits = per_model(self.mask_ratio, models), per_model(self.hard_fraction, models)
         warming: MaskStrategy = RandomMask(ratios)
         strategy = warming
@@ -185,7 +170,7 @@ class Training(FromSettings):
         return lambda epoch: warming if epoch < max(1, self.mask_warmup) else strategy
 
     def learning_rate_of(self) -> Callable[[int], float]:
-        """Return, for each epoch, the factor of the learning rate."""
+        """Return the factor of the learning rate for each epoch."""
         shape = warmup_cosine if self.schedule == "cosine" else constant
         return partial(shape, steps=self.epochs, warmup=self.warmup_epochs)
 
@@ -208,59 +193,62 @@ def train_models(
     """Train one model for each seed and return them as one stack, with their history.
 
     Args:
-        build: from a number of models to a stack of them, not yet drawn.
-        source: the graph, as one batch or in many.
+        build: from a number of models to an uninitialized stack.
+        source: the batches of the graph.
         seeds: one for each model; a model's result does not depend on the others.
         training: how to train.
-        at_once: how many to train as one program; by default as many as memory allows on the whole graph, and
-            all in mini-batches. A run that goes on from checkpoints has as many as before.
-        chunk: how many nodes the fusion block sees at a time; by default what suits the device.
+        at_once: number of models trained as one program; by default as many as memory allows on the whole
+            graph, and all in mini-batches. A resumed run trains as many as before.
+        chunk: number of nodes that are fused at a time; by default chosen by device.
         show: draw a progress bar.
-        checkpoints: where and how often to write down the state; several groups have a subfolder each.
-        fingerprint: what the result depends on, by name, for the checkpoints.
-        snapshots: after which epochs to hand over the embedding.
-        after_epoch_of: gives what is called after each epoch of the group that starts with a given model.
+        checkpoints: where and how often to store the state; several groups have a subfolder each.
+        fingerprint: everything that the result depends on, by name, for the checkpoints.
+        snapshots: epochs after which to pass on the embedding.
+        after_epoch_of: from the first model of a group to the callback for its epochs.
         ranks: the processes that share the mini-batches.
     """
     ranks = ranks or Ranks()
     first = ranks.rank == 0
-    place = checkpoints if first else None
-    known = None if place is None else known_group_size(Path(place.folder), len(seeds))
-    size = known or at_once or (_fitting(build(1), source, len(seeds)) if source.whole else len(seeds))
-    trained: list[tuple[EncoderStack, History]] = []
+    policy = checkpoints if first else None
+    known = None if policy is None else known_group_size(Path(policy.folder), len(seeds))
+    size = known or at_once or (_count_fitting(build(1), source, len(seeds)) if source.whole else len(seeds))
+    students: list[EncoderStack] = []
+    histories: list[History] = []
     for start in range(0, len(seeds), size):
         models = range(start, min(start + size, len(seeds)))
-        group = seeds[models.start : models.stop]
-        where = place
-        if place is not None and size < len(seeds):
-            where = replace(place, folder=group_folder(Path(place.folder), start, len(group)))
-        mine = training.of_models(models)
-        step = stack_step(build(len(group)), source, group, mine, chunk, ranks)
-        if trained and trained[-1][1].stopped is not None:  # a signal came before its turn
-            trained.append((step.student.eval(), _not_begun(trained[-1][1], len(group))))
+        group = seeds[start : models.stop]
+        own = training.of_models(models)
+        step = stack_step(build(len(group)), source, group, own, chunk, ranks)
+        students.append(step.student)
+        if histories and histories[-1].stopped is not None:  # a signal ended the group before
+            step.student.eval()
+            histories.append(History({"loss": np.full((1, len(group)), np.nan)}))
+            histories[-1].stopped = histories[-2].stopped
             continue
-        told = {**(fingerprint or {}), "seeds": group}
+        folder = policy
+        if policy is not None and size < len(seeds):
+            folder = replace(policy, folder=group_folder(Path(policy.folder), start, len(group)))
         with (
             progress_bar(training.epochs, "training", show=show and first) as bar,
-            checkpointing(where, step, told, training.epochs) as (recorder, write),
+            checkpointing(folder, step, {**(fingerprint or {}), "seeds": group}, training.epochs) as begun,
         ):
-            taken = None
+            recorder, write = begun
+            snapshot = None
             if snapshots is not None:
                 snapshots.begin(step, models)
-                taken = snapshots.after_epoch(step, models)
-            more = after_epoch_of(start) if after_epoch_of is not None and first else None
+                snapshot = snapshots.after_epoch(step, models)
+            watch = after_epoch_of(start) if after_epoch_of is not None and first else None
             history = train(
                 step,
                 epochs=training.epochs,
-                mask_of=mine.mask_of(len(group)),
+                mask_of=own.mask_of(len(group)),
                 learning_rate_of=training.learning_rate_of(),
-                after_epoch=each(bar, more, write, taken),
-                recorder=agree(step, recorder),
+                after_epoch=call_all(bar, watch, write, snapshot),
+                recorder=synchronize(step, recorder),
             )
-        trained.append((step.student, history))
-    students = [student for student, _ in trained]
-    history = History.side_by_side([part for _, part in trained])
-    history.stopped = trained[-1][1].stopped
+        histories.append(history)
+    history = History.side_by_side(histories)
+    history.stopped = histories[-1].stopped
     history.engine = {
         "device": str(source.device),
         "precision": "bfloat16" if students[0].fuse_in_bfloat16 else "float32",
@@ -269,18 +257,11 @@ def train_models(
         **({} if source.whole else {"processes": ranks.size}),
     }
     joined = _join(build, students)
-    joined.fuse_in_bfloat16 = False  # what users get is computed in full
+    joined.fuse_in_bfloat16 = False  # the final embeddings are computed in float32
     return joined, history
 
 
-def _not_begun(before: History, models: int) -> History:
-    """Return the history of models whose turn a signal came before."""
-    history = History({"loss": np.full((1, models), np.nan)})
-    history.stopped = before.stopped
-    return history
-
-
-def _fitting(one: EncoderStack, source: Source, models: int) -> int:
+def _count_fitting(one: EncoderStack, source: Source, models: int) -> int:
     parameters = sum(parameter.numel() for parameter in one.parameters())
     values_per_node = 4 * sum(one.input.widths) + 12 * (2 + one.hops) * one.channels
     return models_at_once(models, parameters, values_per_node, source.nodes, free_bytes(source.device))
@@ -294,27 +275,27 @@ def stack_step(
     chunk: int | None = None,
     ranks: Ranks | None = None,
 ) -> Step:
-    """Draw a stack of models, one for each seed, and return the step that trains them as one program."""
+    """Initialize a stack of models, one for each seed, and return the step that trains them."""
     device, models = source.device, len(seeds)
-    drawing = [torch.Generator().manual_seed(seed) for seed in seeds]
-    student.reset_parameters(drawing, source.support.start.cpu() if source.whole else torch.empty(0))
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    student.reset_parameters(generators, source.support.start.cpu() if source.whole else torch.empty(0))
     student.to(device)
     objectives = ObjectiveEnsemble(training.objective, student, training.targets, training.loss)
-    objectives.reset_parameters(drawing)
+    objectives.reset_parameters(generators)
     objectives.to(device)
     rates, decays = (per_model(given, models) for given in (training.learning_rate, training.weight_decay))
     momentum = per_model(training.momentum, models)[: objectives.teachers]
     teacher = Teacher(student, momentum, training.teacher_mode == "train") if momentum else None
-    stepped = [
-        Stepped(student.dense_parameters(), range(models)),
-        Stepped([student.edges.logit], range(models), training.edge_rate),
+    stacks = [
+        ParameterStack(student.dense_parameters(), range(models)),
+        ParameterStack([student.edges.logit], range(models), training.edge_rate),
     ]
-    stepped += [Stepped(list(one.parameters()), those) for one, those in objectives]
+    stacks += [ParameterStack(list(member.parameters()), own) for member, own in objectives]
     return Step(
         student,
         teacher,
         objectives,
-        StackedAdam(stepped, rates, decays),
+        StackedAdam(stacks, rates, decays),
         source,
         per_model(training.feature_drop, models),
         per_model(training.edge_drop, models),
@@ -322,16 +303,16 @@ def stack_step(
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
         _order(source, seeds),
         chunk or default_chunk(device, models),
-        ranks,
+        ranks or Ranks(),
         keep=chunk is None and _may_keep(student, source),
     )
 
 
 def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
-    """Return what the order of nodes is drawn from.
+    """Return the generator of the order of nodes.
 
     The sample of the whole graph is the same for every stack, so that a model's result does not depend on the
-    others in it.
+    others.
     """
     if source.whole:
         return torch.Generator(source.device).manual_seed(ORDER_SALT)
@@ -349,7 +330,7 @@ def _join(build: Callable[[int], EncoderStack], students: list[EncoderStack]) ->
 
 
 def derive_seeds(random_state: int | np.random.RandomState | None, models: int) -> list[int]:
-    """Return one seed per model; model i of a larger request has the same seed as in a smaller one."""
+    """Return one seed per model; a larger number of models starts with the same seeds."""
     seed = random_state
     if not isinstance(seed, numbers.Integral):
         seed = check_random_state(random_state).randint(2**31)
@@ -365,15 +346,15 @@ def plan_memory(
     device: torch.device,
     budget: int | None,
 ) -> tuple[int | None, int | None]:
-    """Return how many models to train at once and how many nodes to fuse at a time within a memory budget.
+    """Return the number of models to train at once and of nodes to fuse at a time within a memory budget.
 
-    Without a budget, and in mini-batches, both are None: training asks the machine.
+    Without a budget, and in mini-batches, both are None.
     """
     if params["batch_size"] is not None:
         return None, None
     with torch.device("meta"):
         one = Shape.of(params).build(features, 0, 1, device)
-    size = Size(
+    size = MemoryEstimate(
         nodes=nodes,
         entries=entries,
         features=features,
@@ -392,7 +373,7 @@ def plan_memory(
 
 
 def files_in(folder: Path) -> Allocate:
-    """Return an allocator whose tensors of zeros are files, which the system may write out and drop."""
+    """Return an allocator of zero tensors in files, which the system may write out and drop."""
 
     def allocate(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         count = int(np.prod(shape))

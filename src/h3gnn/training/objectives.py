@@ -1,9 +1,8 @@
-r"""What the student is asked for. Each objective gives every node its share of the loss.
+"""Objectives: each maps the student's embedding of some seeds to their shares of the loss, `[models, seeds]`.
 
-An objective is called with the student's embedding of some seeds and returns `[models, seeds]`: how much
-each of them adds to the loss, which is the mean over all seeds. That share is the node's difficulty, from
-which the next mask is drawn. :math:`S(v)` is the student's embedding of node v in its view of the graph,
-:math:`T(v)` the teacher's in the full graph; a hat is a column brought to mean 0 and variance 1.
+The loss is the mean of the shares. A node's share is its difficulty, from which the next mask is drawn.
+:math:`S(v)` is the student's embedding of node v in its view of the graph, :math:`T(v)` the teacher's in the
+full graph; a hat is a column standardized to mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from h3gnn.training.batches import Batch
 from h3gnn.training.distributed import Ranks
 
 Compare = Callable[[Tensor, slice], Tensor]
-"""Given the embedding `[models, rows, D]` of some seeds and which they are, their shares of the loss."""
+"""From the embedding `[models, rows, D]` of some seeds and their positions to their shares of the loss."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What an objective may look at, for its own models.
+    """The data of one step that an objective compares the embedding with, for its own models.
 
     Attributes:
         batch: of this step.
         teacher: from some seeds to the teacher's embedding of them, `[models, rows, D]`; None without one.
-        mask: bool `[models, seeds]`, whose features the student did not see.
-        pairs_kept: bool `[models, pairs]`, which of the batch's pairs of neighbours it saw; None is all.
+        mask: nodes whose features were hidden from the student, bool `[models, seeds]`.
+        pairs_kept: which of the batch's pairs of neighbours were not, bool `[models, pairs]`; None is all.
         generators: one per model.
         ranks: the processes that share the batch.
     """
@@ -49,11 +48,11 @@ class View:
 
     @property
     def seeds(self) -> int:
-        """How many seeds are compared in this process."""
+        """Number of seeds that are compared in this process."""
         return self.mask.shape[1]
 
     def features(self) -> Tensor:
-        """Return the seeds' features as they are, `[seeds, features]`."""
+        """Return the seeds' features, unmasked, `[seeds, features]`."""
         features, chosen = self.batch.part.features.dense, self.batch.compared
         return features[: self.seeds] if chosen is None else features.index_select(0, chosen)
 
@@ -63,7 +62,7 @@ class View:
         return self.teacher(slice(0, self.seeds))
 
     def draw(self, count: int, below: int) -> Tensor:
-        """Return whole numbers under `below`, `[models, count]`, each row from its model's own generator."""
+        """Draw integers below `below`, `[models, count]`, each row from its model's generator."""
         device = self.mask.device
         drawn = torch.empty(len(self.generators), count, device=device)
         for row, generator in zip(drawn, self.generators, strict=True):
@@ -72,21 +71,14 @@ class View:
 
 
 class Objective(nn.Module):
-    """One way to ask; its parameters are trained with the student's.
+    """Base class; its parameters are trained with the student's.
 
     Attributes:
         needs_teacher: it compares with a teacher's view of the unmasked graph.
-        needs_pairs: it looks at neighbours, so that a batch has to hold some pairs of them.
-        node_by_node: a node's share depends on that node's embedding alone, so that the nodes may be worked
-            on in chunks.
-        views: the chances with which the student's view drops feature columns and edges and masks nodes,
-            where the user leaves them to the objective.
-
-    Args:
-        models: how many models are asked so.
-        student: the stack that they stand in.
-        targets: "standardized" or "plain".
-        loss: by which of `LOSSES` `LatentPrediction` compares.
+        needs_pairs: it uses pairs of neighbours, so that a batch must contain some.
+        node_by_node: a node's share depends on that node's embedding alone, so that nodes can be processed in
+            chunks.
+        views: default rates at which the student's view drops feature columns and edges and masks nodes.
     """
 
     needs_teacher: ClassVar[bool] = False
@@ -100,16 +92,16 @@ class Objective(nn.Module):
         self.in_bfloat16 = student.fuse_in_bfloat16
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start anew, each model from its own generator."""
+        """Initialize the parameters, each model's from its own generator."""
         for layer in self.children():
             layer.reset_parameters(generators)  # type: ignore[operator]
 
     def compare(self, view: View) -> Compare:
-        """Look at a batch and return the comparison with it."""
+        """Return the comparison of embeddings with a view."""
         raise NotImplementedError
 
-    def rough(self, values: Tensor) -> Tensor:
-        """Return the values as large products take them: in bfloat16 where the fusion block is."""
+    def reduced(self, values: Tensor) -> Tensor:
+        """Convert the factors of large products to bfloat16 if the fusion block uses it."""
         return values.bfloat16() if self.in_bfloat16 else values
 
 
@@ -123,14 +115,14 @@ class LatentPrediction(Objective):
     whatever is hard to predict. In mini-batches mean and variance are the batch's, over all processes.
 
     The released code has two more losses, `"cosine"`, :math:`1 - \cos(S(v), T(v))`, and `"scaled-cosine"`,
-    its square (GraphMAE's :math:`\gamma = 2`), by which an easy node counts for less.
+    its square (GraphMAE's :math:`\gamma = 2`), which reduces the weight of easy nodes.
     """
 
     needs_teacher = True
     views: ClassVar[dict[str, float]] = {"feature_drop": 0.2, "edge_drop": 0.4, "mask_ratio": 0.1}
 
     def compare(self, view: View) -> Compare:
-        """Return how far each node is from the teacher's embedding."""
+        """Return the distance of each node from the teacher's embedding."""
         if not self.standardized:
             teacher = view.teacher
             assert teacher is not None
@@ -140,13 +132,12 @@ class LatentPrediction(Objective):
 
 
 class Decorrelation(Objective):
-    r"""Like the teacher, but with columns that say different things (CCA-SSG; Zhang et al., 2021).
+    r"""Match the teacher with decorrelated columns (CCA-SSG; Zhang et al., 2021).
 
     .. math:: \mathcal L = \frac1N \sum_v \lVert \hat S(v) - \hat T(v) \rVert_2^2
         + \lambda \Bigl\lVert \tfrac1N \hat S^\top \hat S - I \Bigr\rVert_F^2
 
-    A node's share is its distance and an equal part of the second term. The statistics are those of the seeds
-    that a process has.
+    A node's share is its distance and an equal part of the second term. Statistics are per process.
     """
 
     needs_teacher = True
@@ -160,7 +151,7 @@ class Decorrelation(Objective):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             found = standardize(embedding)
-            columns = self.rough(found)
+            columns = self.reduced(found)
             covariance = torch.bmm(columns.mT, columns).to(found.dtype) / found.shape[1]
             excess = covariance - torch.eye(covariance.shape[1], device=covariance.device)
             return squared_distance(found, target) + self.strength * excess.square().sum(dim=(1, 2))[:, None]
@@ -169,13 +160,13 @@ class Decorrelation(Objective):
 
 
 class HiddenEdges(Objective):
-    r"""Tell the edges that the student did not see from random pairs (MaskGAE; Li et al., 2023).
+    r"""Distinguish edges hidden from the student from random pairs (MaskGAE; Li et al., 2023).
 
     .. math:: \mathcal L = -\operatorname*{mean}_{(u,v)\,\text{hidden}} \log \sigma(h_{uv})
         - \operatorname*{mean}_{(u,w)\,\text{random}} \log (1 - \sigma(h_{uw})), \qquad
         h_{uv} = \mathrm{MLP}(S(u) \odot S(v))
 
-    At most `MOST` pairs of each kind are drawn per step; where none of them was hidden, all count as hidden.
+    At most `MOST` pairs of each kind are drawn per step; if none of them was hidden, all count as hidden.
     A node's share is that of the pairs that begin with it.
     """
 
@@ -189,7 +180,7 @@ class HiddenEdges(Objective):
         self.head = FeedForward(models, student.out_channels, student.channels, 1)
 
     def compare(self, view: View) -> Compare:
-        """Draw pairs and return how badly they are told apart."""
+        """Draw pairs and return their classification loss."""
         pairs, seeds = view.batch.pairs, view.seeds
         count = min(pairs.shape[1], self.MOST)
         if count == 0:
@@ -204,24 +195,20 @@ class HiddenEdges(Objective):
         weight = weight / weight.sum(dim=1, keepdim=True)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
-            seen = self.rough(embedding)
-            begin, ends = take_rows(seen, source), take_rows(seen, torch.cat([target, other], dim=1))
-            told = self.head((ends.view(len(ends), 2, count, -1) * begin.unsqueeze(1)).flatten(1, 2))
-            hidden, random = told.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
-            wrong = weight * binary_cross_entropy_with_logits(
-                hidden, torch.ones_like(hidden), reduction="none"
-            )
-            chance = binary_cross_entropy_with_logits(random, torch.zeros_like(random), reduction="none")
-            each = seeds * (wrong + chance / count)
-            return embedding.new_zeros(embedding.shape[:2]).scatter_add(1, source, each)
+            values = self.reduced(embedding)
+            begin, ends = take_rows(values, source), take_rows(values, torch.cat([target, other], dim=1))
+            logits = self.head((ends.view(len(ends), 2, count, -1) * begin.unsqueeze(1)).flatten(1, 2))
+            hidden, random = logits.to(embedding.dtype).squeeze(2).chunk(2, dim=1)
+            missed = binary_cross_entropy_with_logits(hidden, torch.ones_like(hidden), reduction="none")
+            false = binary_cross_entropy_with_logits(random, torch.zeros_like(random), reduction="none")
+            per_pair = seeds * (weight * missed + false / count)
+            return embedding.new_zeros(embedding.shape[:2]).scatter_add(1, source, per_pair)
 
         return shares
 
 
 class NeighbourPrediction(Objective):
-    r"""Predict the teacher's view of the neighbours, and stand apart from the rest.
-
-    After GraphACL (Xiao et al., 2023):
+    r"""Predict the teacher's view of the neighbours (GraphACL; Xiao et al., 2023).
 
     .. math:: \mathcal L = \frac1N \sum_v \Bigl( -\frac1\tau \operatorname*{mean}_{u \in \mathcal N(v)}
         \cos(W S(v), T(u)) + \log \operatorname*{mean}_{w} e^{\cos(S(v), S(w)) / \tau} \Bigr)
@@ -246,9 +233,9 @@ class NeighbourPrediction(Objective):
         others = view.draw(self.SAMPLED, view.seeds)
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
-            said = self.head(self.rough(embedding)).to(embedding.dtype)
-            near = (normalize(said, dim=2) * wanted).sum(dim=2)
-            unit = self.rough(normalize(embedding, dim=2))
+            predicted = self.head(self.reduced(embedding)).to(embedding.dtype)
+            near = (normalize(predicted, dim=2) * wanted).sum(dim=2)
+            unit = self.reduced(normalize(embedding, dim=2))
             far = torch.bmm(unit, take_rows(unit, others).mT).to(embedding.dtype) / self.temperature
             return far.logsumexp(dim=2) - math.log(self.SAMPLED) - near / self.temperature
 
@@ -256,7 +243,7 @@ class NeighbourPrediction(Objective):
 
 
 class FeatureReconstruction(Objective):
-    r"""A decoder rebuilds the raw features of every node: the paper's ablation without a teacher.
+    r"""A decoder reconstructs the raw features of every node: the paper's ablation without a teacher.
 
     .. math:: \mathcal L_{E-D} = \frac1N \sum_v \lVert D(S(v)) - x_v \rVert_2^2
     """
@@ -273,9 +260,9 @@ class FeatureReconstruction(Objective):
 
 
 class MaskedReconstruction(Objective):
-    r"""Rebuild masked nodes' features from their neighbours (GraphMAE's objective; Hou et al., 2022).
+    r"""Reconstruct masked nodes' features from their neighbours (GraphMAE's objective; Hou et al., 2022).
 
-    Masked nodes are hidden once more, then one graph convolution rebuilds features from what is left, and
+    Masked nodes are hidden again, one graph convolution reconstructs their features from the others, and
 
     .. math:: \mathcal L = \operatorname*{mean}_{v \in \mathcal M} (1 - \cos(\hat x_v, x_v))^\gamma
     """
@@ -310,29 +297,23 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "features": FeatureReconstruction,
     "masked-features": MaskedReconstruction,
 }
-"""By the name that the user gives; those with a teacher first, since these models stand first in a stack."""
+"""Objectives by name."""
 
 
 def assign_objectives(objectives: str | Sequence[str], models: int) -> list[str]:
-    """Return the objective of each model: they are dealt out in turn, and those with a teacher stand first.
+    """Return the objective of each model: assigned in turn, those with a teacher first.
 
-    With fewer models than objectives, the first ones take part.
+    With fewer models than objectives, only the first objectives are used.
     """
-    every = [objectives] if isinstance(objectives, str) else list(objectives)
-    dealt = [every[model % len(every)] for model in range(models)]
-    return sorted(dealt, key=lambda name: (not OBJECTIVES[name].needs_teacher, every.index(name)))
+    names = [objectives] if isinstance(objectives, str) else list(objectives)
+    assigned = [names[model % len(names)] for model in range(models)]
+    return sorted(assigned, key=lambda name: (not OBJECTIVES[name].needs_teacher, names.index(name)))
 
 
 class ObjectiveEnsemble(nn.Module):
-    """The objectives of a stack of models: neighbouring models with the same one are asked together.
+    """The objectives of a stack of models; adjacent models with the same objective share one member.
 
-    Models whose objective needs a teacher stand first in the stack, since the teachers are the first models'.
-
-    Args:
-        names: the objective of each model.
-        student: the stack.
-        targets: "standardized" or "plain".
-        loss: of the objective "teacher".
+    Models whose objective needs a teacher come first in the stack, since the teachers are the first models'.
     """
 
     def __init__(
@@ -349,18 +330,18 @@ class ObjectiveEnsemble(nn.Module):
         )
         self.teachers = sum(len(models) for one, models in self if one.needs_teacher)
         if any(one.needs_teacher and models.stop > self.teachers for one, models in self):
-            raise ValueError("models with a teacher must stand before those without one")
+            raise ValueError("models with a teacher must precede those without one")
 
     def __iter__(self) -> zip[tuple[Objective, range]]:
         return zip(cast("Sequence[Objective]", self.members), self.runs, strict=True)
 
     @property
     def node_by_node(self) -> bool:
-        """Whether all members are."""
+        """Whether all members work node by node."""
         return all(one.node_by_node for one, _ in self)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start all members anew."""
+        """Initialize the parameters of all members."""
         for one, models in self:
             one.reset_parameters([generators[model] for model in models])
 
@@ -371,7 +352,7 @@ class ObjectiveEnsemble(nn.Module):
         last: list[tuple[slice, Tensor]] = []
 
         def teacher(rows: slice) -> Tensor:
-            """Let members that ask for the same rows share one look of the teacher's."""
+            """Share one embedding of the teacher between members that need the same rows."""
             assert view.teacher is not None
             if not last or last[0][0] != rows:
                 last[:] = [(rows, view.teacher(rows))]
@@ -396,7 +377,7 @@ class ObjectiveEnsemble(nn.Module):
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:
             parts = torch.split(embedding, sizes)  # backward is one copy; slices would each fill a stack
-            return torch.cat([ask(part, rows) for ask, part in zip(compares, parts, strict=True)])
+            return torch.cat([compare(part, rows) for compare, part in zip(compares, parts, strict=True)])
 
         return shares
 
@@ -407,7 +388,7 @@ def squared_distance(embedding: Tensor, target: Tensor) -> Tensor:
 
 
 def cosine_distance(embedding: Tensor, target: Tensor) -> Tensor:
-    """Return 1 − cos of each row, at least 0 whatever rounding does."""
+    """Return 1 − cos of each row, at least 0 despite rounding."""
     return (1 - cosine_similarity(embedding, target, dim=-1)).clamp_min(0)
 
 
@@ -424,7 +405,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def standardize(embedding: Tensor, ranks: Ranks | None = None) -> Tensor:
-    """Bring every column of `[models, nodes, D]` to mean 0 and variance 1, over all processes' nodes."""
+    """Standardize every column of `[models, nodes, D]` to mean 0 and variance 1, over all processes."""
     if ranks is None or ranks.size == 1:
         centred = embedding - embedding.mean(dim=1, keepdim=True)
         variance = centred.square().mean(dim=1, keepdim=True)  # torch.var_mean is slow along this axis

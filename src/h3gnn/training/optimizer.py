@@ -1,4 +1,4 @@
-"""Adam for a stack of models, each with its own learning rate and weight decay, and the rate's schedule."""
+"""Adam for a stack of models, each with its own learning rate and weight decay, and rate schedules."""
 
 from __future__ import annotations
 
@@ -18,14 +18,8 @@ Moved = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """Parameters whose first axis is some of a stack's models.
-
-    Attributes:
-        parameters: to step.
-        models: which models they belong to.
-        rate: what the models' learning rates are multiplied with for these.
-    """
+class ParameterStack:
+    """Parameters whose first axis is some of the models; `rate` multiplies the models' learning rates."""
 
     parameters: Sequence[nn.Parameter]
     models: range
@@ -34,15 +28,15 @@ class Stepped:
 
 @dataclass
 class Group:
-    """Parameters that are stepped with one learning rate and one weight decay.
+    """Parameters that share one learning rate and one weight decay.
 
     Attributes:
         parameters: whole stacks, or one model's slices of them.
-        slices: where each slice comes from: its stack, and its place there. Empty for whole stacks.
-        base: the learning rate before its schedule.
-        rate: the learning rate now; on CUDA a tensor, which a recorded step reads.
-        weight_decay: of these parameters. If it is a tensor, it and the rate broadcast over the parameters:
-            models with different rates share one update.
+        slices: stack and position of each slice; empty for whole stacks.
+        base: learning rate before its schedule.
+        rate: current learning rate; on CUDA a tensor, which a captured step reads.
+        weight_decay: a tensor, like the rate, broadcasts over the parameters: models with different rates
+            share one update.
     """
 
     parameters: list[Tensor]
@@ -55,68 +49,61 @@ class Group:
 class StackedAdam:
     """Adam over parameters whose first axis is `models`.
 
-    Where all models share their settings a whole stack is one fused update; else each model's slices
-    form a group of their own. Adam acts element by element, so the two give the same result.
+    If all models share their settings, a whole stack is one fused update; otherwise each model's slices form
+    a group. Adam acts element by element, so both give the same result. `state` has Adam's moments and count
+    by position of a parameter in the groups, without parameters that had no gradient.
 
     The update is the function that `torch.optim.Adam` calls. The class around it imports torch's compiler,
     which takes longer than a small graph's first epochs.
-
-    Attributes:
-        groups: what is stepped, and how.
-        state: Adam's moments and count, by a parameter's position among those of all groups; a parameter that
-            has had no gradient is not there.
     """
 
     def __init__(
-        self, stepped: Sequence[Stepped], learning_rates: Sequence[float], weight_decays: Sequence[float]
+        self,
+        stacks: Sequence[ParameterStack],
+        learning_rates: Sequence[float],
+        weight_decays: Sequence[float],
     ) -> None:
-        self.parameters: list[Tensor] = [parameter for part in stepped for parameter in part.parameters]
+        self.parameters: list[Tensor] = [parameter for part in stacks for parameter in part.parameters]
         self.shared = len(set(zip(learning_rates, weight_decays, strict=True))) == 1
         self.state: dict[int, dict[str, Tensor]] = {}
         self.steps = 0
         self.groups: list[Group] = []
-        for rate in dict.fromkeys(part.rate for part in stepped):
-            parts = [part for part in stepped if part.rate == rate]
+        for rate in dict.fromkeys(part.rate for part in stacks):
+            parts = [part for part in stacks if part.rate == rate]
             for model in range(1 if self.shared else len(learning_rates)):
                 slices = [] if self.shared else _slices_of(model, parts)
                 whole: list[Tensor] = [p for part in parts for p in part.parameters]
+                parameters = whole if self.shared else [p.detach()[place] for p, place in slices]
                 base = rate * learning_rates[model]
-                self.groups.append(
-                    Group(
-                        whole if self.shared else [p.detach()[place] for p, place in slices],
-                        slices,
-                        base,
-                        torch.tensor(base).cuda() if self.parameters[0].is_cuda else base,
-                        weight_decays[model],
-                    )
-                )
+                current = torch.tensor(base).cuda() if self.parameters[0].is_cuda else base
+                self.groups.append(Group(parameters, slices, base, current, weight_decays[model]))
 
     @classmethod
     def of_groups(cls, groups: list[Group]) -> StackedAdam:
-        """Return Adam over whole parameters with given rates, such as rates that broadcast over models."""
-        made = cls([], [0.0], [0.0])
-        made.groups = groups
-        made.parameters = made.stepped
-        return made
+        """Return Adam over given groups, such as groups with rates that broadcast over models."""
+        optimizer = cls([], [0.0], [0.0])
+        optimizer.groups = groups
+        optimizer.parameters = optimizer.all_parameters
+        return optimizer
 
     @property
-    def stepped(self) -> list[Tensor]:
+    def all_parameters(self) -> list[Tensor]:
         """The parameters of all groups, in the order of `state`."""
         return [parameter for group in self.groups for parameter in group.parameters]
 
     def set_learning_rate(self, factor: float) -> None:
-        """Set every model's learning rate to this share of its own."""
+        """Set every model's learning rate to this multiple of its base rate."""
         for group in self.groups:
             if isinstance(group.rate, Tensor):
                 group.rate.fill_(group.base * factor)  # in place: a recorded step reads it from there
             else:
                 group.rate = group.base * factor
 
-    def begun(self) -> list[dict[str, Tensor]]:
-        """Return Adam's state of every parameter, at its start where there has been no step."""
-        return [self._begin(position, parameter) for position, parameter in enumerate(self.stepped)]
+    def all_states(self) -> list[dict[str, Tensor]]:
+        """Return Adam's state of every parameter, initialized where there has been no step."""
+        return [self._state_of(position, parameter) for position, parameter in enumerate(self.all_parameters)]
 
-    def _begin(self, position: int, parameter: Tensor) -> dict[str, Tensor]:
+    def _state_of(self, position: int, parameter: Tensor) -> dict[str, Tensor]:
         if position not in self.state:
             self.state[position] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
@@ -127,33 +114,33 @@ class StackedAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Make one step, and forget the gradients."""
+        """Update the parameters and clear their gradients."""
         self.steps += 1
         first = 0
         for group in self.groups:
-            slopes = [p.grad for p in group.parameters]
+            gradients = [p.grad for p in group.parameters]
             if not self.shared:
-                slopes = [None if p.grad is None else p.grad[place] for p, place in group.slices]
-            self._update(group, slopes, first)
+                gradients = [None if p.grad is None else p.grad[place] for p, place in group.slices]
+            self._update(group, gradients, first)
             first += len(group.parameters)
         for parameter in self.parameters:
             parameter.grad = None
 
-    def _update(self, group: Group, slopes: Sequence[Tensor | None], first: int) -> None:
-        """Move a group's parameters against their gradients; `first` is the position of the first of them."""
+    def _update(self, group: Group, gradients: Sequence[Tensor | None], first: int) -> None:
+        """Update a group; `first` is the position of its first parameter."""
         moved = [
-            (parameter, slope, self._begin(first + place, parameter))
-            for place, (parameter, slope) in enumerate(zip(group.parameters, slopes, strict=True))
-            if slope is not None
+            (parameter, gradient, self._state_of(first + place, parameter))
+            for place, (parameter, gradient) in enumerate(zip(group.parameters, gradients, strict=True))
+            if gradient is not None
         ]
         if isinstance(group.weight_decay, Tensor):
-            for parameter, slope, state in moved:
-                _update_broadcast(parameter, slope, state, group.rate, group.weight_decay, self.steps)
+            for parameter, gradient, state in moved:
+                _update_broadcast(parameter, gradient, state, group.rate, group.weight_decay, self.steps)
             return
         moved = self._update_large(group, moved)
         adam(
             [parameter for parameter, _, _ in moved],
-            [slope for _, slope, _ in moved],
+            [gradient for _, gradient, _ in moved],
             [state["exp_avg"] for _, _, state in moved],
             [state["exp_avg_sq"] for _, _, state in moved],
             [],
@@ -170,18 +157,18 @@ class StackedAdam:
         )
 
     def _update_large(self, group: Group, moved: list[Moved]) -> list[Moved]:
-        """Move what has a kernel of its own on the device, and return the rest."""
+        """Update large parameters with a kernel for the device, and return the others."""
         kernels = kernels_for(self.parameters[0]) if self.shared else None
         if kernels is None:
             return moved
         large = [one for one in moved if kernels.is_large(one[0]) and one[1].stride() == one[0].stride()]
         if not large:
             return moved
-        for parameter, slope, state in large:
+        for parameter, gradient, state in large:
             state["step"] += 1
             kernels.adam(
                 parameter.detach(),
-                slope,
+                gradient,
                 state["exp_avg"],
                 state["exp_avg_sq"],
                 group.rate,
@@ -197,17 +184,17 @@ class StackedAdam:
 
 def _update_broadcast(
     parameter: Tensor,
-    slope: Tensor,
+    gradient: Tensor,
     state: dict[str, Tensor],
     rate: float | Tensor,
     weight_decay: Tensor,
     steps: int,
 ) -> None:
-    """Make one step of Adam where rate and weight decay broadcast; an int `steps` avoids a GPU sync."""
+    """Update with a rate and weight decay that broadcast; an int `steps` avoids a GPU sync."""
     average, squares = state["exp_avg"], state["exp_avg_sq"]
-    slope.addcmul_(parameter, weight_decay)
-    average.lerp_(slope, 1 - FIRST_DECAY)
-    squares.mul_(SECOND_DECAY).addcmul_(slope, slope, value=1 - SECOND_DECAY)
+    gradient.addcmul_(parameter, weight_decay)
+    average.lerp_(gradient, 1 - FIRST_DECAY)
+    squares.mul_(SECOND_DECAY).addcmul_(gradient, gradient, value=1 - SECOND_DECAY)
     if "scratch" not in state:  # reused: allocating it in every step is slow
         state["scratch"] = torch.empty_like(squares)
     divisor = torch.sqrt(squares, out=state["scratch"])
@@ -216,18 +203,18 @@ def _update_broadcast(
     parameter.addcmul_(step, torch.as_tensor(rate), value=-1 / (1 - FIRST_DECAY**steps))
 
 
-def _slices_of(model: int, parts: Sequence[Stepped]) -> list[tuple[nn.Parameter, int]]:
-    """Return each stack that a model has a part in, with its place there."""
+def _slices_of(model: int, parts: Sequence[ParameterStack]) -> list[tuple[nn.Parameter, int]]:
+    """Return each stack that contains a model, with the model's position there."""
     return [(p, model - part.models.start) for part in parts if model in part.models for p in part.parameters]
 
 
 def warmup_cosine(step: int, steps: int, warmup: int) -> float:
-    """Return the factor of the learning rate: a line up to 1 over `warmup` steps, then a cosine down to 0."""
+    """Return the factor of the learning rate: linear up to 1 over `warmup` steps, then a cosine down to 0."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def constant(step: int, steps: int, warmup: int) -> float:
-    """Return the factor of the learning rate: a line up to 1 over `warmup` steps, then 1."""
+    """Return the factor of the learning rate: linear up to 1 over `warmup` steps, then 1."""
     return min(1.0, (step + 1) / warmup) if warmup else 1.0

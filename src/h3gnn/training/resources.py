@@ -1,8 +1,8 @@
-r"""What the machine offers (a device, fast bfloat16, memory), and how much of it a training takes.
+r"""Devices, precision and free memory, and an estimate of the memory that training needs.
 
-Full-graph training keeps some numbers per node and per edge whatever the chunk, and the activations of the
-fusion block for one chunk of nodes. With C channels, K hops, S = 2 + K tokens, first-layer width W (of the
-linear token, the MLP and the hops together), MLP width H, d features, h heads and M models, in float32:
+Full-graph training stores values per node and per edge, and the activations of the fusion block for one chunk
+of nodes. With C channels, K hops, S = 2 + K tokens, first-layer width W (of the linear token, the MLP and the
+hops together), MLP width H, d features, h heads and M models, in float32:
 
 .. math::
     \text{node} &= 4M\,(6W + 5SC + 2H + 3K(K+1)C/2) + 4d \\
@@ -10,8 +10,8 @@ linear token, the MLP and the hops together), MLP width H, d features, h heads a
     \text{chunk node} &= 4M\,(40SC + 8hS^2) \\
     \text{chunk} &= (\text{budget} - 0.4\,\text{GB} - N\,\text{node} - E\,\text{edge})\ /\ \text{chunk node}
 
-N nodes, E entries of the support (twice the edges, when messages flow both ways). The counts are upper bounds
-of what autograd keeps; tests compare them with the measured peak.
+N nodes, E entries of the support (twice the edges, if messages flow both ways). These are upper bounds of
+what autograd stores; tests compare them with the measured peak.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from h3gnn.errors import InputError
 from h3gnn.resources import available_memory, format_bytes
 
 SHARE = 0.6
-"""Share of the free memory that training may plan with; the rest is for what an estimate forgets."""
+"""Share of the free memory that training plans with; the rest is a margin for the estimate."""
 LIBRARIES = 400 * 10**6
-"""What Python and torch take before the first tensor, on a CPU."""
+"""Memory of Python and torch before the first tensor, on a CPU."""
 SMALLEST_CHUNK = 64
 
 
@@ -44,30 +44,32 @@ def pick_device(device: str) -> torch.device:
     try:
         picked = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"device {device!r} is not known to torch: use auto, cpu or cuda") from error
-    if picked.type not in ("cpu", "cuda"):  # float64 and sparse products, which others lack, are needed
-        raise InputError(f"device {device!r} is not one that h3gnn computes on: use auto, cpu or cuda")
-    if picked.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no CUDA device here")
-    if picked.type == "cuda" and (picked.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {device!r} was asked for, but there are only {torch.cuda.device_count()}")
+        message = f"torch does not know the device {device!r}: use auto, cpu or cuda"
+        raise InputError(message, code="device-unknown") from error
+    if picked.type not in ("cpu", "cuda"):  # others lack float64 and sparse products
+        raise InputError(f"device {device!r} is not supported: use auto, cpu or cuda", code="device-unknown")
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if picked.type == "cuda" and (picked.index or 0) >= devices:
+        raise InputError(
+            f"there is no device {device!r}: torch finds {devices} GPU(s)", code="device-missing"
+        )
     return picked
 
 
 def use_bfloat16(precision: str, device: torch.device) -> bool:
-    """Decide whether the fusion block computes in bfloat16; "auto" does where the processor does natively."""
+    """Whether the fusion block computes in bfloat16; "auto" if the processor does so natively."""
     if precision != "auto":
         return precision == "bfloat16"
-    return (
-        torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_bfloat16()
-    )
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return _cpu_bfloat16()
 
 
 @contextmanager
 def rounded_products(device: torch.device, *, allowed: bool) -> Iterator[None]:
-    """Let a GPU's tensor cores round what they multiply to 10 bits (TF32) while the block runs, if allowed.
+    """Allow a GPU's tensor cores to round the factors of products to 10 bits (TF32) in the block.
 
-    Sums stay in float32. Elsewhere nothing changes.
+    Sums stay in float32. Nothing changes on a CPU.
     """
     if device.type != "cuda" or not allowed:
         yield
@@ -95,9 +97,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def peak_megabytes(device: torch.device) -> float | None:
-    """Return the most memory this process has held so far: on the GPU if it computes there, else of the host.
+    """Return the peak memory of this process: of the GPU if it computes there, else of the host.
 
-    None where the system does not tell.
+    None if the system does not report it.
     """
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
@@ -110,7 +112,7 @@ def peak_megabytes(device: torch.device) -> float | None:
 
 
 def cost_of(seconds: float, megabytes: float | None, models: int) -> dict[str, Any]:
-    """Return what a fit took, in all and for each member of the committee."""
+    """Return time and memory of a fit, in total and per model."""
     return {
         "seconds": round(seconds, 3),
         "peak_megabytes": megabytes,
@@ -120,14 +122,10 @@ def cost_of(seconds: float, megabytes: float | None, models: int) -> dict[str, A
 
 
 def models_at_once(models: int, parameters: int, values_per_node: int, nodes: int, free: int) -> int:
-    """Return how many models may train as one program.
+    """Return how many models fit into `free` bytes as one program.
 
-    Args:
-        models: how many are asked for.
-        parameters: of one model; kept six times (weights, gradient, two moments, teacher, one in passing).
-        values_per_node: activations that one model keeps for each node.
-        nodes: number of nodes.
-        free: bytes to plan with.
+    `parameters` of one model are stored six times (weights, gradient, two moments, teacher, one temporary),
+    and `values_per_node` activations for each node.
     """
     bytes_each = 4 * (6 * parameters + nodes * values_per_node)
     return max(1, min(models, int(SHARE * free / bytes_each)))
@@ -139,13 +137,13 @@ def physical_memory() -> int:
 
 
 def fusion_bytes(models: int, tokens: int, channels: int, heads: int) -> int:
-    """Return the bytes that the fusion block keeps for backward, for each node, in float32."""
+    """Return the bytes that the fusion block stores for backward per node, in float32."""
     return 4 * models * (40 * tokens * channels + 8 * heads * tokens**2)
 
 
 @dataclass(frozen=True)
-class Size:
-    """What the memory of a training depends on."""
+class MemoryEstimate:
+    """The quantities that the memory of a training depends on."""
 
     nodes: int
     entries: int
@@ -158,15 +156,10 @@ class Size:
     models: int
     fused_tokens: int
 
-    @property
-    def tokens(self) -> int:
-        """S."""
-        return 2 + self.hops
-
     def per_node(self) -> int:
         """Bytes per node, whatever the chunk."""
         hidden = 3 * self.hops * (self.hops + 1) // 2 * self.channels
-        kept = 6 * self.first_width + 5 * self.tokens * self.channels + 2 * self.mlp_width + hidden
+        kept = 6 * self.first_width + 5 * (2 + self.hops) * self.channels + 2 * self.mlp_width + hidden
         return 4 * self.models * kept + 4 * self.features
 
     def per_entry(self) -> int:
@@ -182,46 +175,30 @@ class Size:
         return self.nodes * self.per_node() + self.entries * self.per_entry()
 
 
-def check_fits(size: Size, device: torch.device) -> None:
-    """Refuse training on a full graph that takes more than is free, even one model at a time."""
-    alone = replace(size, models=1, features=0)  # the features lie in memory already
+def check_fits(size: MemoryEstimate, device: torch.device) -> None:
+    """Raise an error if full-graph training of one model needs more memory than is free."""
+    alone = replace(size, models=1, features=0)  # the features are in memory already
     needed, free = alone.outside_chunk() + SMALLEST_CHUNK * alone.per_chunk_node(), free_bytes(device)
     if needed > free:
         raise InputError(
-            f"training on the full graph of {size.nodes:,} nodes would take about {format_bytes(needed)} of "
-            f"memory, and {format_bytes(free)} are free; train in mini-batches (batch_size=1024, "
-            "--batch-size 1024)"
+            f"training on the full graph of {size.nodes:,} nodes needs about {format_bytes(needed)} of "
+            f"memory, but {format_bytes(free)} are free; train in mini-batches (batch_size=1024, "
+            "--batch-size 1024)",
+            code="not-enough-memory",
         )
 
 
-def pick_chunk(budget: int, size: Size, largest: int) -> int:
-    """Return how many nodes the fusion block may see at a time in full-graph training.
-
-    Raises:
-        InputError: where the rest alone does not fit, with what it takes and what to do.
-    """
-    chunk = _affordable_chunk(budget, size)
-    if chunk < min(SMALLEST_CHUNK, size.nodes):
-        needed = LIBRARIES + size.outside_chunk() + SMALLEST_CHUNK * size.per_chunk_node()
-        raise InputError(
-            f"memory={budget / 1e9:.3g}GB is not enough for training on the full graph, which takes about "
-            f"{needed / 1e9:.3g}GB; give more, or train in mini-batches (batch_size=1024, --batch-size 1024)"
-        )
-    return int(min(chunk, largest))
-
-
-def pick_group(budget: int, size: Size, largest: int) -> tuple[int, int]:
-    """Return how many of the models to train at once, and how many nodes the fusion block may then see.
-
-    Raises:
-        InputError: where a single model does not fit.
-    """
-    for models in range(size.models, 1, -1):
-        together = replace(size, models=models)
-        if _affordable_chunk(budget, together) >= min(SMALLEST_CHUNK, size.nodes):
-            return models, pick_chunk(budget, together, max(1, largest // models))
-    return 1, pick_chunk(budget, replace(size, models=1), largest)
-
-
-def _affordable_chunk(budget: int, size: Size) -> int:
-    return (budget - LIBRARIES - size.outside_chunk()) // size.per_chunk_node()
+def pick_group(budget: int, size: MemoryEstimate, largest: int) -> tuple[int, int]:
+    """Return how many of the models to train at once, and how many nodes to fuse at a time."""
+    for models in range(size.models, 0, -1):
+        group = replace(size, models=models)
+        chunk = (budget - LIBRARIES - group.outside_chunk()) // group.per_chunk_node()
+        if chunk >= min(SMALLEST_CHUNK, size.nodes):
+            return models, min(chunk, max(1, largest // models))
+    alone = replace(size, models=1)
+    needed = LIBRARIES + alone.outside_chunk() + SMALLEST_CHUNK * alone.per_chunk_node()
+    raise InputError(
+        f"memory={budget / 1e9:.3g}GB is not enough for training on the full graph, which needs about "
+        f"{needed / 1e9:.3g}GB; allow more, or train in mini-batches (batch_size=1024, --batch-size 1024)",
+        code="not-enough-memory",
+    )

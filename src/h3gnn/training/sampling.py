@@ -1,10 +1,9 @@
-"""Which part of the graph a step sees: neighbours drawn at random, hop by hop, from compressed sparse rows.
+"""Neighbour sampling: neighbours drawn at random, hop by hop, from compressed sparse rows.
 
-The rows are tensors, in memory, over memory-mapped files, or on a GPU, and what is drawn is made where they
-are. What a node hears is a function of (seed, hop, node) alone, not of the batch that it happens to stand in,
-nor of the device: one round draws one thinned graph, and any split of its nodes over batches or processes
-sees the same thinned graph. Or a batch is made of METIS clusters of nodes that lie close together, and hears
-the edges within it.
+The rows are tensors in memory, in memory-mapped files, or on a GPU, and samples are drawn where they are. The
+neighbours of a node are a function of (seed, hop, node) alone, not of its batch or the device: one round
+draws one thinned graph, and any split of its nodes over batches or processes sees the same one. Alternatively
+a batch consists of METIS clusters and uses the edges within it.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.noise import node_below
+from h3gnn.encoder.noise import node_randint
 from h3gnn.errors import InputError
 
 NodeIds = npt.NDArray[np.int64]
 ALL = -1
-"""As a fan-out: every neighbour."""
+"""All neighbours of a node."""
 CLUSTERS_PER_BATCH = 4
-"""A batch joins this many clusters, drawn anew in every epoch, so that the edges between them are met too."""
+"""Clusters per batch, drawn in every epoch, so that the edges between them are used too."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """The messages of one hop: of each target its sources, by their position in the part, and their entries.
+    """The messages of one hop as compressed sparse rows.
 
     Attributes:
-        crow: `[targets + 1]`.
-        cols: position of the sending node among the part's nodes `[messages]`.
+        crow: row pointers of the targets, `[targets + 1]`.
+        cols: position of the source in the part `[messages]`.
         entries: position of each edge in the support of the whole graph, PyG's `e_id` `[messages]`.
-        sources: number of the sending node in the whole graph `[messages]`.
+        sources: number of the source in the whole graph `[messages]`.
     """
 
     crow: Tensor
@@ -47,17 +46,17 @@ class Hop:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Nodes within K hops of the seeds (seeds first), how many within each, and the messages of each hop."""
+    """Nodes within K hops of the seeds (seeds first), their number and the messages per hop."""
 
     nodes: Tensor
     counts: list[int]
     hops: list[Hop]
 
-    def touched(self) -> tuple[Tensor, list[Tensor], tuple[Tensor, Tensor]]:
-        """Return each entry once, which of these each hop's messages are, and the nodes at both ends.
+    def unique_entries(self) -> tuple[Tensor, list[Tensor], tuple[Tensor, Tensor]]:
+        """Return each entry once, the position of each hop's messages in these, and the nodes at both ends.
 
-        A node hears something in every hop from its own on, so its entries may come again; those of nodes
-        that hear in the last hop alone, most of all, come once and need not be sorted.
+        A node receives messages in every hop from its own on, so its entries may repeat. Entries of nodes
+        that receive in the last hop only, which are most, are unique and need not be sorted.
         """
         every = torch.cat([hop.entries for hop in self.hops])
         sources = torch.cat([hop.sources for hop in self.hops])
@@ -74,17 +73,14 @@ class Sample:
         return entries, list(places), (targets, sources)
 
     def _targets(self, hop: Hop) -> Tensor:
-        hearing = self.nodes[: len(hop.crow) - 1]
-        return torch.repeat_interleave(hearing, hop.crow.diff(), output_size=len(hop.entries))
+        targets = self.nodes[: len(hop.crow) - 1]
+        return torch.repeat_interleave(targets, hop.crow.diff(), output_size=len(hop.entries))
 
 
 class NeighbourSampler:
-    """Draws at most `num_neighbors[h]` neighbours of every node within h hops of the seeds, each only once.
+    """Draws at most `num_neighbors[h]` neighbours (-1: all) of every node within h hops of the seeds.
 
-    Args:
-        crow: where each node's entries of the support begin `[nodes + 1]`.
-        cols: the sending node of each entry `[entries]`, any whole-number type.
-        num_neighbors: neighbours per hop; -1 takes all.
+    `crow` and `cols` are the support as compressed sparse rows; `cols` may have any integer type.
     """
 
     def __init__(self, crow: Tensor, cols: Tensor, num_neighbors: Sequence[int]) -> None:
@@ -93,11 +89,11 @@ class NeighbourSampler:
         self._position = torch.full((len(crow) - 1,), -1, dtype=torch.int32, device=self.device)
 
     def begin(self, seed: int, allowed: Tensor | None = None) -> None:
-        """Start a round; `allowed` is not looked at, every neighbour may be drawn."""
+        """Start a round; every neighbour may be drawn, whatever `allowed`."""
         self.seed = seed
 
     def sample(self, seeds: Tensor) -> Sample:
-        """Return the seeds, which must differ, and what they hear."""
+        """Return the seeds, which must differ, and their sampled neighbourhoods."""
         position = self._position
         position[seeds] = self._range(0, len(seeds), torch.int32)
         nodes, counts, hops = seeds, [len(seeds)], []
@@ -114,7 +110,7 @@ class NeighbourSampler:
         return Sample(nodes, counts, hops)
 
     def _expand(self, nodes: Tensor, hop: int) -> tuple[Tensor, Tensor]:
-        """Return row pointers and entries of what these nodes hear at this hop."""
+        """Return row pointers and entries of the messages to these nodes at this hop."""
         begin = self.crow.index_select(0, nodes)
         degree, fan = self.crow.index_select(0, nodes + 1) - begin, self.num_neighbors[hop]
         taken = degree if fan == ALL else degree.clamp_max(fan)
@@ -134,12 +130,7 @@ class NeighbourSampler:
 
 
 class ClusterSampler(NeighbourSampler):
-    """All neighbours that belong to the batch themselves: the subgraph that its nodes induce.
-
-    Args:
-        crow, cols: as in `NeighbourSampler`.
-        hops: how many hops.
-    """
+    """Uses all neighbours within the batch: the subgraph that its nodes induce."""
 
     def __init__(self, crow: Tensor, cols: Tensor, hops: int) -> None:
         super().__init__(crow, cols, [ALL] * hops)
@@ -161,51 +152,42 @@ class ClusterSampler(NeighbourSampler):
 def _choose(seed: int, nodes: Tensor, degree: Tensor, count: int) -> Tensor:
     """Choose `count` of `degree` for each node, ascending, all subsets equally likely, `[count, nodes]`.
 
-    Floyd's algorithm, one row at a time for all nodes: the i-th number is drawn from 0 … degree-count+i; one
-    that was drawn before is replaced by the largest of that range, which cannot have been.
+    Floyd's algorithm, one row at a time for all nodes: the i-th number is drawn from 0 … degree-count+i; a
+    duplicate is replaced by the largest of that range, which cannot have been drawn before.
     """
     last = degree - count + torch.arange(count, device=degree.device)[:, None]
-    drawn = node_below(seed, nodes, last.t() + 1).t().contiguous()
+    drawn = node_randint(seed, nodes, last.t() + 1).t().contiguous()
     for place in range(1, count):
         again = (drawn[:place] == drawn[place]).any(dim=0)
         drawn[place] = torch.where(again, last[place], drawn[place])
     return drawn.sort(dim=0).values
 
 
-def fan_out_for(hops: int, given: int | Sequence[int] | None) -> list[int]:
-    """Return one fan-out per hop: 10 and then 5 where nothing is given, one number for all, or a list."""
+def neighbors_per_hop(hops: int, given: int | Sequence[int] | None) -> list[int]:
+    """Return the number of neighbours per hop: 10 and then 5 by default, one number for all, or a list."""
     if given is None:
         return [10] + [5] * (hops - 1)
     return [given] * hops if isinstance(given, int) else [int(one) for one in given]
 
 
 def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> list[NodeIds]:
-    """Cut the graph into clusters of about `size` nodes with few edges between them.
-
-    Args:
-        crow, cols: the support; METIS needs it in memory and reads it as undirected.
-        size: nodes per cluster.
-
-    Raises:
-        InputError: without `pymetis`.
-    """
+    """Cut the graph into METIS clusters of about `size` nodes with few edges between them."""
     try:
         import pymetis
     except ImportError:
         raise InputError(
-            'batches="clusters" needs pymetis; install it with `pip install "h3gnn[scale]"`, '
-            'or use batches="neighbours"'
+            'batches="clusters" needs pymetis: `pip install "h3gnn[scale]"`, or use batches="neighbours"',
+            code="pymetis-missing",
         ) from None
     nodes = len(crow) - 1
     parts = max(1, round(nodes / size))
     if parts == 1:
         return [np.arange(nodes)]
     pointers, neighbours = _undirected(crow, cols)
-    adjacency = pymetis.CSRAdjacency(pointers, neighbours)
-    _, membership = pymetis.part_graph(parts, adjacency=adjacency)
-    of = np.asarray(membership, dtype=np.int64)
-    order = np.argsort(of, kind="stable")
-    ends = np.searchsorted(of[order], np.arange(1, parts))
+    _, membership = pymetis.part_graph(parts, adjacency=pymetis.CSRAdjacency(pointers, neighbours))
+    cluster_of = np.asarray(membership, dtype=np.int64)
+    order = np.argsort(cluster_of, kind="stable")
+    ends = np.searchsorted(cluster_of[order], np.arange(1, parts))
     return [cluster for cluster in np.split(order, ends) if len(cluster)]
 
 
@@ -228,6 +210,6 @@ def cluster_batches(clusters: list[NodeIds], generator: torch.Generator) -> list
 
 
 def node_batches(nodes: int, size: int, generator: torch.Generator) -> list[NodeIds]:
-    """Return the batches of an epoch: every node once, in random order, in batches as even as can be."""
+    """Return the batches of an epoch: every node once, in random order, in batches of almost equal size."""
     order = torch.randperm(nodes, generator=generator).numpy()
     return [np.asarray(batch) for batch in np.array_split(order, max(1, -(-nodes // size)))]

@@ -1,8 +1,9 @@
-"""One epoch of the method, in the order in which the paper tells it."""
+"""One epoch of the method, in the order of the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -20,69 +21,56 @@ from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import rounded_products
 from h3gnn.training.teacher import Teacher, TeacherView
 
-COLUMN_PLACE, SWAP_PLACE = (1 << 20) + 1, (1 << 20) + 2
-"""Where the noise is drawn that drops feature columns, and that picks the nodes to show as another."""
-
+COLUMN_NOISE, SWAP_NOISE = (1 << 20) + 1, (1 << 20) + 2
+"""Streams of the noise that drops feature columns, and that swaps the features of masked nodes."""
 MaskStrategy = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
 """From difficulty `[models, nodes]` and one generator per model to a mask, bool `[models, nodes]`."""
 
 
+@dataclass(eq=False)
 class Step:
-    """Mask, encode with the student, look with the teacher, compare, step, move the teacher.
+    """Mask, encode with student and teacher, compare, update the student, update the teacher.
 
-    The mask is drawn once per epoch over all nodes, from the difficulty that every node had when it was last
-    a seed. The whole graph is one batch; in mini-batches the rest is done for one batch after another, and
-    the loss is the seeds' alone.
-
-    Args:
-        student: a stack of one or more models.
-        teacher: of the first models, if any has one.
-        objectives: what each model learns to predict.
-        optimizer: over the parameters of student and objectives.
-        source: the graph, batch by batch.
-        feature_drop, edge_drop: the chances with which each model's student does not see a feature column or
-            an edge.
-        replace_rate: the chances with which a masked node shows another node's features, not the mask token.
-        generators: one per model, on the source's device.
-        order: for the order of nodes, what is sampled, and the noise of batches; the same in every process.
-        chunk: how many nodes the fusion block sees at a time.
-        keep: there is memory for what the block computes for all nodes, where a loss looks at all together.
-        ranks: the processes that share the work.
+    The mask is drawn once per epoch over all nodes, from the difficulty of every node when it was last a
+    seed. In mini-batches the other parts run for one batch after another, and the loss is over the seeds
+    alone.
 
     Attributes:
+        student: a stack of one or more models.
+        teacher: of the first models, if any has one.
+        objectives: one for each model.
+        optimizer: over the parameters of student and objectives.
+        source: the batches of the graph.
+        feature_drop, edge_drop: rates at which feature columns and edges are hidden from each model's
+            student.
+        replace_rate: rates at which a masked node gets another node's features instead of the mask token.
+        generators: one per model, on the source's device.
+        order: generator of the order of nodes, the samples, and the noise of batches; equal in all processes.
+        chunk: number of nodes that are fused at a time.
+        keep: whether the fusion block's results for all nodes fit into memory, for losses over all nodes.
+        ranks: the processes that share the work.
         difficulty: `[models, nodes]`, of each node when it was last a seed.
     """
 
-    def __init__(
-        self,
-        student: EncoderStack,
-        teacher: Teacher | None,
-        objectives: ObjectiveEnsemble,
-        optimizer: StackedAdam,
-        source: Source,
-        feature_drop: Sequence[float],
-        edge_drop: Sequence[float],
-        replace_rate: Sequence[float],
-        generators: Sequence[torch.Generator],
-        order: torch.Generator,
-        chunk: int,
-        ranks: Ranks | None = None,
-        *,
-        keep: bool = True,
-    ) -> None:
-        self.student, self.teacher, self.objectives = student, teacher, objectives
-        self.optimizer, self.source = optimizer, source
-        self.feature_drop, self.edge_drop = list(feature_drop), list(edge_drop)
-        self.replace_rate = list(replace_rate)
-        self.generators, self.order, self.chunk, self.keep = list(generators), order, chunk, keep
-        self._columns = torch.arange(student.input.weight.shape[1], device=source.device)
-        self.ranks = ranks or Ranks()
-        dtype = student.linear_bias.dtype
-        self.difficulty = torch.zeros(student.models, source.nodes, device=source.device, dtype=dtype)
+    student: EncoderStack
+    teacher: Teacher | None
+    objectives: ObjectiveEnsemble
+    optimizer: StackedAdam
+    source: Source
+    feature_drop: Sequence[float]
+    edge_drop: Sequence[float]
+    replace_rate: Sequence[float]
+    generators: Sequence[torch.Generator]
+    order: torch.Generator
+    chunk: int
+    ranks: Ranks
+    keep: bool = True
 
-    def set_learning_rate(self, factor: float) -> None:
-        """Set every learning rate to this share of its own."""
-        self.optimizer.set_learning_rate(factor)
+    def __post_init__(self) -> None:
+        student, device = self.student, self.source.device
+        self._columns = torch.arange(student.input.weight.shape[1], device=device)
+        shape, dtype = (student.models, self.source.nodes), student.linear_bias.dtype
+        self.difficulty = torch.zeros(shape, device=device, dtype=dtype)
 
     def __call__(self, mask_strategy: MaskStrategy) -> Tensor:
         """Train on every node once and return the loss and the size of the mask, `[2, models]`."""
@@ -93,7 +81,7 @@ class Step:
         return torch.stack([loss.mean(dim=1), mask.sum(dim=1).to(loss.dtype)])
 
     def train_on(self, batch: Batch, mask: Tensor) -> Tensor:
-        """Make one step; return the difficulty of the seeds of all processes, `[models, seeds]`."""
+        """Run one training step; return the difficulty of the seeds of all processes, `[models, seeds]`."""
         difficulty = self._forward_backward(batch, mask)
         self._share_gradients(batch)
         spent = self.student.input.weight.grad
@@ -116,7 +104,7 @@ class Step:
         hidden = part.rows_of(mask)
         weights, pairs_kept = self._seen_edges(batch, noise)
         follows = part.whole and self._follows_products(part.features)
-        # while little else is kept, unless it needs the student's products or draws after it
+        # the teacher first, while memory is free, unless it needs the student's products or draws after it
         last = follows or (self.teacher is not None and self.teacher.live)
         teacher = None if last else self._teacher_view(batch, noise)
         projected = student.project(part, self._seen_columns(noise))
@@ -142,40 +130,37 @@ class Step:
     def _teacher_view(
         self, batch: Batch, noise: Noise, products: Sequence[Projected | Unprojected] | None = None
     ) -> TeacherView | None:
-        """Let the teacher, if there is one, look at a batch; it averages the student's products, if given."""
+        """Return the teacher's view of a batch; it averages the student's products, if given."""
         if self.teacher is None:
             return None
         weights = self.teacher.encoder.edges(batch.factor, batch.start)
-        noise = noise.another(self.teacher.models)
+        noise = noise.fork(self.teacher.models)
         return self.teacher.forward(batch.part, batch.compared, weights, products, noise, self.chunk)
 
     def _follows_products(self, features: FeatureMatrix) -> bool:
         """Whether the teacher averages the student's products, which must be of all columns.
 
-        A GPU's tensor cores make them anew in less time than an average of more rows than columns takes.
+        A GPU's tensor cores recompute them faster than an average over more rows than columns takes.
         """
         nodes, columns = features.shape
-        return not any(self.feature_drop) and not (self.student.rounds_tokens and columns <= nodes)
+        return not any(self.feature_drop) and not (self.student.bfloat16_tokens and columns <= nodes)
 
     def _seen_columns(self, noise: Noise) -> Tensor | None:
-        """Draw what each model's student sees of the feature columns, `[models, columns]`."""
-        kept = noise.keep(self.feature_drop, self._columns, (), COLUMN_PLACE)
-        return (
-            None
-            if kept is None
-            else drop(torch.ones_like(kept, dtype=self.difficulty.dtype), kept, self.feature_drop)
-        )
+        """Draw the factors of the feature columns for each model's student, `[models, columns]`."""
+        kept = noise.keep(self.feature_drop, self._columns, (), COLUMN_NOISE)
+        if kept is None:
+            return None
+        return drop(torch.ones_like(kept, dtype=self.difficulty.dtype), kept, self.feature_drop)
 
     def _swapped(
         self, hidden: Tensor, part: Part, noise: Noise, drawers: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor | None]:
-        """Pick masked nodes that show the features of another node, any of the seeds.
+        """Choose masked nodes that get the features of another node, any of the seeds.
 
-        Returns:
-            Who shows the mask token, bool `[models, nodes]`, and whose features each node shows; None where
-            each shows its own.
+        Returns the nodes with the mask token, bool `[models, nodes]`, and the node whose features each node
+        gets; None if no features are swapped.
         """
-        kept = noise.keep(self.replace_rate, part.nodes, (), SWAP_PLACE)
+        kept = noise.keep(self.replace_rate, part.nodes, (), SWAP_NOISE)
         if kept is None:
             return hidden, None
         own, seeds = torch.arange(hidden.shape[1], device=hidden.device), part.counts[0]
@@ -183,13 +168,13 @@ class Step:
         return hidden & kept, torch.where(hidden & ~kept, (own + 1 + ahead) % seeds, own)
 
     def _seen_edges(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor | None]:
-        """Return the students' edge weights, with some edges dropped, and which pairs are kept."""
+        """Return the students' edge weights after dropping edges, and which pairs are kept."""
         weights: Tensor = self.student.edges(batch.factor, batch.start)
         kept = batch.pairs_kept(self.edge_drop, noise)
         return (weights, None) if kept is None else (weights * kept[0], kept[1])
 
     def _share_gradients(self, batch: Batch) -> None:
-        """Add up the gradients of all processes; one without seeds has zeros to add."""
+        """Add the gradients of all processes; a process without seeds adds zeros."""
         if batch.part.whole:
             return
         for parameter in self.optimizer.parameters:
@@ -198,7 +183,7 @@ class Step:
         self.ranks.all_reduce([cast(Tensor, parameter.grad) for parameter in self.optimizer.parameters])
 
     def _share_statistics(self) -> None:
-        """Let batch norm's running statistics be the mean over processes."""
+        """Average batch norm's running statistics over processes."""
         buffers = list(self.student.buffers())
         if buffers and self.ranks.size > 1:
             self.ranks.all_reduce(buffers)
@@ -206,7 +191,7 @@ class Step:
                 buffer.div_(self.ranks.size)
 
     def teacher_distance(self) -> Tensor | None:
-        """Return ‖Φ − Ψ‖ / ‖Φ‖ for each model, NaN where it has no teacher; None where none has."""
+        """Return ‖Φ − Ψ‖ / ‖Φ‖ of each model, NaN without a teacher; None if no model has one."""
         if self.teacher is None:
             return None
         apart, size = self.teacher.distance(self.student)
@@ -228,20 +213,11 @@ def backward_by_chunks(
 ) -> Tensor:
     """Fuse, compare and run backward, a chunk of nodes at a time; return each node's difficulty.
 
-    The fusion block is per node. Where the loss is, too, only the tokens' gradient has to be collected: the
-    block's memory does not grow with the graph, and nothing is computed twice. Where the loss looks at all
-    nodes together, their embeddings are made first; what the block computed on the way is kept until their
-    gradient is known, or computed again then.
-
-    Args:
-        fuse: from tokens (and dropout masks) to embeddings.
-        compare: from embeddings to each node's share of the loss.
-        tokens: `[models, nodes, tokens, channels]`.
-        kept: the attention's dropout masks, or None.
-        chunk: how many nodes at a time.
-        share: of a batch that several processes share, how much of its mean loss is these nodes'.
-        whole: the loss looks at all nodes together.
-        keep: there is memory for what the block computes for all nodes.
+    The fusion block is per node. If the loss is, too, only the gradient of the tokens is collected: memory
+    does not grow with the graph, and nothing is computed twice. If the loss depends on all nodes together
+    (`whole`), their embeddings are computed first; the intermediate results are kept until the gradient is
+    known if there is memory (`keep`), or computed again. `share` is this process's share of the batch's mean
+    loss.
     """
     nodes = tokens.shape[1]
     gradient = torch.empty_like(tokens)
@@ -252,8 +228,8 @@ def backward_by_chunks(
         piece = tokens[:, rows].detach().requires_grad_()
         return piece, fuse(piece, None if kept is None else kept[:, rows])
 
-    def backward(piece: Tensor, embedding: Tensor, rows: slice, slope: Tensor) -> None:
-        embedding.backward(slope)  # type: ignore[no-untyped-call]
+    def backward(piece: Tensor, embedding: Tensor, rows: slice, upstream: Tensor) -> None:
+        embedding.backward(upstream)  # type: ignore[no-untyped-call]
         assert piece.grad is not None
         gradient[:, rows] = piece.grad
 

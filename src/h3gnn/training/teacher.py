@@ -15,38 +15,34 @@ from h3gnn.encoder.triton import kernels_for
 
 
 class Teacher(nn.Module):
-    r"""The exponential moving average of the student, parameters and buffers alike.
+    r"""The exponential moving average of the student, both parameters and buffers.
 
     .. math:: \Psi_i = \alpha \Psi_{i-1} + (1 - \alpha) \Phi_i, \qquad \Psi_0 = \Phi_0
 
-    It guards itself: its parameters take no gradient, and it stays in evaluation mode whatever `.train()`
-    says (`live=True` keeps it in training mode, as the released code does).
+    Its parameters take no gradient, and it stays in evaluation mode even after `.train()` (`live=True` keeps
+    it in training mode, as in the released code). Its models are the first ones of the student's stack;
+    `momentum` is α of each.
 
-    On the whole graph the moving average reaches through the first linear map,
+    On the whole graph the moving average commutes with the first linear map,
     :math:`X\,\mathrm{EMA}(W) = \mathrm{EMA}(XW)`, so the teacher averages the student's products instead of
-    multiplying with the features itself.
-
-    Args:
-        student: the encoders to follow; the teacher's models are the first ones of the student's stack.
-        momentum: α of each of the teacher's models.
-        live: keep batch norm and dropout as in training.
+    multiplying with the features.
     """
 
     def __init__(self, student: EncoderStack, momentum: Sequence[float], live: bool = False) -> None:
         super().__init__()
         self.momentum, self.live = list(momentum), live
-        self.encoder = student.like(range(len(self.momentum))).requires_grad_(False)
+        self.encoder = student.copy_models(range(len(self.momentum))).requires_grad_(False)
         self.products: Projected | None = None
         self._sizes: Tensor | None = None
         self.train()
 
     @property
     def models(self) -> int:
-        """How many models have a teacher."""
+        """Number of models with a teacher."""
         return len(self.momentum)
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode, unless the teacher is meant to be live."""
+        """Stay in evaluation mode, unless the teacher is live."""
         return super().train(self.live)
 
     @torch.no_grad()
@@ -61,30 +57,24 @@ class Teacher(nn.Module):
     ) -> TeacherView:
         """Return the teacher's tokens of a part, unmasked.
 
-        Args:
-            part: of the graph.
-            compared: which of the seeds to return; None is all.
-            edge_weights: the teacher's, `[models, weights]`.
-            student_products: the student's products with the features, of this step and unmasked, where the
-                teacher may average them; None lets it multiply by itself.
-            noise: where a live teacher's keep-masks come from.
-            chunk: how many nodes the fusion block sees at a time; None is all.
+        `compared` selects seeds; None is all. `student_products` are the student's products with the features
+        of this step, unmasked, which the teacher averages; with None it multiplies itself. `noise` is used by
+        a live teacher.
         """
         projected: list[Projected | Unprojected] = (
             self.encoder.project(part)
             if student_products is None
             else [self._average(cast(Projected, student_products[0]))]
         )
-        heard = noise if self.live else None
-        tokens = self.encoder.tokens(projected, part, edge_weights, noise=heard)
+        used_noise = noise if self.live else None
+        tokens = self.encoder.tokens(projected, part, edge_weights, noise=used_noise)
         nodes = part.seeds
         if compared is not None:
             tokens, nodes = tokens.index_select(1, compared), nodes[compared]
-        kept = self.encoder.attention_keep(nodes, heard)
+        kept = self.encoder.attention_keep(nodes, used_noise)
         return TeacherView(self.encoder, tokens, kept, chunk or max(1, tokens.shape[1]))
 
     def _average(self, products: Projected) -> Projected:
-        """Return the moving average of the student's products."""
         dtype = self.encoder.linear_bias.dtype  # small steps would be lost in bfloat16
         mine = [product.detach()[: self.models].to(dtype) for product in products]
         if self.products is None:
@@ -102,7 +92,7 @@ class Teacher(nn.Module):
         return [*(parameter.detach() for parameter in encoder.parameters()), *encoder.buffers()]
 
     def distance(self, student: EncoderStack) -> tuple[Tensor, Tensor]:
-        """Return ‖Φ − Ψ‖² and ‖Φ‖² of each model `[models]`, over the weights that move here."""
+        """Return ‖Φ − Ψ‖² and ‖Φ‖² of each model `[models]`, over all averaged weights."""
         pairs = list(zip(self._weights(student), self._weights(self.encoder), strict=True))
         apart = torch.stack([(s[: self.models] - t).flatten(1).square().sum(dim=1) for s, t in pairs])
         size = torch.stack([s[: self.models].flatten(1).square().sum(dim=1) for s, _ in pairs])
@@ -117,7 +107,7 @@ class Teacher(nn.Module):
             average.lerp_(new, weight.view(-1, *[1] * (new.dim() - 1)).to(new.dtype))
 
     def _step_sizes(self, device: torch.device) -> Tensor:
-        """Return 1 − α of each model `[models]`; kept, since a copy to a device stops it for a moment."""
+        """Return 1 − α of each model `[models]`; cached, since a copy to a GPU is a sync."""
         if self._sizes is None:
             sizes = [1 - momentum for momentum in self.momentum]
             self._sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
@@ -131,13 +121,13 @@ def move_towards(averages: Sequence[Tensor], values: Sequence[Tensor], share: fl
     if kernels is not None:
         for average, value in pairs:
             if kernels.is_large(average):
-                kernels.follow(average, value, share)
+                kernels.ema_update(average, value, share)
         pairs = [pair for pair in pairs if not kernels.is_large(pair[0])]
     torch._foreach_lerp_([average for average, _ in pairs], [value for _, value in pairs], share)
 
 
 class TeacherView:
-    """What the teacher makes of a part of the graph: its embedding of any of the seeds."""
+    """The teacher's view of a part of the graph: its embedding of any of the seeds."""
 
     def __init__(self, encoder: EncoderStack, tokens: Tensor, kept: Tensor | None, chunk: int) -> None:
         self.encoder, self.tokens, self.kept, self.chunk = encoder, tokens, kept, chunk

@@ -27,7 +27,7 @@ def _kernels() -> SimpleNamespace | None:
     try:
         from h3gnn.encoder.triton.attention import fuse, mix_tokens
         from h3gnn.encoder.triton.rows import activate, add_bias, mask_rows
-        from h3gnn.encoder.triton.sparse import adam, at_places, follow, is_large, multiply
+        from h3gnn.encoder.triton.sparse import adam, at_places, ema_update, is_large, multiply
     except ImportError:
         return None
     return SimpleNamespace(
@@ -35,7 +35,7 @@ def _kernels() -> SimpleNamespace | None:
         adam=adam,
         add_bias=add_bias,
         at_places=at_places,
-        follow=follow,
+        ema_update=ema_update,
         fuse=fuse,
         is_large=is_large,
         mask_rows=mask_rows,

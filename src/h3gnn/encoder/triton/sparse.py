@@ -215,7 +215,7 @@ def adam(
     )  # fmt: skip
 
 
-def follow(mine: Tensor, theirs: Tensor, share: float) -> None:
+def ema_update(mine: Tensor, theirs: Tensor, share: float) -> None:
     """Move an average `[models, in, out]` a share of the way, in place.
 
     `theirs` may be the first models of a larger stack, whose models lie side by side or one after another.

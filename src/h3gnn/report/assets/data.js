@@ -31,9 +31,9 @@ function openArrays(data, buffer, start) {
     data.nearest.nodes = whole(data.nearest.nodes);
     data.nearest.similarity = scaled(data.nearest.similarity);
   }
-  if (data.heard) {
-    for (const name of ["crow", "sources", "total"]) data.heard[name] = whole(data.heard[name]);
-    for (const name of ["weight", "change"]) data.heard[name] = scaled(data.heard[name]);
+  if (data.neighbors) {
+    for (const name of ["crow", "sources", "total"]) data.neighbors[name] = whole(data.neighbors[name]);
+    for (const name of ["weight", "change"]) data.neighbors[name] = scaled(data.neighbors[name]);
   }
   return data;
 }

@@ -79,7 +79,7 @@ class Report {
   choose(node) {
     const { state, data } = this, [up, down] = [categoryColour(0), categoryColour(4)];
     state.chosen = node;
-    state.lines = node < 0 ? [] : heardBy(data, node).map((one) => ({
+    state.lines = node < 0 ? [] : neighborsOf(data, node).map((one) => ({
       to: one.node, colour: one.change < 0 ? down : up, dash: one.change < 0 ? [4, 3] : [], width: 1 + 2 * Math.sqrt(Math.abs(one.weight)),
     }));
     state.near = node < 0 ? [] : nearestTo(data, node).map((one) => one.node);

@@ -18,11 +18,11 @@ function attributesOf(data, node) {
 }
 
 /** Whom a node hears: source, learned weight and its change from the start, the weakest change last. */
-function heardBy(data, node) {
-  if (!data.heard) return [];
+function neighborsOf(data, node) {
+  if (!data.neighbors) return [];
   const found = [];
-  for (let e = data.heard.crow[node]; e < data.heard.crow[node + 1]; e++) {
-    found.push({ node: data.heard.sources[e], weight: data.heard.weight[e], change: data.heard.change[e] });
+  for (let e = data.neighbors.crow[node]; e < data.neighbors.crow[node + 1]; e++) {
+    found.push({ node: data.neighbors.sources[e], weight: data.neighbors.weight[e], change: data.neighbors.change[e] });
   }
   return found.sort((a, b) => b.change - a.change);
 }
@@ -46,8 +46,8 @@ function showNode(panel, data, node, go, swatch) {
   }
   panel.append(head, facts);
   if (data.attention) panel.append(attentionOf(data, node));
-  const heard = heardBy(data, node);
-  if (data.heard) panel.append(heardList(data, node, heard, go, swatch));
+  const heard = neighborsOf(data, node);
+  if (data.neighbors) panel.append(neighborList(data, node, heard, go, swatch));
   const near = nearestTo(data, node);
   if (near.length) {
     panel.append(make("h4", { text: "Nearest in the embedding" }),
@@ -85,8 +85,8 @@ function attentionOf(data, node) {
 
 const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7];
 
-function heardList(data, node, heard, go, swatch) {
-  const total = data.heard.total[node], learned = data.edgeChanges.length, down = heard.filter((one) => one.change < 0).length;
+function neighborList(data, node, heard, go, swatch) {
+  const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = heard.filter((one) => one.change < 0).length;
   const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
   if (!heard.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
   const told = total > heard.length ? `${count(heard.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;

@@ -31,7 +31,7 @@ function showScores(host, data) {
   }
   host.append(barChart("Accuracy by class", scores.classNames.map((name, i) => ({ name, sub: count(scores.classCounts[i]) })), series("byClass"),
     "Test nodes of all splits, their number below each class."));
-  if (data.carriers.length) host.append(carrierTable(data));
+  if (data.bestMembers.length) host.append(bestMemberTable(data));
   host.append(confusionTable(scores));
 }
 
@@ -41,14 +41,14 @@ function scoreTable(scores) {
   const head = ["representation", ...probed.map((name) => (rare ? scores.titles[name] : "linear probe")), ...measures.map((name) => (name === "accuracy" ? "k-means" : name))];
   const rows = scores.rows.map((row) => ({
     strong: row.representation === "H3GNN",
-    cells: [row.representation, ...probed.map((name) => withSpread(row.beside[name])),
+    cells: [row.representation, ...probed.map((name) => withSpread(row.secondary[name])),
       ...measures.map((name) => (name === "accuracy" ? withSpread(row.clustering[name]) : plainSpread(row.clustering[name])))],
   }));
   const words = rare ? `One class holds ${percent(majorityOf(scores.rows[0]))} of the test nodes, so accuracy hides the others. Average precision and recall at k are of ${scores.rare}; k is as many as it has test nodes. ` : "";
   return wide(card("Against raw features and the untrained encoder", words + scores.protocol, tableOf(head, rows, "Scores by representation")));
 }
 
-const majorityOf = (row) => mean(row.beside.majority.filter((value) => value !== null));
+const majorityOf = (row) => mean(row.secondary.majority.filter((value) => value !== null));
 
 /** What differs between this run and the other one. */
 function differences({ name, rows, notes }) {
@@ -56,8 +56,8 @@ function differences({ name, rows, notes }) {
   return wide(card(`What differs in ${name}`, notes.join("; "), told));
 }
 
-function carrierTable({ carriers, words }) {
-  const rows = carriers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.ahead), percent(one.whole)] }));
+function bestMemberTable({ bestMembers, words }) {
+  const rows = bestMembers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.margin), percent(one.whole)] }));
   return wide(card("Which member carries which class", words.carrier,
     tableOf(["class", "test nodes", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
 }
@@ -196,7 +196,7 @@ function showHead(data) {
   const find = (name) => data.scores?.rows.find((row) => row.representation === name);
   const ours = find("H3GNN"), raw = find("raw features");
   const against = find(data.other?.name) ?? raw, name = data.other?.name ?? "raw features", leading = data.scores?.leading;
-  if (ours?.probe && leading !== "accuracy") tell(`${data.scores.titles[leading]}${leading === "average_precision" ? ` of ${data.scores.rare}` : ""}`, withSpread(ours.beside[leading]), `${name} ${withSpread(against?.beside[leading])}`);
+  if (ours?.probe && leading !== "accuracy") tell(`${data.scores.titles[leading]}${leading === "average_precision" ? ` of ${data.scores.rare}` : ""}`, withSpread(ours.secondary[leading]), `${name} ${withSpread(against?.secondary[leading])}`);
   if (ours?.probe) tell(leading === "accuracy" ? "linear probe" : "accuracy", withSpread(ours.probe), leading === "accuracy" ? `${name} ${withSpread(against?.probe)}` : `majority's share ${percent(majorityOf(ours))}`);
   if (ours?.clustering.accuracy) tell("k-means", withSpread(ours.clustering.accuracy), `${name} ${withSpread(against?.clustering.accuracy)}`);
   if (ours?.clustering.silhouette) tell("silhouette", plainSpread(ours.clustering.silhouette), `${name} ${plainSpread(against.clustering.silhouette)}`);
