@@ -30,7 +30,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.atomic import read_json, rounded, write_json
+from reproduction.files import read_json, rounded, write_json
 from reproduction.origin import made_with, origin
 
 RESULTS = Path(__file__).parent / "results" / "anomalies.json"

@@ -21,8 +21,8 @@ from benchmarks.defaults import named, splits_of
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.atomic import read_json, write_json
 from h3gnn.training.resources import pick_device
+from reproduction.files import read_json, write_json
 from reproduction.origin import made_with, origin
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"

@@ -82,9 +82,9 @@ def reproduce(
 def _run(
     name: str, quick: bool, folder: Path, seeds: int | None, jobs: int, device: str, kept: bool
 ) -> Outcome:
-    from h3gnn.storage.atomic import read_json
     from h3gnn.training.resources import pick_device
     from reproduction.cells import Scope
+    from reproduction.files import read_json
     from reproduction.results import find_tables
     from reproduction.results import reproduce as run
 

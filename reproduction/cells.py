@@ -11,7 +11,7 @@ from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED, VALIDATION
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
 from h3gnn.settings import BEFORE, kept_for, original
-from h3gnn.storage.atomic import fingerprint
+from reproduction.files import fingerprint
 from reproduction.specifications import Entry, Table, allowance, group, longest_of, parts_of, widths_of
 
 FORMAT = 3

@@ -10,8 +10,9 @@ from typing import Any
 from h3gnn.errors import InputError
 from h3gnn.evaluation.protocols import EVERY, NESTED, VALIDATION
 from h3gnn.experiments.workers import Finished
-from h3gnn.storage.atomic import Record, read_json, write_atomically, write_json
+from h3gnn.storage.atomic import write_atomically
 from reproduction.cells import Cell, Line, Scope, lines_of
+from reproduction.files import Record, read_json, write_json
 from reproduction.markdown import Row, figure_of, markdown_of, read_results
 from reproduction.origin import made_with
 from reproduction.running import graph_of, run_cells

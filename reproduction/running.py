@@ -35,9 +35,9 @@ from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.graphs.profile import measure_homophily
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.storage.atomic import Record, rounded
 from h3gnn.training.resources import pick_device
 from reproduction.cells import Cell, method_of
+from reproduction.files import Record, rounded
 from reproduction.origin import made_with, origin
 from reproduction.theory import run_convergence
 

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.checks.measuring import HERE, checks_of, key_of, run
 from h3gnn.baselines.registry import systems
 from h3gnn.experiments.workers import in_processes
-from h3gnn.storage.atomic import write_atomically, write_json
+from h3gnn.storage.atomic import write_atomically
+from reproduction.files import write_json
 from reproduction.markdown import made_at
 
 KEPT = HERE.parent / "results" / "checks.json"

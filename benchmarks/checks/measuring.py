@@ -22,7 +22,7 @@ from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, random_splits
-from h3gnn.storage.atomic import fingerprint
+from reproduction.files import fingerprint
 from reproduction.origin import made_with
 
 HERE = Path(__file__).parent

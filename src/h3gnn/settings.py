@@ -20,13 +20,7 @@ from inspect import signature
 from typing import Any, Self
 
 from h3gnn.errors import InputError, check_choice, check_number, check_whole
-from h3gnn.storage.schema import (
-    Checked,
-    Maybe,
-    Record,
-    Text,
-    Whole,
-)
+from h3gnn.storage.schema import Checked, Integer, Maybe, Record, Text
 
 PURPOSES = ("log", "run", "result", "preset")
 """Purposes for which settings are stored; a setting left out of one is left out of the following ones too.
@@ -421,7 +415,7 @@ BEFORE: dict[str, Any] = {
 
 def _stored(name: str, setting: Setting) -> Any:
     if name == "random_state":
-        return Maybe(Whole(0))
+        return Maybe(Integer(0))
     kind = Text() if name == "device" else Checked(setting.check)
     return Maybe(kind) if setting.may_be_none else kind
 

@@ -201,9 +201,9 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("--resume", "run", "--epochs", "9"), "resume-with-options"),
     (("synthetic", "--resume", "run"), "resume-with-options"),
     (("--resume", "nowhere"), "there is no folder nowhere"),
-    (("--resume", "."), "holds no run that could be resumed"),
+    (("--resume", "."), "holds no run that can be resumed"),
     ((*FIT[1:], "--seed", "3"), "run holds an unfinished run (random_state is 0 there and 3 here)"),
-    (("synthetic", *FIT[5:]), "run holds an unfinished run (its graph is another one)"),
+    (("synthetic", *FIT[5:]), "run holds an unfinished run (of another graph)"),
     ((*FIT[1:], "--device", "abacus"), "abacus"),
     ((*TRAINING, "--out", "new", "--keep", "2"), "keep-without-checkpoints"),
     ((*TRAINING, "--embeddings", "new.npy", "--checkpoint-every", "2"), "checkpoints-need-out"),
@@ -235,7 +235,7 @@ def test_a_damaged_start_is_said_and_the_first_command_goes_on(stopped: Path) ->
     refused = run("fit", "--resume", "run", cwd=stopped)
     assert refused.returncode == 2
     assert "damaged" in refused.stderr
-    assert "give the first command again" in refused.stderr
+    assert "repeat the first command" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     newest = max((stopped / "run" / "checkpoints").glob("epoch-*"))
     newest.write_bytes(newest.read_bytes()[:-1])

@@ -21,7 +21,7 @@ from h3gnn.cli.app import app
 from h3gnn.cli.output import write_rows, write_table
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.atomic import read_json, write_json
+from reproduction.files import read_json, write_json
 from tests.experiments.test_comparison import result_of
 from tests.rejects import rejects
 

@@ -20,11 +20,11 @@ from h3gnn.experiments import workers
 from h3gnn.experiments.search import CHOICES
 from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.atomic import read_json, write_json
 from reproduction import cells as cells_module
 from reproduction import running
 from reproduction.__main__ import reproduce as command
 from reproduction.cells import Cell, Line, Scope, lines_of
+from reproduction.files import read_json, write_json
 from reproduction.markdown import Row, document, made_at, markdown_of
 from reproduction.origin import code, made_with, origin
 from reproduction.results import Outcome, ResultStore, find_tables, percent_rows, plan, reproduce

@@ -1,4 +1,4 @@
-"""What a kill leaves behind is removed by the next one that writes there; what somebody makes is not."""
+"""Temporary files of killed processes are removed by the next writer; those in use are not."""
 
 from __future__ import annotations
 
@@ -6,57 +6,46 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from h3gnn.storage.atomic import make_part, remove_left, whole_folder, write_atomically
+from h3gnn.storage.atomic import atomic_folder, make_temporary, remove_orphans, write_atomically
 from tests.program import run
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from h3gnn.storage.atomic import make_part
-made, handle = make_part(Path(sys.argv[1]), "graph", is_folder=sys.argv[2] == "folder")
-print(made.name, flush=True)
+from h3gnn.storage.atomic import make_temporary
+held = [make_temporary(Path(sys.argv[1]), "graph", is_folder=is_folder) for is_folder in (False, True)]
+print(*(path.name for path, _ in held), flush=True)
 time.sleep(600)
 """
 
 
-@contextmanager
-def making(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process that makes something, until it is killed."""
-    command = [sys.executable, "-c", HOLD, str(folder), kind]
+def test_files_and_folders_of_another_process_stay_until_it_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process, folder / process.stdout.readline().strip()
+        names = sorted(process.stdout.readline().split())
+        assert remove_orphans(tmp_path, "graph") == []
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
         process.kill()
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_another_process_makes_stays_until_that_process_is_gone(tmp_path: Path, kind: str) -> None:
-    with making(tmp_path, kind) as (process, made):
-        assert remove_left(tmp_path, "graph") == []
-        assert made.exists()
-        process.kill()
-        process.wait()
-        assert remove_left(tmp_path, "graph") == [made]
+    assert [path.name for path in remove_orphans(tmp_path, "graph")] == names
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_names_of_our_own_making_are_touched(tmp_path: Path) -> None:
+def test_only_temporary_names_are_removed(tmp_path: Path) -> None:
     kept = (".graph.old.part", ".graphs.abcdefgh.part", "graph.abcdefgh.part", ".graph.abcdefgh", ".graph")
     for name in kept:
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.txt").write_text("x")
     (tmp_path / ".graph.aaaaaaaa.part").symlink_to(tmp_path / ".graph")
     (tmp_path / ".graph.abcd_123.part").mkdir()
-    assert [path.name for path in remove_left(tmp_path, "graph")] == [".graph.abcd_123.part"]
+    assert [path.name for path in remove_orphans(tmp_path, "graph")] == [".graph.abcd_123.part"]
     assert {path.name for path in tmp_path.iterdir()} == {*kept, ".graph.aaaaaaaa.part"}
     assert (tmp_path / ".graph" / "thesis.txt").exists()
-    assert remove_left(tmp_path / "nowhere", "graph") == []
+    assert remove_orphans(tmp_path / "nowhere", "graph") == []
 
 
 def test_the_next_writer_of_the_same_name_cleans_up(tmp_path: Path) -> None:
@@ -65,9 +54,9 @@ def test_the_next_writer_of_the_same_name_cleans_up(tmp_path: Path) -> None:
     write_atomically(tmp_path / "x.csv", b"whole")
     assert {path.name for path in tmp_path.iterdir()} == {"x.csv", ".y.csv.abcdefgh.part"}
     (tmp_path / ".g.abcdefgh.part").mkdir()
-    with whole_folder(tmp_path / "g") as made:
+    with atomic_folder(tmp_path / "g") as made:
         (made / "a").write_text("a")
-        other, handle = make_part(tmp_path, "g", is_folder=True)  # a second one beside it, which stays
+        other, handle = make_temporary(tmp_path, "g", is_folder=True)  # a second one beside it, which stays
         assert made.exists()
     os.close(handle)
     assert {path.name for path in tmp_path.iterdir()} == {"x.csv", ".y.csv.abcdefgh.part", "g", other.name}

@@ -9,46 +9,44 @@ from h3gnn.errors import InputError
 from h3gnn.settings import STORED
 from h3gnn.storage.schema import (
     Checked,
-    Flag,
+    DictOf,
     Grid,
+    Integer,
     Kind,
-    Listed,
+    ListOf,
     Maybe,
-    Named,
     Number,
-    Plain,
+    OneOf,
     Record,
     Text,
-    Whole,
-    Word,
     check_values,
     parse_json,
 )
 from tests.rejects import rejects
 
 ODD: dict[str, tuple[Kind, Any, str]] = {
-    "type": (Record({"a": Whole()}), {"a": "1"}, "a"),
-    "a boolean is no number": (Record({"a": Whole()}), {"a": True}, "a"),
-    "sign": (Record({"a": Whole(1)}), {"a": -1}, "a"),
-    "size": (Record({"a": Whole(0, 9)}), {"a": 10**400}, "a"),
-    "beyond 64 bits": (Record({"a": Whole()}), {"a": 2**63}, "a"),
+    "type": (Record({"a": Integer()}), {"a": "1"}, "a"),
+    "a boolean is no number": (Record({"a": Integer()}), {"a": True}, "a"),
+    "sign": (Record({"a": Integer(1)}), {"a": -1}, "a"),
+    "size": (Record({"a": Integer(0, 9)}), {"a": 10**400}, "a"),
+    "beyond 64 bits": (Record({"a": Integer()}), {"a": 2**63}, "a"),
     "nan": (Record({"a": Number()}), {"a": float("nan")}, "a"),
     "infinite": (Record({"a": Number()}), {"a": float("inf")}, "a"),
     "range": (Number(0, 1), 2, "it"),
-    "missing": (Record({"a": Record({"b": Flag()})}), {"a": {}}, "a"),
+    "missing": (Record({"a": Record({"b": bool})}), {"a": {}}, "a"),
     "unknown": (Record({}), {"b": 1}, "it has the unknown field `b`"),
-    "word": (Word(("x", "y")), "z", "it"),
+    "word": (OneOf(("x", "y")), "z", "it"),
     "pattern": (Record({"a": Text("x+")}), {"a": "xxy"}, "a"),
-    "place": (Record({"a": Listed(Text())}), {"a": ["x", 3]}, "a[1]"),
-    "length": (Record({"a": Listed(Text(), 2)}), {"a": ["x"]}, "a"),
-    "ragged": (Record({"a": Grid(Whole())}), {"a": [[1, 2], [3]]}, "a"),
-    "value in a grid": (Record({"a": Grid(Whole())}), {"a": [[1, "x"]]}, "a"),
-    "half a character": (Named(Text()), {"a": "\ud800"}, "a"),
-    "depth": (Record({"a": Plain()}), {"a": json.loads("[" * 60 + "]" * 60)}, "a["),
+    "place": (Record({"a": ListOf(Text())}), {"a": ["x", 3]}, "a[1]"),
+    "length": (Record({"a": ListOf(Text(), 2)}), {"a": ["x"]}, "a"),
+    "ragged": (Record({"a": Grid(Integer())}), {"a": [[1, 2], [3]]}, "a"),
+    "value in a grid": (Record({"a": Grid(Integer())}), {"a": [[1, "x"]]}, "a"),
+    "half a character": (DictOf(Text()), {"a": "\ud800"}, "a"),
+    "depth": (Record({"a": Any}), {"a": json.loads("[" * 60 + "]" * 60)}, "a["),
     "setting": (STORED, {"channels": -1}, "channels"),
     "unknown setting": (STORED, {"no_such": 1}, "it has the unknown field `no_such`"),
-    "long": (Record({"a": Whole()}), {"a": "x" * 10**6}, "a"),
-    "not null": (Record({"a": Maybe(Whole())}), {"a": []}, "a"),
+    "long": (Record({"a": Integer()}), {"a": "x" * 10**6}, "a"),
+    "not null": (Record({"a": Maybe(Integer())}), {"a": []}, "a"),
 }
 
 
@@ -62,7 +60,7 @@ def test_a_value_that_does_not_match_is_rejected_with_its_field(case: str) -> No
 
 
 def test_values_that_match_pass() -> None:
-    kind = Record({"a": Maybe(Whole(1)), "b": Grid(Number())}, {"c": Flag()}, others=Text())
+    kind = Record({"a": Maybe(Integer(1)), "b": Grid(Number())}, {"c": bool}, others=Text())
     check_values(kind, {"a": None, "b": [[1, 2.5]], "c": True, "d": "more"}, "f.json")
     check_values(Record({"a": Number(any_float=True)}), {"a": float("nan")}, "f.json")
     check_values(STORED, {"objective": ["teacher", "edges"], "memory": "8GB", "undirected": False}, "f.json")

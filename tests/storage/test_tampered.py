@@ -39,9 +39,9 @@ def saved(model: H3GNN, tmp_path: Path) -> Path:
 FIELDS: dict[str, tuple[str, Any, str]] = {
     "channels": ("params", {"channels": -1}, r"params\.channels must be an integer of at least 1, not -1"),
     "heads": ("params", {"heads": 0}, r"params\.heads must be an integer of at least 1, not 0"),
-    "hops": ("params", {"hops": 99}, r"params\.hops is 99, but the weights are of fewer"),
+    "hops": ("params", {"hops": 99}, r"params\.hops is 99, more than"),
     "many hops": ("params", {"hops": 10**12}, r"params\.hops must be at most 100, not 1,000,000,000,000"),
-    "models": ("params", {"n_models": 9999}, r"params\.n_models is 9999, but the weights are of 2"),
+    "models": ("params", {"n_models": 9999}, r"params\.n_models is 9999, but 2 in"),
     "many models": ("params", {"n_models": 10**12}, r"params\.n_models must be at most 10,000"),
     "wide": ("params", {"hidden_channels": 10**12}, r"params\.hidden_channels must be at most 262,144"),
     "wider": ("params", {"hidden_channels": 32}, "do not fit the saved settings: encoder"),
@@ -60,14 +60,14 @@ FIELDS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", FIELDS)
-def test_a_field_of_a_model_that_was_changed_is_named(saved: Path, case: str) -> None:
+def test_a_changed_field_of_a_model_is_named(saved: Path, case: str) -> None:
     field, value, words = FIELDS[case]
-    told = json.loads((saved / "model.json").read_text())
-    told[field] = {**told[field], **value} if field == "params" and value else value
-    (saved / "model.json").write_text(json.dumps(told))
-    with pytest.raises((ModelFolderError, ValueError), match=words) as fault:
+    description = json.loads((saved / "model.json").read_text())
+    description[field] = {**description[field], **value} if field == "params" and value else value
+    (saved / "model.json").write_text(json.dumps(description))
+    with pytest.raises((ModelFolderError, ValueError), match=words) as caught:
         H3GNN.load(saved)
-    assert "\n" not in str(fault.value)
+    assert "\n" not in str(caught.value)
 
 
 def change_file(folder: Path, stem: str, change: Change) -> None:
@@ -77,8 +77,8 @@ def change_file(folder: Path, stem: str, change: Change) -> None:
     change(tensors)
     path.unlink()
     named = write_tensor_file(folder, stem, tensors).name
-    told = folder / "model.json"
-    told.write_text(told.read_text().replace(path.name, named))
+    description = folder / "model.json"
+    description.write_text(description.read_text().replace(path.name, named))
 
 
 def put(name: str, at: Any, value: float) -> Change:
@@ -107,8 +107,8 @@ TENSORS: dict[str, tuple[str, Change, str]] = {
     "nan": ("graph", put("features", (0, 0), float("nan")), "features holds NaN or infinity"),
     "type": ("graph", replace("labels", Tensor.double), "labels holds float64 instead of int64"),
     "shape": ("graph", replace("labels", lambda one: one[:-1]), r"labels has shape \[29\] instead of \[30\]"),
-    "mask": ("graph", replace("val_mask", torch.ones_like), "train_mask holds a node that val_mask"),
-    "more": ("graph", lambda tensors: tensors.update(new=torch.zeros(1)), "new does not belong there"),
+    "mask": ("graph", replace("val_mask", torch.ones_like), "train_mask overlaps val_mask"),
+    "more": ("graph", lambda tensors: tensors.update(new=torch.zeros(1)), "new is unexpected"),
     "ids": (
         "graph",
         lambda tensors: tensors.update(node_ids=torch.frombuffer(bytearray(b"[1,"), dtype=torch.uint8)),
@@ -128,14 +128,14 @@ TENSORS: dict[str, tuple[str, Change, str]] = {
 
 
 @pytest.mark.parametrize("case", TENSORS)
-def test_a_tensor_of_a_model_that_was_changed_is_named(saved: Path, case: str) -> None:
+def test_a_changed_tensor_of_a_model_is_named(saved: Path, case: str) -> None:
     stem, change, words = TENSORS[case]
     if case == "nan":  # of dense features
         H3GNN.from_settings(TINY).fit(torch.rand(30, 3).numpy()).save(saved)
     change_file(saved, stem, change)
-    with pytest.raises(ModelFolderError, match=words) as fault:
+    with pytest.raises(ModelFolderError, match=words) as caught:
         H3GNN.load(saved)
-    assert re.search(rf"{stem}-[0-9a-f]{{16}}\.safetensors", str(fault.value))
+    assert re.search(rf"{stem}-[0-9a-f]{{16}}\.safetensors", str(caught.value))
 
 
 STATES: dict[str, tuple[Change, str]] = {
@@ -155,20 +155,24 @@ STATES: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def checkpoint(graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    checkpoints = Checkpoints(folder, every=2, keep_finished=True)
+    H3GNN.from_preset("single", **TINY).fit(graph, checkpoints=checkpoints)
+    return next(folder.glob("epoch-*"))
+
+
 @pytest.mark.parametrize("case", [*STATES, "fingerprint", "columns", "epoch"])
-def test_a_checkpoint_that_was_changed_is_named(graph: Graph, tmp_path: Path, case: str) -> None:
-    model = H3GNN.from_preset("single", **TINY)
-    model.fit(graph, checkpoints=Checkpoints(tmp_path, every=2, keep_finished=True))
-    (path,) = tmp_path.glob("epoch-*")
-    tensors, told = read_tensor_file(path)
+def test_a_changed_checkpoint_is_rejected(graph: Graph, checkpoint: Path, tmp_path: Path, case: str) -> None:
+    tensors, description = read_tensor_file(checkpoint)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     words = f"{case} must be|{case} is "
     if case in STATES:
         change, words = STATES[case]
         change(tensors)
     else:
-        told[case] = {"fingerprint": None, "columns": "loss", "epoch": 7}[case]
-    path.unlink()
-    write_tensor_file(tmp_path, "epoch-00000002", tensors, told)
+        description[case] = {"fingerprint": None, "columns": "loss", "epoch": 7}[case]
+    write_tensor_file(tmp_path, "epoch-00000002", tensors, description)
     with pytest.raises(CheckpointError, match=words):
-        model.fit(graph, checkpoints=Checkpoints(tmp_path))
+        H3GNN.from_preset("single", **TINY).fit(graph, checkpoints=Checkpoints(tmp_path))

@@ -75,12 +75,12 @@ WORDS: dict[str, tuple[int, dict[str, Any], str]] = {
     "encoder": (0, {"encoder": "magic"}, r"plan\.columns\[0\]\.encoder "),
     "another encoder": (2, {"encoder": "date"}, r"plan\.columns\[2\]\.encoder is 'date', which does not fit"),
     "no vector": (5, {"form": ""}, r"plan\.columns\[5\]\.encoder is 'vector', which does not fit"),
-    "left out": (0, {"encoder": ""}, r"plan\.columns\[0\]\.names must be there for a column that is used"),
+    "left out": (0, {"encoder": ""}, r"plan\.columns\[0\]\.names must be empty for an unused column"),
     "names": (2, {"names": ["a"]}, r"plan\.columns\[2\]\.names must have 3 value\(s\), not 1"),
     "more": (2, {"surprise": 1}, r"plan\.columns\[2\] .*surprise"),
     "learned": (0, {"plain": {}}, r"plan\.columns\[0\]\.plain .*fill"),
     "said": (0, {"said": "yes"}, r"plan\.columns\[0\]\.said "),
-    "used": (7, {"encoder": "plain", "names": ["same"]}, r"plan makes \d+ features, but there are \d+"),
+    "used": (7, {"encoder": "plain", "names": ["same"]}, r"plan has \d+ features, but the graph has \d+"),
 }
 
 
@@ -107,7 +107,7 @@ def test_names_of_features_that_are_too_few_are_refused(saved: Path) -> None:
     told = json.loads((saved / "model.json").read_text())
     told["feature_names"].pop()
     (saved / "model.json").write_text(json.dumps(told))
-    with pytest.raises(ModelFolderError, match=r"feature_names are \d+, but there are \d+ features"):
+    with pytest.raises(ModelFolderError, match=r"feature_names has \d+ names for \d+ features"):
         H3GNN.load(saved)
 
 
@@ -118,8 +118,8 @@ ARRAYS: dict[str, tuple[str, Any, str]] = {
     "width": ("plan.6.directions", lambda one: one[1:], r"plan\.columns\[6\]\.names must have"),
     "nan": ("plan.5.mean", lambda one: one * float("nan"), "plan.5.mean holds NaN or infinity"),
     "missing": ("plan.5.mean", None, "plan.5.mean is missing"),
-    "of no column": ("plan.99.mean", torch.ones_like, "plan.99.mean does not belong there"),
-    "of another": ("plan.0.mean", torch.ones_like, "plan.0.mean does not belong there"),
+    "of no column": ("plan.99.mean", torch.ones_like, "plan.99.mean is unexpected"),
+    "of another": ("plan.0.mean", torch.ones_like, "plan.0.mean is unexpected"),
 }
 
 
@@ -145,5 +145,5 @@ def test_a_plan_without_words_keeps_no_arrays(saved: Path) -> None:
     told = json.loads((saved / "model.json").read_text())
     told.pop("plan")
     (saved / "model.json").write_text(json.dumps(told))
-    with pytest.raises(ModelFolderError, match=r"plan\.\d\.\w+ does not belong there"):
+    with pytest.raises(ModelFolderError, match=r"plan\.\d\.\w+ is unexpected"):
         H3GNN.load(saved)

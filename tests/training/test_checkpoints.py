@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from h3gnn import H3GNN, CheckpointError, Checkpoints, CheckpointWarning, Graph, InputError
 from h3gnn.errors import TrainingStopped
-from h3gnn.storage.atomic import StopRequest, signals_wait, versions
+from h3gnn.storage.atomic import StopRequest, delayed_signals, versions
 from h3gnn.storage.checkpoint_file import checkpoints_in, epoch_of, newest_in, one_process_only
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 from h3gnn.training.checkpoints import CheckpointWriter
@@ -543,7 +543,7 @@ def test_a_second_ctrl_c_does_not_wait(path_graph: Graph, tmp_path: Path) -> Non
 
 
 def test_a_signal_that_comes_after_the_last_epoch_is_not_swallowed(tmp_path: Path, path_graph: Graph) -> None:
-    with pytest.raises(KeyboardInterrupt), signals_wait():
+    with pytest.raises(KeyboardInterrupt), delayed_signals():
         os.kill(os.getpid(), signal.SIGINT)
 
 

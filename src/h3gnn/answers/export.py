@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
-from h3gnn.storage.atomic import whole_file, whole_folder, write_atomically
+from h3gnn.storage.atomic import atomic_file, atomic_folder, write_atomically
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters of cells that spreadsheets evaluate as formulas."""
@@ -216,7 +216,7 @@ def check_folder(folder: Path) -> None:
 def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
     """Write a folder of text files; it appears when all of them are complete."""
     check_folder(folder)
-    with whole_folder(folder.absolute()) as part:
+    with atomic_folder(folder.absolute()) as part:
         for name, pieces in files.items():
             _write_text(part / name, pieces)
         if folder.is_dir():
@@ -225,7 +225,7 @@ def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
 
 
 def _write_text(path: Path, pieces: Iterable[str]) -> None:
-    with whole_file(path.parent, path.name, lambda: path.name) as file:
+    with atomic_file(path.parent, path.name, lambda: path.name) as file:
         for piece in pieces:
             file.write(piece.encode())
 

@@ -126,9 +126,9 @@ def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
     """Write a file, whole or not at all, by what writes into an open one."""
-    from h3gnn.storage.atomic import whole_file
+    from h3gnn.storage.atomic import atomic_file
 
-    with whole_file(path.parent, path.name, lambda: path.name) as file:
+    with atomic_file(path.parent, path.name, lambda: path.name) as file:
         write(file)
 
 

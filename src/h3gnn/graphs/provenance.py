@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from h3gnn.storage.schema import SHA256, Flag, Listed, Record, Text, Whole, Word
+from h3gnn.storage.schema import SHA256, Integer, ListOf, OneOf, Record, Text
 
 Kind = Literal["table", "arrays", "object", "files", "dataset", "generated"]
 """What a graph is built from: a table without edges, arrays, an object, files, a benchmark or a generator."""
 
 REPAIR = Record(
-    {"code": Text(), "message": Text()}, {"count": Whole(0), "fields": Listed(Text()), "warn": Flag()}
+    {"code": Text(), "message": Text()}, {"count": Integer(0), "fields": ListOf(Text()), "warn": bool}
 )
 PROVENANCE: dict[str, Any] = {
-    "kind": Word(get_args(Kind)),
-    "structural": Flag(),
-    "repairs": Listed(REPAIR),
-    "mended": Listed(Text()),  # written before repairs had codes
+    "kind": OneOf(get_args(Kind)),
+    "structural": bool,
+    "repairs": ListOf(REPAIR),
+    "mended": ListOf(Text()),  # written before repairs had codes
 }
 """Optional stored fields of a provenance."""
 STORED_PROVENANCE = Record({"source": Text(), "sha256": SHA256}, PROVENANCE)

@@ -22,7 +22,7 @@ import torch
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import stored_weights
 from h3gnn.resources import available_memory, format_bytes
-from h3gnn.storage.atomic import is_held, remove_left
+from h3gnn.storage.atomic import lock, remove_orphans
 from h3gnn.tables.files import MOST_SHOWN, Problems, check_parquet, reading, split_line, text_blocks
 from h3gnn.tables.reader import FIX_NUMBER, Table
 
@@ -176,12 +176,12 @@ def work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work
     Invalid input removes it, since the same call would fail again. Any other exception keeps it if a stage
     is finished.
     """
-    remove_left(target.parent, target.name)
+    remove_orphans(target.parent, target.name)
     folder = hidden_beside(target)
     folder.mkdir(exist_ok=True)
     handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
     try:
-        if handle >= 0 and is_held(handle):
+        if handle >= 0 and lock(handle) is False:
             raise InputError(
                 f"another process is preparing {target}; wait for it, or stop it", code="folder-in-use"
             )

@@ -28,16 +28,15 @@ from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
 from h3gnn.ondisk.engine import Edges, index_type, sort_edges
-from h3gnn.storage.atomic import whole_folder
+from h3gnn.storage.atomic import atomic_folder
 from h3gnn.storage.schema import (
     SHA256,
-    Flag,
-    Listed,
+    Integer,
+    ListOf,
     Number,
+    OneOf,
     Record,
     Text,
-    Whole,
-    Word,
     check_values,
     parse_json,
 )
@@ -45,32 +44,32 @@ from h3gnn.storage.schema import (
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
 MOMENTS = Record(
     {
-        "rows": Whole(1),
-        "filled": Whole(0),
-        "zeros_and_ones": Flag(),
-        "negative": Flag(),
-        "mean": Listed(Number(), least=1),
-        "variance": Listed(Number(0), least=1),
+        "rows": Integer(1),
+        "filled": Integer(0),
+        "zeros_and_ones": bool,
+        "negative": bool,
+        "mean": ListOf(Number(), least=1),
+        "variance": ListOf(Number(0), least=1),
     }
 )
 PREPARED = Record(
     {
-        "format": Word((FORMAT,)),
-        "format_version": Whole(FORMAT_VERSION, FORMAT_VERSION),
-        "nodes": Whole(1),
-        "edges": Whole(0),
-        "features": Whole(1),
-        "weighted": Flag(),
-        "ids": Word(("position", "named")),
+        "format": OneOf((FORMAT,)),
+        "format_version": Integer(FORMAT_VERSION, FORMAT_VERSION),
+        "nodes": Integer(1),
+        "edges": Integer(0),
+        "features": Integer(1),
+        "weighted": bool,
+        "ids": OneOf(("position", "named")),
         "source": Text(),
         "sha256": SHA256,
         "moments": MOMENTS,
     },
     {
-        "class_names": Listed(Text()),
-        "splits": Whole(1),
-        "feature_names": Listed(Text()),
-        "stored": Whole(1),
+        "class_names": ListOf(Text()),
+        "splits": Integer(1),
+        "feature_names": ListOf(Text()),
+        "stored": Integer(1),
         "unlabelled": SHA256,
         **PROVENANCE,
     },
@@ -365,7 +364,7 @@ def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> A
     with _locked(graph.folder):
         if not (folder / "done").is_file():
             try:
-                with whole_folder(folder) as made:
+                with atomic_folder(folder) as made:
                     _build_support(graph, made, undirected=undirected, self_loops=self_loops)
             except OSError:
                 if not (folder / "done").is_file():  # without locks another process may be faster

@@ -1,16 +1,12 @@
-"""What a kill left behind: files and folders in the making, removed unless a living process still makes them.
+"""Write files and folders atomically, and remove temporary ones that killed processes left.
 
-Whatever is written whole or not at all is made under another name first, beside its place. SIGKILL or a
-loss of power leaves it there. Its maker holds a lock on it, which the system lets go when the process ends,
-however it ends: what is not locked is nobody's. Where there are no locks (Windows, some network disks),
-nothing is removed.
+A file is written under a temporary name beside its destination. Its writer holds a lock, which the system
+releases when the process ends, so a temporary file without a lock is an orphan. Without locks (Windows, some
+network disks) nothing is removed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import os
 import platform
 import re
@@ -19,7 +15,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
@@ -27,18 +23,16 @@ from typing import Any, BinaryIO
 import torch
 
 from h3gnn.errors import STOPPING, InputError
-from h3gnn.storage.schema import parse_json
 
 ENDING = ".part"
 
 
-def make_part(folder: Path, stem: str, *, is_folder: bool = False) -> tuple[Path, int]:
-    """Make a file or folder `.STEM.xxxxxxxx.part`, after removing those that nobody makes any more.
+def make_temporary(folder: Path, stem: str, *, is_folder: bool = False) -> tuple[Path, int]:
+    """Create a file or folder `.STEM.xxxxxxxx.part` after removing orphaned ones.
 
-    Returns:
-        Its path, and what holds it open and locked: the file itself, or a handle of the folder.
+    Returns its path and a handle that is locked: the open file, or a handle of the folder.
     """
-    remove_left(folder, stem)
+    remove_orphans(folder, stem)
     while True:
         if is_folder:
             path = Path(tempfile.mkdtemp(dir=folder, prefix=f".{stem}.", suffix=ENDING))
@@ -47,33 +41,30 @@ def make_part(folder: Path, stem: str, *, is_folder: bool = False) -> tuple[Path
             handle, name = tempfile.mkstemp(dir=folder, prefix=f".{stem}.", suffix=ENDING)
             path = Path(name)
         if handle >= 0:
-            _lock(handle)
-        if path.exists():  # another process may have taken it for a leftover just before the lock
+            lock(handle)
+        if path.exists():  # another process may have removed it as an orphan before it was locked
             return path, handle
         os.close(handle)
 
 
-def remove_left(folder: Path, stem: str) -> list[Path]:
-    """Remove what other processes began under this name and did not live to end; return what was removed."""
-    ours = re.compile(re.escape(f".{stem}.") + r"[a-z0-9_]{8}" + re.escape(ENDING))
-    found = [path for path in _entries(folder) if ours.fullmatch(path.name) and not path.is_symlink()]
-    return [path for path in found if _remove_if_left(path)]
-
-
-def _entries(folder: Path) -> list[Path]:
+def remove_orphans(folder: Path, stem: str) -> list[Path]:
+    """Remove temporary files and folders of killed processes; return their paths."""
+    pattern = re.compile(re.escape(f".{stem}.") + r"[a-z0-9_]{8}" + re.escape(ENDING))
     try:
-        return sorted(folder.iterdir())
+        entries = sorted(folder.iterdir())
     except OSError:
         return []
+    found = [path for path in entries if pattern.fullmatch(path.name) and not path.is_symlink()]
+    return [path for path in found if _remove_if_orphaned(path)]
 
 
-def _remove_if_left(path: Path) -> bool:
+def _remove_if_orphaned(path: Path) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        if not _lock(handle):
+        if not lock(handle):
             return False
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -86,80 +77,66 @@ def _remove_if_left(path: Path) -> bool:
         os.close(handle)
 
 
-def is_held(handle: int) -> bool:
-    """Lock an open folder, and tell whether another process holds it; not so where there are no locks."""
+def lock(handle: int) -> bool | None:
+    """Lock an open file or folder; False if another process holds it, None if the system has no locks."""
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except (ImportError, OSError):
         return False
-    return False
-
-
-def _lock(handle: int) -> bool:
-    """Lock an open file or folder; False where another process holds it, or the system has no locks."""
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except (ImportError, OSError):
+        return None
+    return True
 
 
 class StopRequest:
-    """Remembers that a signal came, until somebody looks."""
+    """Stores a signal until `take` is called."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
 
     def take(self) -> int | None:
-        """Return the signal that came, if any; from now on it is dealt with."""
+        """Return the signal, if any, and clear it."""
         number, self.signal_number = self.signal_number, None
         return number
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal; a second Ctrl-C does not wait for the epoch."""
+        """Handle a signal; a second Ctrl-C interrupts at once."""
         if self.signal_number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal_number = number
 
 
 @contextmanager
-def signals_wait() -> Iterator[StopRequest]:
-    """Hold the signals back while the block runs; it has to look at the request from time to time.
+def delayed_signals() -> Iterator[StopRequest]:
+    """Delay signals while the block runs; it has to check the request from time to time.
 
-    A signal that was ignored before (`nohup`, a background job) stays ignored. Outside the main thread
-    Python lets nobody take signals: there the request stays empty.
+    A signal that was ignored before (`nohup`, a background job) stays ignored. Outside the main thread, where
+    Python does not allow signal handlers, the request stays empty.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
     before = {number: signal.getsignal(number) for number in STOPPING}
-    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in taken:
+    handled = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in handled:
         signal.signal(number, request.note)
     try:
         yield request
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, before[number])
-    if request.signal_number is not None:  # it came too late for the block: now it may do what it does
+    if request.signal_number is not None:  # it came after the last check
         signal.raise_signal(request.signal_number)
 
 
-Record = dict[str, Any]
-"""What is kept of a piece of work, as plain values."""
-
-
-@contextlib.contextmanager
-def whole_file(folder: Path, stem: str, name: Callable[[], str]) -> Iterator[BinaryIO]:
-    """Open a file that gets its name when the block ends: a reader, or a kill, sees all of it or nothing."""
-    part, handle = make_part(folder, stem)
-    held = os.dup(handle) if os.name == "posix" else None  # ours until it has its name
+@contextmanager
+def atomic_file(folder: Path, stem: str, name: Callable[[], str]) -> Iterator[BinaryIO]:
+    """Open a file that gets its name when the block ends: readers see all of it or nothing."""
+    part, handle = make_temporary(folder, stem)
+    held = os.dup(handle) if os.name == "posix" else None  # keeps the lock until it has its name
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -177,62 +154,34 @@ def whole_file(folder: Path, stem: str, name: Callable[[], str]) -> Iterator[Bin
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
-    with whole_file(path.parent, path.name, lambda: path.name) as file:
+    """Write a file completely or not at all."""
+    with atomic_file(path.parent, path.name, lambda: path.name) as file:
         file.write(content)
 
 
-@contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder of another name, which takes the name of `folder` when the block has ended well.
-
-    What a kill left of an earlier one is removed first.
-    """
-    made, handle = make_part(folder.parent, folder.name, is_folder=True)
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which is renamed to `folder` when the block succeeds."""
+    part, handle = make_temporary(folder.parent, folder.name, is_folder=True)
     try:
-        yield made
-        made.chmod(0o755)
-        made.replace(folder)
+        yield part
+        part.chmod(0o755)
+        part.replace(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
         if handle >= 0:
             os.close(handle)
 
 
 def remove_parts(folder: Path, stem: str) -> None:
-    """Remove what a kill in the middle of a write left behind."""
+    """Remove temporary files in a folder that no other process uses."""
     for part in folder.glob(f".{stem}*.part"):
         part.unlink(missing_ok=True)
 
 
-def versions() -> dict[str, str]:
-    """Return what produced a result: this package, torch, Python."""
-    from h3gnn import __version__
-
-    return {"h3gnn": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def heading(kind: str, version: int) -> dict[str, Any]:
-    """Return how every description begins: what it is, in which version of the format, and who wrote it."""
-    return {"format": kind, "format_version": version, "versions": versions()}
-
-
-def check_heading(
-    path: Path, description: dict[str, Any], kind: str, version: int, fault: type[InputError]
-) -> None:
-    """Refuse a description of another kind, or of another version of the format."""
-    if description.get("format") != kind:
-        raise fault(f"{path} was not written by h3gnn as {kind}")
-    if description.get("format_version") != version:
-        raise fault(
-            f"{path} has format version {description.get('format_version')}, "
-            f"but this h3gnn reads version {version}"
-        )
-
-
 def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder outlast a loss of power; where a system knows no such thing, do nothing."""
-    with contextlib.suppress(OSError):
+    """Make a new name in a folder survive a power failure, if the system supports that."""
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -240,39 +189,26 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def fingerprint(about: dict[str, Any]) -> str:
-    """Return a short key that is the same only if everything named is that an outcome depends on."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+def versions() -> dict[str, str]:
+    """Return the versions of this package, torch and Python."""
+    from h3gnn import __version__
+
+    return {"h3gnn": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
-    content: dict[str, Any] = parse_json(path.read_bytes(), path, InputError)
-    return content
+def header(kind: str, version: int) -> dict[str, Any]:
+    """Return the first fields of every description: format, its version, and the versions of the writer."""
+    return {"format": kind, "format_version": version, "versions": versions()}
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON with one line for each entry, or for each item of an entry that is a list of objects."""
-    parts = []
-    for name, value in content.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            items = ",\n  ".join(_plain(item) for item in value)
-            parts.append(f" {json.dumps(name)}: [\n  {items}\n ]")
-        else:
-            parts.append(f" {json.dumps(name)}: {_plain(value)}")
-    write_atomically(path, ("{\n" + ",\n".join(parts) + "\n}\n").encode(errors="backslashreplace"))
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def rounded(value: Any, digits: int = 5) -> Any:
-    """Return plain values with all their floats rounded, so that files stay small."""
-    if isinstance(value, float):
-        return round(value, digits)
-    if isinstance(value, dict):
-        return {name: rounded(one, digits) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(one, digits) for one in value]
-    return value
+def check_header(
+    path: Path, description: Any, kind: str, version: int, error: type[InputError]
+) -> dict[str, Any]:
+    """Return a description of this kind and version of the format, or raise an error."""
+    if not isinstance(description, dict) or description.get("format") != kind:
+        raise error(f"{path} was not written by h3gnn as {kind}", code="file-foreign")
+    found = description.get("format_version")
+    if found != version:
+        message = f"{path} has format version {found}, but this h3gnn reads version {version}"
+        raise error(message, code="format-version")
+    return description

@@ -15,20 +15,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
-from h3gnn.storage.schema import (
-    FieldError,
-    Flag,
-    Kind,
-    Listed,
-    Maybe,
-    Named,
-    Number,
-    Plain,
-    Record,
-    Text,
-    Word,
-    check,
-)
+from h3gnn.storage.schema import DictOf, FieldError, Kind, ListOf, Maybe, Number, OneOf, Record, Text, check
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import CYCLES, ENCODERS, TEXT_BUCKETS
 from h3gnn.tables.infer import FORMS, KINDS
@@ -36,21 +23,21 @@ from h3gnn.tables.plan import TENSOR_PREFIX, UNCHANGED, TablePlan
 
 COLUMN = Record(
     {
-        **{"name": Text(), "kind": Word(KINDS), "form": Text(), "why": Text(), "how": Text(), "said": Flag()},
-        "encoder": Word(("", UNCHANGED, *ENCODERS)),
-        "names": Listed(Text()),
-        "plain": Named(Plain()),
+        **{"name": Text(), "kind": OneOf(KINDS), "form": Text(), "why": Text(), "how": Text(), "said": bool},
+        "encoder": OneOf(("", UNCHANGED, *ENCODERS)),
+        "names": ListOf(Text()),
+        "plain": DictOf(Any),
     }
 )
-PLAN = Record({"columns": Listed(COLUMN)})
+PLAN = Record({"columns": ListOf(COLUMN)})
 """Schema of a plan; `check_plan` checks the state of each encoder."""
 
 MEASURED = Number(any_float=True)  # the spread of huge numbers is infinite
 NUMBERS: dict[str, Kind] = {
     **{"fill": MEASURED, "mean": MEASURED, "scale": MEASURED},
-    **{"log": Flag(), "gaps": Flag()},
+    **{"log": bool, "gaps": bool},
 }
-WORDS: dict[str, Kind] = {"rare": Flag(), "gaps": Flag()}
+WORDS: dict[str, Kind] = {"rare": bool, "gaps": bool}
 VECTOR = {"mean": Spec(torch.float64, ("width",))}
 TEXT = {
     "used": Spec(torch.int64, ("words",)),
@@ -60,22 +47,18 @@ TEXT = {
 STATES: dict[str, tuple[tuple[str, ...], dict[str, Kind], dict[str, Spec]]] = {
     "number": (("number",), NUMBERS, {}),
     "boolean": (("boolean",), NUMBERS, {}),
-    "category": (("category",), {**WORDS, "kept": Listed(Text())}, {}),
-    "date": (("date",), {**NUMBERS, "cycles": Listed(Word(tuple(CYCLES)), most=3)}, {}),
-    "list": (("list",), {**WORDS, "kept": Maybe(Listed(Text()))}, {}),
-    "vector": (("list",), {"scale": MEASURED, "gaps": Flag()}, VECTOR),
-    "text": (("text", "category"), {"form": Word(FORMS["text"]), "gaps": Flag(), "scale": MEASURED}, TEXT),
+    "category": (("category",), {**WORDS, "kept": ListOf(Text())}, {}),
+    "date": (("date",), {**NUMBERS, "cycles": ListOf(OneOf(tuple(CYCLES)), most=3)}, {}),
+    "list": (("list",), {**WORDS, "kept": Maybe(ListOf(Text()))}, {}),
+    "vector": (("list",), {"scale": MEASURED, "gaps": bool}, VECTOR),
+    "text": (("text", "category"), {"form": OneOf(FORMS["text"]), "gaps": bool, "scale": MEASURED}, TEXT),
     "sentences": (("text",), {"folder": Text("[^\0]+"), "scale": MEASURED}, VECTOR),
 }
 """By encoder: the kinds of columns that it encodes, and the schema of its values and arrays."""
 
 
 def check_plan(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], features: int) -> None:
-    """Check a plan that matches the schema `PLAN`, its arrays, and the number of features.
-
-    Raises:
-        FieldError: with the invalid column.
-    """
+    """Check a plan that matches the schema `PLAN`, its arrays, and the number of features."""
     left = dict(tensors)
     for at, column in enumerate(stored["columns"]):
         prefix = f"{TENSOR_PREFIX}{at}."
@@ -84,7 +67,7 @@ def check_plan(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], feature
     check_tensors({}, left)
     made = sum(len(column["names"]) for column in stored["columns"])
     if made != features:
-        raise FieldError("plan", f"makes {made} features, but there are {features}")
+        raise FieldError("plan", f"has {made} features, but the graph has {features}")
 
 
 def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: str, where: str) -> None:
@@ -92,7 +75,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
     if encoder in ("", UNCHANGED):
         check_tensors({}, own)
         if bool(names) != (encoder == UNCHANGED):
-            raise FieldError(f"{where}.names", "must be there for a column that is used, and only for one")
+            raise FieldError(f"{where}.names", "must be empty for an unused column, and only then")
         return
     kinds, values, arrays = STATES[encoder]
     is_vector = column["kind"] == "list" and column["form"] == "vector"
@@ -112,11 +95,11 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", *MASKS)
-GRAPH_WORDS = Record(
-    {"provenance": STORED_PROVENANCE, "class_names": Listed(Text())},
-    {"feature_names": Listed(Text()), "plan": PLAN},
+GRAPH_DESCRIPTION = Record(
+    {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
+    {"feature_names": ListOf(Text()), "plan": PLAN},
 )
-"""What a description says of a graph."""
+"""Schema of the description of a graph."""
 MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
 DENSE = {"features": Spec(torch.float32, ("nodes", "columns"))}
 SPARSE = {
@@ -131,18 +114,18 @@ PARTS = {
     **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
     "node_ids": Spec(torch.uint8, ("ids",)),
 }
-"""The tensors of a graph; only its edges and features must be there."""
+"""Tensors of a graph; only edges and features are required."""
 
 
-def graph_words(graph: Graph | MappedGraph) -> dict[str, Any]:
-    """Return what a description says of a graph: its source, its classes, its columns and their plan."""
+def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
+    """Return the description of a graph: provenance, classes, columns and their plan."""
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
     return words if graph.plan is None else {**words, "plan": graph.plan.as_dict()}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
-    """Return all else of a graph as tensors; one in files stays there, and its folder is written down."""
+    """Return the other parts of a graph as tensors; of a graph on disk only its folder."""
     if not graph.in_memory:
         place = str(graph.folder.resolve()).encode()
         return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
@@ -163,20 +146,16 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
 
 
 def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) -> Graph | MappedGraph:
-    """Read what `graph_tensors` and `graph_words` returned; a graph that could not be one is refused.
-
-    Raises:
-        FieldError: with the tensor that is not what it must be.
-    """
+    """Build and validate a graph from its tensors and description; a `FieldError` names an invalid part."""
     provenance = Provenance.from_dict(description["provenance"])
     if "mapped" in tensors:
-        return _open_beside(tensors, provenance)
+        return _open_folder(tensors, provenance)
     features = _features(tensors)
     names, nodes = tuple(description["class_names"]), features.shape[0]
     plan = _plan(tensors, description.get("plan"), features.shape[1])
-    columns = tuple(description.get("feature_names", ()))  # not in models of old
+    columns = tuple(description.get("feature_names", ()))  # missing in old models
     if columns and len(columns) != features.shape[1]:
-        raise FieldError("feature_names", f"are {len(columns)}, but there are {features.shape[1]} features")
+        raise FieldError("feature_names", f"has {len(columns)} names for {features.shape[1]} features")
     _check_parts(tensors, nodes, len(names))
     has_ids = "node_ids" in tensors
     return Graph(
@@ -194,32 +173,33 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
     )
 
 
-def _open_beside(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:
+def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:
     check_tensors(MAPPED, tensors)
     place = text_of("mapped", tensors["mapped"])
     if not place or "\0" in place:
-        raise FieldError("mapped", "is not the path of a folder")
+        raise FieldError("mapped", "is not a path")
     mapped = open_mapped(place)
     if provenance.sha256 not in (mapped.provenance.sha256, mapped.unlabelled):  # labels may be given later
         raise ModelFolderError(
-            f"{mapped.folder} holds another graph than the one of this model: prepare it again from the "
-            "tables, labels included, that the model was fitted on, or fit a new model"
+            f"{mapped.folder} is not the graph of this model: prepare it again from the tables, labels "
+            "included, that the model was fitted on, or fit a new model",
+            code="other-graph",
         )
     return mapped
 
 
-def _plan(tensors: dict[str, Tensor], told: dict[str, Any] | None, features: int) -> TablePlan | None:
+def _plan(tensors: dict[str, Tensor], stored: dict[str, Any] | None, features: int) -> TablePlan | None:
     """Return the plan of the table that the features were made of, if there was one."""
     own = {name: one for name, one in tensors.items() if name.startswith(TENSOR_PREFIX)}
-    if told is None:
+    if stored is None:
         check_tensors({}, own)
         return None
-    check_plan(told, own, features)
-    return TablePlan.from_dict(told, own)
+    check_plan(stored, own, features)
+    return TablePlan.from_dict(stored, own)
 
 
 def _features(tensors: dict[str, Tensor]) -> Tensor:
-    """Return the features, whose rows and columns say how large the graph is."""
+    """Return the features, whose shape is the size of the graph."""
     check_tensor("shape", tensors.get("shape"), Spec(torch.int64, (2,)), {})
     rows, columns = tensors["shape"].tolist()
     sparse = "features" not in tensors
@@ -229,18 +209,18 @@ def _features(tensors: dict[str, Tensor]) -> Tensor:
     if sparse:
         sizes |= {"nodes": sizes["nodes + 1"] - 1, "columns": columns}
     if rows < 1 or columns < 1 or (sizes["nodes"], sizes["columns"]) != (rows, columns):
-        raise FieldError("shape", f"is [{rows}, {columns}], but the features are of another")
+        raise FieldError("shape", f"is [{rows}, {columns}], unlike the features")
     if not sparse:
         return tensors["features"]
     crow, col, values = (tensors[f"features.{part}"] for part in ("crow", "col", "values"))
     check_range("features.col", col, 0, columns)
     if crow[0] != 0 or crow[-1] != len(col) or bool((crow[1:] < crow[:-1]).any()):
-        raise FieldError("features.crow", "does not divide the stored values into rows")
+        raise FieldError("features.crow", "are not valid row pointers")
     return csr_features(crow, col, values, (rows, columns))
 
 
 def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
-    """Compare all but the features with what `check_graph` promises of a graph."""
+    """Check everything but the features, as `check_graph` does for new graphs."""
     known = {"shape", *DENSE, *SPARSE}
     parts = {
         name: one for name, one in tensors.items() if name not in known and not name.startswith(TENSOR_PREFIX)
@@ -252,10 +232,10 @@ def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
     edges = parts["edge_index"]
     check_range("edge_index", edges, 0, nodes)
     if bool((torch.diff(edges[1] * nodes + edges[0]) <= 0).any()):
-        raise FieldError("edge_index", "is not sorted by target, or holds an edge twice")
+        raise FieldError("edge_index", "is not sorted by target, or has duplicate edges")
     if "edge_weight" in parts and not bool((parts["edge_weight"] > 0).all()):
-        raise FieldError("edge_weight", "holds a weight that is not positive")
+        raise FieldError("edge_weight", "has a weight that is not positive")
     if "labels" in parts:
         check_range("labels", parts["labels"], -1, classes)
     if "train_mask" in parts and bool((torch.stack([parts[name].int() for name in MASKS]).sum(0) > 1).any()):
-        raise FieldError("train_mask", "holds a node that val_mask or test_mask holds as well")
+        raise FieldError("train_mask", "overlaps val_mask or test_mask")

@@ -1,8 +1,8 @@
 """Saved models: safetensors and JSON, written so that a kill leaves the old model or the new one.
 
 A model folder holds `model.json` and the two tensor files that it names by their hash. New tensor files are
-written first, under new names; replacing `model.json` is the one moment at which the new model takes the old
-one's place; only then are the old files removed.
+written first, under new names; replacing `model.json` switches to the new model; then the old files are
+removed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical
-from h3gnn.storage.atomic import check_heading, heading, write_atomically
+from h3gnn.storage.atomic import check_header, header, write_atomically
 from h3gnn.storage.checkpoint_file import CHECKPOINTS
-from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
+from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import (
+    DictOf,
     FieldError,
     Grid,
-    Listed,
+    Integer,
+    ListOf,
     Maybe,
-    Named,
     Number,
-    Plain,
+    OneOf,
     Record,
     Text,
-    Whole,
-    Word,
     check_values,
-    heading_of,
+    header_of,
     naming,
     parse_json,
 )
@@ -46,35 +45,33 @@ from h3gnn.storage.tensors import Spec, check_tensor, check_tensors, read_tensor
 
 FORMAT, FORMAT_VERSION = "h3gnn-model", 1
 DESCRIPTION = "model.json"
-LEFT_BY_A_KILL = re.compile(r"\.(weights|graph|model\.json)[.-].*")
-"""What a kill in the middle of saving leaves beside the files themselves."""
-UNFINISHED = re.compile(
-    rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{LEFT_BY_A_KILL.pattern}"
-)
-"""What a run that was killed leaves in a folder that has no model yet."""
+TEMPORARY = re.compile(r"\.(weights|graph|model\.json)[.-].*")
+"""Files that a killed save leaves behind."""
+UNFINISHED = re.compile(rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{TEMPORARY.pattern}")
+"""Files of a killed run in a folder without a model."""
 TENSOR_FILE = Text(r"(weights|graph)-[0-9a-f]{16}\.safetensors")
 COLUMN = Grid(Maybe(Number(any_float=True)))
 MODEL = Record(
     {
-        **heading_of(FORMAT),
-        **GRAPH_WORDS.fields,
+        **header_of(FORMAT),
+        **GRAPH_DESCRIPTION.fields,
         "params": STORED,
-        "seeds": Listed(Whole(0), least=1),
-        "scaling": Word(("none", "rows", "columns")),
+        "seeds": ListOf(Integer(0), least=1),
+        "scaling": OneOf(("none", "rows", "columns")),
         "files": Record({"weights": TENSOR_FILE, "graph": TENSOR_FILE}),
-        "history": Record({"engine": Named(Plain()), "columns": Named(COLUMN)}),
+        "history": Record({"engine": DictOf(Any), "columns": DictOf(COLUMN)}),
     },
-    {**GRAPH_WORDS.optional, "cost": Named(Maybe(Number(0)))},
+    {**GRAPH_DESCRIPTION.optional, "cost": DictOf(Maybe(Number(0)))},
 )
-"""What `model.json` holds."""
+"""Schema of `model.json`."""
 MOMENTS = ("mean", "scale")
 SCALED: dict[str, tuple[int | str, ...]] = {"rows": (1,), "columns": ("features",)}
-"""The shape of both, by the kind of scaling."""
+"""Shape of both, by kind of scaling."""
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """Everything that a fitted model is; the history as it is written down."""
+    """A fitted model, with its history as it is stored."""
 
     params: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -87,7 +84,7 @@ class ModelState:
 
 
 def save_model(folder: Path, state: ModelState) -> None:
-    """Write a model into a folder, in place of the one that may be there."""
+    """Write a model into a folder, replacing the one that may be there."""
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     named = {
@@ -95,12 +92,12 @@ def save_model(folder: Path, state: ModelState) -> None:
         "graph": write_tensor_file(folder, "graph", graph_tensors(state.graph)).name,
     }
     description = {
-        **heading(FORMAT, FORMAT_VERSION),
+        **header(FORMAT, FORMAT_VERSION),
         "params": state.params,
         "seeds": state.seeds,
         "scaling": state.scaling,
         "cost": state.cost,
-        **graph_words(state.graph),
+        **graph_description(state.graph),
         "files": named,
         "history": state.history,
     }
@@ -112,20 +109,18 @@ def save_model(folder: Path, state: ModelState) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place where a model must not be written: a file, or a folder with something else in it."""
+    """Raise an error for a file, or for a folder with anything but a model."""
     if folder.exists() and not folder.is_dir():
-        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder")
+        raise ModelFolderError(f"{folder} is a file; a model is saved as a folder", code="not-a-folder")
     if not folder.is_dir() or (folder / DESCRIPTION).exists():
         return
     if not all(UNFINISHED.fullmatch(path.name) for path in folder.iterdir()):
-        raise ModelFolderError(f"{folder} is not empty and holds no model; choose another folder")
+        message = f"{folder} is not empty and holds no model; choose another folder"
+        raise ModelFolderError(message, code="folder-not-empty")
 
 
 def load_model(folder: Path) -> ModelState:
-    """Read a model folder; every file is checked against the hash in its name before it is used.
-
-    Then each part is compared with what it declares, and the parts with one another.
-    """
+    """Read a model folder; every file is checked against the hash in its name and its schema."""
     description = _read_description(folder)
     path, named = folder / DESCRIPTION, description["files"]
     tensors, stored = (_read_named(folder, named[part]) for part in ("weights", "graph"))
@@ -148,7 +143,7 @@ def load_model(folder: Path) -> ModelState:
 
 
 def _check_learned(tensors: dict[str, Tensor], scaling: str, graph: Graph | MappedGraph) -> dict[str, int]:
-    """Compare what stands beside the encoder's weights, and return the sizes that all of them share."""
+    """Check the tensors besides the encoder's weights, and return the sizes that all of them share."""
     sizes = {"nodes": graph.num_nodes, "features": graph.num_features}
     check_tensor(
         "encoder.linear_bias",
@@ -163,18 +158,18 @@ def _check_learned(tensors: dict[str, Tensor], scaling: str, graph: Graph | Mapp
         specs["difficulty"] = Spec(torch.float32, ("models", "nodes"))
     check_tensors(specs, beside, sizes)
     if "scale" in specs and not bool((beside["scale"] > 0).all()):
-        raise FieldError("scale", "holds a number that is not positive")
+        raise FieldError("scale", "has a value that is not positive")
     return sizes
 
 
 def _check_sizes(description: dict[str, Any], sizes: dict[str, int], tensors: dict[str, Tensor]) -> None:
-    """Compare the numbers of the description with the tensors' shapes; what is built is bounded by them."""
+    """Compare the description with the shapes of the tensors, which bound what is built from it."""
     params = description["params"]
     for name, found in {"channels": sizes["channels"], "n_models": sizes["models"]}.items():
         if params.get(name) != found:
-            raise FieldError(f"params.{name}", f"is {params.get(name)}, but the weights are of {found}")
-    if not 1 <= params.get("hops", 0) <= len(tensors):  # each hop has weights of its own
-        raise FieldError("params.hops", f"is {params.get('hops')}, but the weights are of fewer")
+            raise FieldError(f"params.{name}", f"is {params.get(name)}, but {found} in the weights")
+    if not 1 <= params.get("hops", 0) <= len(tensors):  # each hop has its own weights
+        raise FieldError("params.hops", f"is {params.get('hops')}, more than in the weights")
     if len(description["seeds"]) != sizes["models"]:
         raise FieldError("seeds", f"must have {sizes['models']} value(s), not {len(description['seeds'])}")
     columns = description["history"]["columns"]
@@ -189,7 +184,7 @@ def _check_sizes(description: dict[str, Any], sizes: dict[str, int], tensors: di
 
 
 def check_weights(state: ModelState, module: torch.nn.Module) -> None:
-    """Compare the saved weights with an encoder's, which lies on `meta`, before one is built in memory."""
+    """Compare the saved weights with an encoder on `meta`, before one is built in memory."""
     specs = {
         f"encoder.{name}": Spec(value.dtype, tuple(value.shape))
         for name, value in module.state_dict().items()
@@ -201,15 +196,16 @@ def check_weights(state: ModelState, module: torch.nn.Module) -> None:
 
 @contextmanager
 def naming_settings(folder: str | Path) -> Iterator[None]:
-    """Name the file in what is said of its settings."""
+    """Name the file in errors about its settings."""
     try:
         yield
     except InputError as error:
-        raise ModelFolderError(f"{Path(folder) / DESCRIPTION} is damaged: in params, {error}") from None
+        message = f"{Path(folder) / DESCRIPTION} is damaged: in params, {error}"
+        raise ModelFolderError(message, code="file-damaged") from None
 
 
 def restore(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load the encoder's tensors, which were compared with its own, into a module."""
+    """Load the encoder's tensors, which are already checked, into a module."""
     named = {name.removeprefix("encoder."): tensor for name, tensor in tensors.items()}
     module.load_state_dict({name: named[name] for name in module.state_dict()})
 
@@ -217,23 +213,23 @@ def restore(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
 def _read_named(folder: Path, name: str) -> dict[str, Tensor]:
     path = folder / Path(name).name
     if not path.is_file():
-        raise ModelFolderError(f"{path} is missing, although {DESCRIPTION} names it")
+        raise ModelFolderError(f"{path}, which {DESCRIPTION} names, is missing", code="file-missing")
     return read_tensors(path, ModelFolderError)[0]
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     if not folder.is_dir():
-        raise ModelFolderError(f"there is no folder {folder}: name one that `h3gnn fit --out` wrote")
+        message = f"there is no folder {folder}: name one that `h3gnn fit --out` wrote"
+        raise ModelFolderError(message, code="folder-missing")
     if not path.is_file():
-        raise ModelFolderError(f"{folder} holds no model: {DESCRIPTION} is not there")
+        raise ModelFolderError(f"{folder} holds no model: {DESCRIPTION} is missing", code="model-missing")
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ModelFolderError(f"{path} cannot be read: {error.strerror or error}") from None
-    description = parse_json(content, path, ModelFolderError)
-    if not isinstance(description, dict):
-        raise ModelFolderError(f"{path} was not written by h3gnn")
-    check_heading(path, description, FORMAT, FORMAT_VERSION, ModelFolderError)
+        message = f"{path} cannot be read: {error.strerror or error}"
+        raise ModelFolderError(message, code="file-unreadable") from None
+    parsed = parse_json(content, path, ModelFolderError)
+    description = check_header(path, parsed, FORMAT, FORMAT_VERSION, ModelFolderError)
     check_values(MODEL, description, path, ModelFolderError)
     return description

@@ -15,7 +15,7 @@ from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical, kept_for
-from h3gnn.storage.atomic import heading, remove_parts, versions
+from h3gnn.storage.atomic import header, remove_parts, versions
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
     Checkpoints,
@@ -25,31 +25,31 @@ from h3gnn.storage.checkpoint_file import (
     group_folders,
     make_folder,
 )
-from h3gnn.storage.graphs import GRAPH_WORDS, graph_from_tensors, graph_tensors, graph_words
-from h3gnn.storage.models import DESCRIPTION, LEFT_BY_A_KILL
-from h3gnn.storage.schema import Flag, Maybe, Number, Record, Text, Whole, check_values, heading_of, naming
+from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
+from h3gnn.storage.models import DESCRIPTION, TEMPORARY
+from h3gnn.storage.schema import Integer, Maybe, Number, Record, Text, check_values, header_of, naming
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"
 RUN = Record(
     {
-        **heading_of(FORMAT),
-        **GRAPH_WORDS.fields,
+        **header_of(FORMAT),
+        **GRAPH_DESCRIPTION.fields,
         "params": STORED,
-        "every": Maybe(Whole(1)),
+        "every": Maybe(Integer(1)),
         "minutes": Maybe(Number(0, 1e6)),
-        "keep": Whole(1),
+        "keep": Integer(1),
         "embeddings": Maybe(Text("[^\0]+")),
     },
-    {**GRAPH_WORDS.optional, "safe_csv": Flag()},
+    {**GRAPH_DESCRIPTION.optional, "safe_csv": bool},
 )
-"""What the description of a run holds."""
+"""Schema of the description of a run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a training was started with."""
+    """Settings, graph and outputs of a training."""
 
     params: dict[str, Any]
     graph: Graph | MappedGraph
@@ -59,20 +59,20 @@ class Run:
 
 
 def begin_run(out: Path, run: Run) -> None:
-    """Write down what a run is, before its first epoch; a run that is already there has to be the same."""
+    """Store a run before its first epoch; a run that is already there has to be the same."""
     folder = make_folder(out / CHECKPOINTS)
     before = []
     for path in _starts(folder):
         try:
-            _refuse_another(out, _read(path), run)
-        except CheckpointError:  # it stays; the caller knows what it would tell
+            _check_same(out, _read(path), run)
+        except CheckpointError:  # it stays; reading it reports the error
             continue
         before.append(path)
     policy = run.checkpoints
     description = {
-        **heading(FORMAT, FORMAT_VERSION),
+        **header(FORMAT, FORMAT_VERSION),
         "params": run.params,
-        **graph_words(run.graph),
+        **graph_description(run.graph),
         "every": policy.every,
         "minutes": policy.minutes,
         "keep": policy.keep,
@@ -84,49 +84,52 @@ def begin_run(out: Path, run: Run) -> None:
         written = write_tensor_file(folder, STEM, graph_tensors(run.graph), description)
     except OSError as error:
         _remove_if_new(folder)
-        raise InputError(f"{folder} cannot be written ({error.strerror or error})") from None
+        message = f"{folder} cannot be written ({error.strerror or error})"
+        raise InputError(message, code="not-writable") from None
     for path in before:
         if path != written:
             path.unlink(missing_ok=True)
 
 
 def has_begun(out: Path) -> bool:
-    """Tell whether a folder holds a run that could be resumed."""
+    """Whether a folder holds a run that can be resumed."""
     return bool(_starts(out / CHECKPOINTS))
 
 
 def read_run(out: Path) -> Run:
-    """Return the unfinished run in a folder, or say why there is none."""
+    """Return the unfinished run in a folder."""
     starts = _starts(out / CHECKPOINTS)
-    if not out.is_dir():
-        raise InputError(f"there is no folder {out}")
-    if not starts and (out / DESCRIPTION).exists():
-        raise InputError(f"{out} holds a finished model and no checkpoints: there is nothing to resume")
     if not starts:
-        raise InputError(f"{out} holds no run that could be resumed")
-    faults = []
+        reason = f"{out} holds no run that can be resumed"
+        if not out.is_dir():
+            reason = f"there is no folder {out}"
+        elif (out / DESCRIPTION).exists():
+            reason = f"{out} holds a finished model and no checkpoints: there is nothing to resume"
+        raise InputError(reason, code="nothing-to-resume")
+    errors = []
     for path in starts:
         try:
             return _read(path)
-        except CheckpointError as fault:
-            faults.append(fault)
-    raise CheckpointError(f"{faults[0]}: to go on, give the first command again, with its graph and settings")
+        except CheckpointError as error:
+            errors.append(error)
+    message = f"{errors[0]}: to continue, repeat the first command, with its graph and settings"
+    raise CheckpointError(message, code=errors[0].code)
 
 
 def finish_run(out: Path) -> None:
-    """Remove what only an unfinished run needs: first what it was started with, then its checkpoints."""
+    """Remove the files that only an unfinished run needs: first its start, then its checkpoints."""
     folder = out / CHECKPOINTS
     for path in _starts(folder):
         path.unlink(missing_ok=True)
     remove_parts(folder, STEM)
     clear(folder)
     for path in out.iterdir():
-        if LEFT_BY_A_KILL.fullmatch(path.name):
+        if TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def _remove_if_new(folder: Path) -> None:
-    """Remove a folder that holds nothing yet, and the run's folder around it likewise."""
+    """Remove a folder without checkpoints, and the run's folder if it is then empty."""
     if not _starts(folder) and not checkpoints_in(folder) and not group_folders(folder):
         clear(folder)
         if not any(folder.parent.iterdir()):
@@ -150,29 +153,30 @@ def _read(path: Path) -> Run:
         graph,
         Checkpoints(path.parent, **policy, keep_finished=True),
         None if where is None else Path(where),
-        description.get("safe_csv", False),  # not in runs of old
+        description.get("safe_csv", False),  # missing in old runs
     )
 
 
-def _refuse_another(out: Path, known: Run, run: Run) -> None:
-    here = json.loads(json.dumps(kept_for("run", run.params)))  # as it is read back: a tuple is a list there
+def _check_same(out: Path, known: Run, run: Run) -> None:
+    here = json.loads(json.dumps(kept_for("run", run.params)))  # as it is read back: a tuple becomes a list
     different = [
         f"{name} is {known.params.get(name)!r} there and {value!r} here"
         for name, value in here.items()
         if known.params.get(name) != value
     ]
     if known.graph.provenance.sha256 != run.graph.provenance.sha256:
-        different.insert(0, "its graph is another one")
+        different.insert(0, "of another graph")
     if different:
         raise InputError(
-            f"{out} holds an unfinished run ({different[0]}): go on with it by `h3gnn fit --resume {out}`, "
-            "or choose another folder"
+            f"{out} holds an unfinished run ({different[0]}): resume it with `h3gnn fit --resume {out}`, or "
+            "choose another folder",
+            code="other-run",
         )
 
 
 PACKAGE = Path(__file__).parent.parent
 COMMIT = "H3GNN_COMMIT"
-"""The environment variable that names the commit where the code is a copy."""
+"""Environment variable with the commit of a copy of the code."""
 UNKNOWN, CHANGES = "unknown", "+changes"
 GIT_TIMEOUT = 10
 
@@ -186,8 +190,8 @@ def made_with() -> dict[str, Any]:
 def commit() -> str:
     """Return twelve digits of the commit, with "+changes" for a modified checkout, or "unknown".
 
-    `H3GNN_COMMIT` takes precedence over the checkout that contains the package. The result is cached: ask
-    before a long computation, since files may change while it runs.
+    `H3GNN_COMMIT` takes precedence over the checkout that contains the package. The result is cached: call it
+    before a long computation, since files may change meanwhile.
     """
     named = re.fullmatch(r"([0-9a-f]{12})[0-9a-f]{0,28}(\+changes)?", os.environ.get(COMMIT, "").strip())
     if named is not None:
@@ -199,7 +203,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return the output of git in the package's folder; None where it fails or prints nothing."""
+    """Return the output of git in the package's folder; None if it fails or prints nothing."""
     command = ["git", "--no-optional-locks", *arguments]
     options: dict[str, Any] = {"cwd": PACKAGE, "stdin": subprocess.DEVNULL, "capture_output": True}
     try:

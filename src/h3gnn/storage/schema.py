@@ -1,8 +1,7 @@
 """Validation of untrusted JSON against declared types, with msgspec.
 
-Anybody may have written a stored file. Each format declares its type once, beside its code, as a `Record` of
-the types below or as any other type of msgspec; the same declaration checks what is read, before anything is
-built from it, and what is written. An error is one sentence that names the file and the field.
+Each format declares its type once, beside its code, as a `Record` or any other type of msgspec. The same
+declaration validates files that are read, before anything is built from them, and files that are written.
 """
 # ruff: noqa: N802, UP045 (types are named like types; `X | None` is no operator on all of them)
 
@@ -24,16 +23,15 @@ from h3gnn.resources import check_memory
 
 MAX_DEPTH = 32
 """Deeper values are rejected."""
-MAX_INT = 2**63 - 1
-MAX_FLOAT = sys.float_info.max
+MAX_INT, MAX_FLOAT = 2**63 - 1, sys.float_info.max
 PARSED = 20
-"""Bytes of Python objects that a byte of JSON may become."""
+"""Maximum number of bytes of Python objects for a byte of JSON."""
 Kind = Any
 """A type of msgspec, or a `Record`."""
 
 
 class FieldError(Exception):
-    """A value does not match its declaration; `field` names it, the message continues the sentence."""
+    """A value does not match its declaration; the message continues a sentence that begins with `field`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -45,12 +43,12 @@ def Text(form: str | None = None) -> Kind:
     return str if form is None else Annotated[str, Meta(pattern=rf"\A(?:{form})\Z")]
 
 
-def Word(words: tuple[str, ...]) -> Kind:
+def OneOf(choices: tuple[str, ...]) -> Kind:
     """One of some strings."""
-    return Literal[words]
+    return Literal[choices]
 
 
-def Whole(least: int = -MAX_INT - 1, most: int = MAX_INT) -> Kind:
+def Integer(least: int = -MAX_INT - 1, most: int = MAX_INT) -> Kind:
     """A 64-bit integer in a closed range."""
     return Annotated[int, Meta(ge=least, le=most)]
 
@@ -60,28 +58,18 @@ def Number(least: float = -MAX_FLOAT, most: float = MAX_FLOAT, *, any_float: boo
     return float if any_float else Annotated[float, Meta(ge=least, le=most)]
 
 
-def Flag() -> Kind:
-    """True or false."""
-    return bool
-
-
-def Plain() -> Kind:
-    """Any JSON value."""
-    return Any
-
-
 def Maybe(kind: Kind) -> Kind:
     """A value, or null."""
     return Optional[_resolved(kind)]
 
 
-def Listed(kind: Kind, least: int = 0, most: int | None = None) -> Kind:
+def ListOf(kind: Kind, least: int = 0, most: int | None = None) -> Kind:
     """A list of one type, with bounds on its length."""
     return Annotated[list[_resolved(kind)], Meta(min_length=least, max_length=most)]  # type: ignore[misc]
 
 
-def Named(kind: Kind, form: str | None = None) -> Kind:
-    """An object with values of one type; its names may have to match a regular expression."""
+def DictOf(kind: Kind, form: str | None = None) -> Kind:
+    """An object with values of one type, whose names may have to match a regular expression."""
     return dict[Text(form), _resolved(kind)]  # type: ignore[misc]
 
 
@@ -95,7 +83,7 @@ def Grid(kind: Kind) -> Kind:
 
     def check(value: Any) -> None:
         try:
-            rows = msgspec.convert(value, list[Listed(kind, least=1)])  # type: ignore[misc]
+            rows = msgspec.convert(value, list[ListOf(kind, least=1)])  # type: ignore[misc]
         except msgspec.ValidationError as error:
             raise ValueError(str(error).replace(" - at `$", " in its row `")) from None
         if len({len(row) for row in rows}) > 1:
@@ -111,13 +99,7 @@ class _Custom:
 
 
 class Record:
-    """An object with declared fields.
-
-    Args:
-        fields: required fields.
-        optional: fields that may be missing.
-        others: accept further fields with any JSON value.
-    """
+    """An object with declared fields; `others` accepts further fields with any JSON value."""
 
     def __init__(
         self, fields: Mapping[str, Kind], optional: Mapping[str, Kind] | None = None, others: Kind = None
@@ -139,45 +121,38 @@ def _resolved(kind: Kind) -> Any:
     return kind.type if isinstance(kind, Record) else kind
 
 
-VERSIONS = Named(Text())
-ORIGIN = Record({"commit": Text()}, {"code": Named(Text())})
+VERSIONS = DictOf(Text())
+ORIGIN = Record({"commit": Text()}, {"code": DictOf(Text())})
 SHA256 = Text("[0-9a-f]{64}")
 
 
-def heading_of(kind: str) -> dict[str, Kind]:
-    """Return the fields with which every description begins."""
-    return {"format": Word((kind,)), "format_version": Whole(0), "versions": VERSIONS}
+def header_of(kind: str) -> dict[str, Kind]:
+    """Return the schema of the first fields of every description."""
+    return {"format": OneOf((kind,)), "format_version": Integer(0), "versions": VERSIONS}
 
 
-def parse_json(content: bytes | str, path: Path | str, fault: type[InputError], words: str = "") -> Any:
-    """Return the values of a JSON text, or raise a `fault` that names the file.
-
-    Args:
-        content: the text.
-        path: its file.
-        fault: the error to raise where it is not JSON, or too large or deep.
-        words: what the error says of the file; "is damaged" by default.
-    """
-    check_memory(PARSED * len(content), f"reading {path}", fault)
+def parse_json(content: bytes | str, path: Path | str, error_class: type[InputError], words: str = "") -> Any:
+    """Parse JSON, or raise an error that names the file and that it `words` ("is damaged")."""
+    check_memory(PARSED * len(content), f"reading {path}", error_class)
     try:
         return json.loads(content)
     except RecursionError:
         reason = "its values are nested too deeply"
     except ValueError as error:
         reason = " ".join(str(error).split())[:120]
-    raise fault(f"{path} {words or 'is damaged'}: {reason}", code="file-damaged")
+    raise error_class(f"{path} {words or 'is damaged'}: {reason}", code="file-damaged")
 
 
 def check_values(
-    kind: Kind, value: Any, path: Path | str, fault: type[InputError] = InputError, words: str = ""
+    kind: Kind, value: Any, path: Path | str, error_class: type[InputError] = InputError, words: str = ""
 ) -> None:
-    """Compare values with their declaration; the `fault` names the file and the field."""
-    with naming(path, fault, words):
+    """Validate values; an error names the file and the field."""
+    with naming(path, error_class, words):
         check(kind, value)
 
 
 def check(kind: Kind, value: Any, where: str = "") -> None:
-    """Compare a value with its declaration; a `FieldError` names the field below `where`."""
+    """Validate a value; a `FieldError` names the field below `where`."""
     _check_plain(value, where, MAX_DEPTH)
     try:
         msgspec.convert(value, _resolved(kind), dec_hook=_check_custom)
@@ -206,7 +181,7 @@ def _check_custom(kind: type, value: Any) -> Any:
 
 
 def _check_plain(value: Any, where: str, depth: int) -> None:
-    """Reject values nested too deeply, strings that are not valid Unicode, and endless integers."""
+    """Reject values nested too deeply, strings that are not valid Unicode, and huge integers."""
     if not depth:
         raise FieldError(where, "is nested too deeply")
     if isinstance(value, str):
@@ -227,10 +202,10 @@ def _check_plain(value: Any, where: str, depth: int) -> None:
 
 
 @contextmanager
-def naming(path: Path | str, fault: type[InputError] = InputError, words: str = "") -> Iterator[None]:
-    """Turn a `FieldError` of the block into a `fault` that names the file."""
+def naming(path: Path | str, error_class: type[InputError] = InputError, words: str = "") -> Iterator[None]:
+    """Convert a `FieldError` in the block to an error that names the file."""
     try:
         yield
     except FieldError as error:
         message = f"{path} {words or 'is damaged'}: {error.field or 'it'} {error}"
-        raise fault(message, code="file-damaged") from None
+        raise error_class(message, code="file-damaged") from None

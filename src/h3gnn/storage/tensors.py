@@ -1,7 +1,7 @@
-"""Tensors from a file, against what their names promise: type, shape, and values that can be worked with.
+"""Files of tensors, and the validation of tensors by type, shape and values.
 
-A file holds no more than its own bytes, so tensors that were read are no danger to memory; what is built from
-them takes its sizes from their shapes, never from a number beside them.
+Tensors that were read are no larger than their file; code that builds something from them takes its sizes
+from their shapes, never from stored numbers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from torch import Tensor
 
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.resources import check_memory
-from h3gnn.storage.atomic import signals_wait, whole_file
+from h3gnn.storage.atomic import atomic_file, delayed_signals
 from h3gnn.storage.schema import FieldError, parse_json
 
 NAME = re.compile(r"(?P<stem>.+)-(?P<sha256>[0-9a-f]{16})\.safetensors")
 KEY = "h3gnn"
-"""Under which name of the file's metadata the description lies."""
+"""Name of the description in the metadata of a file."""
+FOREIGN = "is not a safetensors file of h3gnn"
 TYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -43,12 +44,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Spec:
-    """What a tensor must be.
-
-    Attributes:
-        dtype: its type.
-        shape: a size for each axis; a name stands for any size, the same wherever it stands.
-    """
+    """Type and shape of a tensor; a name in the shape is any size, the same wherever it occurs."""
 
     dtype: torch.dtype
     shape: tuple[int | str, ...]
@@ -57,32 +53,30 @@ class Spec:
 def check_tensors(
     specs: Mapping[str, Spec], tensors: Mapping[str, Tensor], sizes: dict[str, int] | None = None
 ) -> None:
-    """Compare tensors with what they must be; sizes of named axes that are not known yet are noted.
+    """Validate tensors, and store the sizes of named axes in `sizes`.
 
-    Raises:
-        FieldError: for one that is missing, too many, of another type or shape, or holds NaN or infinity.
+    A `FieldError` names one that is missing, unexpected, of another type or shape, or not finite.
     """
-    strange = next((name for name in tensors if name not in specs), None)
-    if strange is not None:
-        raise FieldError(strange[:60], "does not belong there")
-    known: dict[str, int] = {} if sizes is None else sizes
+    for name in tensors:
+        if name not in specs:
+            raise FieldError(name[:60], "is unexpected")
+    sizes = {} if sizes is None else sizes
     for name, spec in specs.items():
-        check_tensor(name, tensors.get(name), spec, known)
+        check_tensor(name, tensors.get(name), spec, sizes)
 
 
 def check_tensor(name: str, found: Tensor | None, spec: Spec, sizes: dict[str, int]) -> None:
-    """Compare one tensor; sizes that are not known yet are noted."""
+    """Validate one tensor, and store the sizes of its named axes."""
     if found is None:
         raise FieldError(name, "is missing")
     if found.dtype != spec.dtype:
-        raise FieldError(name, f"holds {_word(found.dtype)} instead of {_word(spec.dtype)}")
+        raise FieldError(name, f"holds {found.dtype} instead of {spec.dtype}".replace("torch.", ""))
     wanted = [sizes.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.shape]
     fits = len(wanted) == found.dim() and all(
         isinstance(axis, str) or axis == size for axis, size in zip(wanted, found.shape, strict=True)
     )
     if not fits:
-        shown = ", ".join(map(str, wanted))
-        raise FieldError(name, f"has shape {list(found.shape)} instead of [{shown}]")
+        raise FieldError(name, f"has shape {list(found.shape)} instead of [{', '.join(map(str, wanted))}]")
     for axis, size in zip(spec.shape, found.shape, strict=True):
         if isinstance(axis, str):
             sizes[axis] = size
@@ -91,7 +85,7 @@ def check_tensor(name: str, found: Tensor | None, spec: Spec, sizes: dict[str, i
 
 
 def check_range(name: str, values: Tensor, least: float, below: float) -> None:
-    """Refuse values outside [least, below)."""
+    """Raise an error for values outside [least, below)."""
     bad = (values < least) | (values >= below)
     if bool(bad.any()):
         worst = values[bad].flatten()[0].item()
@@ -99,7 +93,7 @@ def check_range(name: str, values: Tensor, least: float, below: float) -> None:
 
 
 def text_of(name: str, encoded: Tensor) -> str:
-    """Return a text that was stored as bytes."""
+    """Decode a text that was stored as bytes."""
     try:
         return encoded.numpy().tobytes().decode()
     except UnicodeDecodeError:
@@ -125,28 +119,24 @@ def ids_of(name: str, encoded: Tensor, count: int) -> npt.NDArray[Any]:
         raise FieldError(name, "holds an integer of more than 64 bits") from None
 
 
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def write_tensor_file(
     folder: Path, stem: str, tensors: dict[str, Tensor], description: Any | None = None
 ) -> Path:
-    """Write `STEM-HASH.safetensors`, whole or not at all, with a description inside if there is one."""
+    """Write `STEM-HASH.safetensors` atomically, with a description inside if there is one."""
     digest = hashlib.sha256()
 
     def name() -> str:
         return f"{stem}-{digest.hexdigest()[:16]}.safetensors"
 
-    with whole_file(folder, stem, name) as file:
+    with atomic_file(folder, stem, name) as file:
         for piece in _pieces(tensors, description):
             digest.update(piece)
             file.write(piece)
     return folder / name()
 
 
-def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor], str | None]:
-    """Return the tensors of a file that is whole, and its description as text; else raise a `fault`."""
+def read_tensors(path: Path, error_class: type[InputError]) -> tuple[dict[str, Tensor], str | None]:
+    """Return the tensors of an undamaged file and its description as text, or raise an error."""
     from safetensors import SafetensorError, safe_open
 
     named = NAME.fullmatch(path.name)
@@ -154,25 +144,26 @@ def read_tensors(path: Path, fault: type[InputError]) -> tuple[dict[str, Tensor]
         with path.open("rb") as file:
             intact = named and hashlib.file_digest(file, "sha256").hexdigest()[:16] == named["sha256"]
         if not intact:
-            raise fault(f"{path} is damaged: its content does not match the hash in its name")
-        check_memory(2 * path.stat().st_size, f"reading {path}", fault)
-        # it calls back into Python, and an exception of a signal's handler there ends the process
-        with signals_wait(), safe_open(path, framework="pt") as opened:
+            message = f"{path} is damaged: its content does not match the hash in its name"
+            raise error_class(message, code="file-damaged")
+        check_memory(2 * path.stat().st_size, f"reading {path}", error_class)
+        # safetensors calls back into Python, where an exception of a signal handler would end the process
+        with delayed_signals(), safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             return tensors, (opened.metadata() or {}).get(KEY)
     except OSError as error:
-        raise fault(f"{path} cannot be read: {error.strerror or error}") from None
+        message = f"{path} cannot be read: {error.strerror or error}"
+        raise error_class(message, code="file-unreadable") from None
     except SafetensorError as error:
-        raise fault(f"{path} is not a safetensors file of h3gnn: {error}") from None
+        raise error_class(f"{path} {FOREIGN}: {error}", code="file-foreign") from None
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the description of a file that is whole and ours, or say what it is instead."""
+    """Return the tensors and the description of a file."""
     tensors, text = read_tensors(path, CheckpointError)
-    words = "is not a safetensors file of h3gnn"
-    description = None if text is None else parse_json(text, path, CheckpointError, words)
+    description = None if text is None else parse_json(text, path, CheckpointError, FOREIGN)
     if not isinstance(description, dict):
-        raise CheckpointError(f"{path} was not written by h3gnn")
+        raise CheckpointError(f"{path} was not written by h3gnn", code="file-foreign")
     return tensors, description
 
 
@@ -192,7 +183,7 @@ def _pieces(tensors: dict[str, Tensor], description: Any | None) -> Iterator[byt
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that every tensor is aligned
+    text += b" " * (-len(text) % 8)  # aligns every tensor
     yield len(text).to_bytes(8, "little")
     yield text
     for name in ordered:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import InputError
-from h3gnn.storage.schema import Listed, Plain, Record, Text, check_values, parse_json
+from h3gnn.storage.schema import ListOf, Record, Text, check_values, parse_json
 from h3gnn.tables.infer import MOST_CATEGORIES
 
 MOST_ITEMS = 256  # lists with more distinct items than this are hashed into this many columns
@@ -41,7 +41,7 @@ YEAR, WEEK, DAY = 365.2425, 7.0, 1.0
 CYCLES = {"year": (YEAR, 0.0), "week": (WEEK, 4.0), "day": (DAY, 0.0)}
 """Length in days and phase of each cycle: 1970 began on a Thursday, and weeks begin on Sunday."""
 
-MODULES = Listed(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Plain()))
+MODULES = ListOf(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Any))
 """Schema of a sentence model's `modules.json`."""
 
 VALUE, COMPONENT, MISSING = "value", "component", "missing"

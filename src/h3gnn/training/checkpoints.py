@@ -15,7 +15,7 @@ from torch import Tensor
 
 from h3gnn.encoder.tokens import Projected
 from h3gnn.errors import CheckpointError, TrainingStopped
-from h3gnn.storage.atomic import StopRequest, remove_parts, signals_wait, versions
+from h3gnn.storage.atomic import StopRequest, delayed_signals, remove_parts, versions
 from h3gnn.storage.checkpoint_file import (
     CheckpointFolder,
     Checkpoints,
@@ -229,13 +229,13 @@ def checkpointing(
         yield Recorder(), (lambda _, recorder: _follow(step)) if written else None
         return
     if policy is None:
-        with signals_wait() as request:
+        with delayed_signals() as request:
             yield Recorder(), lambda _, recorder: _stop_if_requested(recorder, request, epochs)
         return
     folder = Path(policy.folder)
     if folder.is_dir() or not policy.only_when_stopped:
         make_folder(folder)
-    with one_process_only(folder) if folder.is_dir() else nullcontext(), signals_wait() as request:
+    with one_process_only(folder) if folder.is_dir() else nullcontext(), delayed_signals() as request:
         remove_parts(folder, "epoch-")
         writer = CheckpointWriter(policy, step, CheckpointFolder(folder, fingerprint, policy.keep), epochs)
         yield writer.resume(), lambda _, recorder: writer.after_epoch(recorder, request)

@@ -10,11 +10,9 @@ from typing import Any
 
 from h3gnn.errors import InputError
 from h3gnn.settings import BEFORE, STORED, canonical
-from h3gnn.storage.schema import ORIGIN, Plain, Record, Text, check_values, parse_json
+from h3gnn.storage.schema import ORIGIN, Record, Text, check_values, parse_json
 
-PRESET = Record(
-    {"params": STORED}, {"about": Text(), "tuned": Record({}, {"origin": ORIGIN}, Plain())}, Plain()
-)
+PRESET = Record({"params": STORED}, {"about": Text(), "tuned": Record({}, {"origin": ORIGIN}, Any)}, Any)
 """A preset, or the record of `h3gnn tune`: a preset, the options of the search, and its trials."""
 
 
