@@ -115,9 +115,9 @@ def floor(name: str, graph: Graph, channels: int) -> dict[str, Any]:
 
 
 KINDS = {
-    "Adam and average": ("_adam", "_follow", "multi_tensor_apply", "lerp"),
+    "Adam and average": ("_adam", "_ema_update", "multi_tensor_apply", "lerp"),
     "attention, norms, activations, masks": ("_forward", "_backward", "_fold", "_column_sums"),
-    "sparse products": ("_sum_rows", "_at_places", "cusparse"),
+    "sparse products": ("_sum_rows", "_sampled_product", "cusparse"),
     "dense products": ("gemm", "nvjet", "cutlass", "gemv", "splitKreduce"),
     "copies and casts": ("copy", "Memcpy", "CatArray", "Memset", "FillFunctor"),
     "draws and sorts": ("distribution", "radix", "Sort"),

@@ -101,7 +101,7 @@ def test_features_summed_and_then_multiplied_are_features_multiplied_and_then_su
         weight, token, values = (one.clone().requires_grad_() for one in learned)
         adjacency = Adjacency(pattern, values)
         if sum_first:
-            heard = Unprojected(FeatureMatrix(features, "dense"), weight, token).heard(
+            heard = Unprojected(FeatureMatrix(features, "dense"), weight, token).aggregate(
                 adjacency, mask, donors
             )
         else:

@@ -134,7 +134,7 @@ def test_products_along_edges_with_long_and_empty_rows(channels: int) -> None:
 
 @pytest.mark.parametrize("channels", [3, 20])
 def test_sparse_products_with_long_and_empty_rows(channels: int) -> None:
-    from h3gnn.encoder.triton.sparse import at_places, cut_long_rows, multiply
+    from h3gnn.encoder.triton.sparse import cut_long_rows, multiply, sampled_product
 
     places = torch.rand(6, 300) < 0.03
     places[1], places[2] = True, False
@@ -153,7 +153,7 @@ def test_sparse_products_with_long_and_empty_rows(channels: int) -> None:
     torch.testing.assert_close(multiply(crow, cols, None, there[1], pieces).cpu(), places.float() @ dense)
     left = torch.randn(6, channels)
     rows = places.nonzero()[:, 0].to(DEVICE)
-    found = at_places(rows, cols, left.to(DEVICE), there[1])
+    found = sampled_product(rows, cols, left.to(DEVICE), there[1])
     torch.testing.assert_close(found.cpu(), (left @ dense.T)[places], atol=1e-5, rtol=1e-5)
 
 
@@ -203,7 +203,7 @@ def test_products_with_features_in_either_precision(density: float, models: int)
     )
     if not ON_GPU:
         return
-    rounded = project(there, weight.to(DEVICE), token.to(DEVICE), rounded=True)[0]
+    rounded = project(there, weight.to(DEVICE), token.to(DEVICE), bfloat16=True)[0]
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.float().cpu(), features @ weight, atol=0.3, rtol=0.02)
 

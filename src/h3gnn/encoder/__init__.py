@@ -1,4 +1,4 @@
-"""The joint structural encoder, as plain modules."""
+"""The joint structural encoder as plain modules."""
 
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.joint import JointEncoder

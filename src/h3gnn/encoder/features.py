@@ -1,4 +1,4 @@
-"""Features times weights: X is constant, so no gradient is formed for it, and it is stored as it suits."""
+"""Products of the constant feature matrix X with weights, dense or sparse, without a gradient for X."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 from h3gnn.encoder.sparse import Pattern, csr_tensor, to_csr
 
 STORAGES = ("auto", "csr", "dense")
-MOST_DENSE, SPARSEST, ALIGNED = 1 << 28, 0.003, 8
-"""A GPU's tensor cores multiply features of so many values with their zeros, unless almost all are zeros.
+MAX_DENSE, MIN_DENSITY, ALIGNMENT = 1 << 28, 0.003, 8
+"""On a GPU, sparse features with at most this many values and at least this density are multiplied densely.
 
-They want rows that begin at multiples of 16 bytes: further columns of zeros make them so.
+Tensor cores need rows that start at multiples of 16 bytes: columns of zeros pad them to `ALIGNMENT`.
 """
 
 
 class FeatureMatrix:
-    """The constant node features `[nodes, features]`, stored as their density asks.
+    """The constant node features `[nodes, features]`, dense or CSR.
 
-    Below `sparse_below` of non-zero values the matrix and its transpose are kept as CSR, else it is dense;
-    `storage` says which, and `storage="csr"` or `"dense"` decides it by hand.
+    With `storage="auto"` the matrix and its transpose are kept as CSR where the density is below
+    `sparse_below`.
     """
 
     def __init__(self, features: Tensor, storage: str = "auto", sparse_below: float = 0.06) -> None:
@@ -37,21 +37,21 @@ class FeatureMatrix:
 
     @classmethod
     def as_stored(cls, features: Tensor) -> FeatureMatrix:
-        """Return features in the layout that they have."""
+        """Keep the layout that the features have."""
         return cls(features, "csr" if features.layout == torch.sparse_csr else "dense")
 
     @property
     def device(self) -> torch.device:
-        """Where the features lie."""
+        """Device of the values."""
         return self._matrix.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """Type of the values."""
         return self._matrix.dtype
 
     @property
-    def learned(self) -> bool:
+    def requires_grad(self) -> bool:
         """Whether a caller trains the features themselves."""
         return self._matrix.requires_grad
 
@@ -61,7 +61,7 @@ class FeatureMatrix:
         return self._matrix.to_dense()
 
     def first(self, rows: int) -> FeatureMatrix:
-        """Return the first rows; itself where these are all."""
+        """Return the first rows."""
         if rows == self.shape[0]:
             return self
         if self.storage == "dense":
@@ -87,14 +87,14 @@ class FeatureMatrix:
                 one.copy_(self._times(its_weight))
         return product
 
-    def add_transposed_product(self, weight: Tensor, gradient: Tensor) -> None:
-        """Add `Xᵀ @ gradient` to something of the weight's shape and layout, for every model."""
-        models, in_channels, width = weight.shape
-        if side_by_side(weight):
-            wide = weight.transpose(0, 1).view(in_channels, models * width)
+    def add_transposed_product(self, total: Tensor, gradient: Tensor) -> None:
+        """Add `Xᵀ @ gradient` to a total `[models, in, out]` in place, for every model."""
+        models, in_channels, width = total.shape
+        if side_by_side(total):
+            wide = total.transpose(0, 1).view(in_channels, models * width)
             self._add_transposed(wide, gradient.transpose(0, 1).reshape(-1, models * width))
         else:
-            for one, its_gradient in zip(weight, gradient.contiguous(), strict=True):
+            for one, its_gradient in zip(total, gradient.contiguous(), strict=True):
                 self._add_transposed(one, its_gradient)
 
     def _times(self, weight: Tensor) -> Tensor:
@@ -107,34 +107,31 @@ class FeatureMatrix:
         """Add `Xᵀ @ gradient` to a total `[in, out]`."""
         if self.storage == "csr":
             total += self._pattern.transposed_product(self._matrix.values(), gradient)
-        elif gradient.dtype != total.dtype:  # a GPU adds up rounded rows in full
+        elif gradient.dtype != total.dtype:  # bfloat16 rows, summed in float32 on a GPU
             total += torch.mm(self._matrix.t(), gradient, out_dtype=total.dtype)[: len(total)]
         else:
             total.addmm_(self._matrix.t(), gradient)
 
     @cached_property
-    def rounded(self) -> FeatureMatrix:
-        """The features as tensor cores take them: in bfloat16, and with zeros unless these are too many."""
+    def bfloat16(self) -> FeatureMatrix:
+        """The features for tensor cores: dense and padded, unless that would be too large or too sparse."""
         if self.storage == "csr":
-            few = len(self._matrix.values()) < SPARSEST * self.shape.numel()
-            if few or self.shape.numel() > MOST_DENSE:
-                return self  # the kernels multiply rounded weights with values as they are
+            sparse = len(self._matrix.values()) < MIN_DENSITY * self.shape.numel()
+            if sparse or self.shape.numel() > MAX_DENSE:
+                return self  # the kernels multiply float32 values with bfloat16 weights
         dense = self._matrix.to_dense().bfloat16()
-        return FeatureMatrix(torch.nn.functional.pad(dense, (0, -dense.shape[1] % ALIGNED)), "dense")
+        return FeatureMatrix(torch.nn.functional.pad(dense, (0, -dense.shape[1] % ALIGNMENT)), "dense")
 
     @cached_property
     def _pattern(self) -> Pattern:
         return Pattern(self._matrix.crow_indices(), self._matrix.col_indices(), self.shape[1])
 
     def recycle(self, gradient: Tensor | None) -> None:
-        """Take a weight's gradient that nobody needs any more; the next one is written into its memory.
-
-        A processor gets so much fresh memory page by page, which takes longer than to fill it.
-        """
+        """Reuse the memory of a gradient for the next one: page faults cost more than the product."""
         self._spare = None if gradient is None or gradient.is_cuda else gradient
 
     def gradient_memory(self, weight: Tensor) -> Tensor:
-        """Return memory for the gradient of a weight; recycled memory is handed out once."""
+        """Return memory for the gradient of a weight; recycled memory is used once."""
         spare, self._spare = self._spare, None
         if spare is not None and spare.shape == weight.shape and spare.dtype == weight.dtype:
             return spare
@@ -142,47 +139,30 @@ class FeatureMatrix:
 
 
 class _Project(torch.autograd.Function):
-    """`X W` and `t W` for constant features X and a token t: no gradient is formed for X.
-
-    The product with the features is added to the token's share of W's gradient as it goes.
-    """
+    """`X W` and `t W` for constant features X and a mask token t; in bfloat16, gradients are float32."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
-        ctx.features = features
+    def forward(
+        ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix, bfloat16: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.features = features.bfloat16 if bfloat16 else features
         ctx.save_for_backward(weight, token)
-        return features.product(weight), torch.bmm(token, weight)
+        of_token = torch.bmm(token, weight)
+        if bfloat16:
+            return ctx.features.product(_as_bfloat16(weight, ctx.features.shape[1])), of_token.bfloat16()
+        return features.product(weight), of_token
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        weight, token = ctx.saved_tensors
-        of_product, of_token = gradients
-        to_weight = torch.mul(token.mT, of_token, out=ctx.features.gradient_memory(weight))
-        ctx.features.add_transposed_product(to_weight, of_product)
-        return to_weight, torch.bmm(of_token, weight.mT), None
-
-
-class _ProjectRounded(torch.autograd.Function):
-    """The same in bfloat16 on a GPU, for weights and a token in float32; sums and gradients are float32."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, token: Tensor, features: FeatureMatrix) -> tuple[Tensor, Tensor]:
-        ctx.features = features.rounded
-        ctx.save_for_backward(weight, token)
-        of_token = torch.bmm(token, weight).bfloat16()
-        return ctx.features.product(_rounded(weight, ctx.features.shape[1])), of_token
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         weight, token = ctx.saved_tensors
         of_product, of_token = gradients[0], gradients[1].to(weight.dtype)
-        to_weight = torch.mul(token.mT, of_token, out=torch.empty_like(weight))
+        to_weight = torch.mul(token.mT, of_token, out=ctx.features.gradient_memory(weight))
         ctx.features.add_transposed_product(to_weight, of_product)
-        return to_weight, torch.bmm(of_token, weight.mT), None
+        return to_weight, torch.bmm(of_token, weight.mT), None, None
 
 
-def _rounded(weight: Tensor, rows: int) -> Tensor:
-    """Return a weight `[models, in, out]` in bfloat16, with rows of zeros where features are padded."""
+def _as_bfloat16(weight: Tensor, rows: int) -> Tensor:
+    """Return a weight `[models, in, out]` in bfloat16, padded with zeros to `rows` inputs."""
     models, in_channels, width = weight.shape
     if rows == in_channels:
         return weight.bfloat16()
@@ -195,23 +175,20 @@ def _rounded(weight: Tensor, rows: int) -> Tensor:
 
 
 def project(
-    features: FeatureMatrix, weight: Tensor, token: Tensor, *, rounded: bool = False
+    features: FeatureMatrix, weight: Tensor, token: Tensor, *, bfloat16: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Multiply features and token with the weights of every model.
+    """Multiply features `[nodes, in]` and token `[models, 1, in]` with the weights `[models, in, out]`.
 
     Args:
-        features: `[nodes, in]`.
-        weight: `[models, in, out]`.
-        token: `[models, 1, in]`.
-        rounded: multiply in bfloat16, on a GPU.
+        features, weight, token: the factors.
+        bfloat16: multiply in bfloat16, on a GPU.
 
     Returns:
         `[models, nodes, out]` and `[models, 1, out]`.
     """
-    if features.learned:
+    if features.requires_grad:
         return torch.matmul(features.dense, weight), torch.bmm(token, weight)
-    how = _ProjectRounded if rounded else _Project
-    product, of_token = how.apply(weight, token, features)  # type: ignore[no-untyped-call]
+    product, of_token = _Project.apply(weight, token, features, bfloat16)  # type: ignore[no-untyped-call]
     return product, of_token
 
 
@@ -222,9 +199,8 @@ def density(features: Tensor) -> float:
 
 
 def side_by_side(weight: Tensor) -> bool:
-    """Tell whether the models' weights `[models, in, out]` lie side by side in memory.
+    """Whether the models' weights `[models, in, out]` are adjacent in memory, row by row.
 
-    Then one wide product serves all models, which keeps a GPU busy. A processor's cache would rather have
-    one model after another.
+    One wide product then serves all models, which suits a GPU; a CPU's cache prefers one model at a time.
     """
     return weight.shape[0] > 1 and weight.transpose(0, 1).is_contiguous()

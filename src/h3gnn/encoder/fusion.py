@@ -1,9 +1,10 @@
-"""Fusing a node's tokens: a Transformer block with attention over them, or, as an ablation, an MLP."""
+"""Fusion of a node's tokens: a Transformer block over them or, as an ablation, an MLP."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,7 @@ from h3gnn.encoder.triton import kernels_for
 
 
 def attention_weights(qkv: Tensor) -> Tensor:
-    r"""Return :math:`\mathrm{Softmax}(QK^\top/\sqrt c)`.
-
-    Args:
-        qkv: queries, keys and values `[models, nodes, S, 3, heads, c]`.
+    r"""Return :math:`\mathrm{Softmax}(QK^\top/\sqrt c)` of `[models, nodes, S, 3, heads, c]`.
 
     Returns:
         `[models, nodes, S, S, heads]`; each query's weights sum to 1 over axis 3.
@@ -28,12 +26,12 @@ def attention_weights(qkv: Tensor) -> Tensor:
 
 
 def mix_tokens(qkv: Tensor, kept: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    """Let the tokens of each node hear one another: attention times values, `[models, nodes, S, heads, c]`.
+    """Return attention times values, `[models, nodes, S, heads, c]`.
 
     Args:
         qkv: `[models, nodes, S, 3, heads, c]`.
         kept: dropout mask on the weights, bool `[models, nodes, S, S, heads]`, or None.
-        scale: what kept weights are multiplied with, `[models]`.
+        scale: factor of the kept weights, `[models]`.
     """
     models, nodes, count, _, heads, channels = qkv.shape
     if (kernels := kernels_for(qkv)) is not None:
@@ -44,14 +42,14 @@ def mix_tokens(qkv: Tensor, kept: Tensor | None = None, scale: Tensor | None = N
     if kept is not None and scale is not None:
         scaled = kept * scale.view(-1, 1, 1, 1, 1).to(weights.dtype)
         weights = weights * scaled.permute(0, 1, 4, 3, 2).reshape_as(weights)
-    heard = torch.bmm(weights.mT, value).view(models, nodes, heads, count, channels)
-    return heard.transpose(2, 3).to(qkv.dtype)
+    attended = torch.bmm(weights.mT, value).view(models, nodes, heads, count, channels)
+    return attended.transpose(2, 3).to(qkv.dtype)
 
 
 def _by_head(qkv: Tensor) -> list[Tensor]:
-    """Return queries, keys and values, each `[models · nodes · heads, S, c]`.
+    """Return queries, keys and values `[models · nodes · heads, S, c]`, at least in float32.
 
-    They are in float32 at least: a processor multiplies matrices of so few rows no faster in bfloat16.
+    A CPU multiplies matrices with few rows no faster in bfloat16.
     """
     dtype = torch.promote_types(qkv.dtype, torch.float32)
     return [
@@ -61,19 +59,19 @@ def _by_head(qkv: Tensor) -> list[Tensor]:
 
 
 def _weights(query: Tensor, key: Tensor) -> Tensor:
-    """Return the weights with a column for each query: softmax is faster along any axis but the last."""
+    """Return the weights with a column per query: softmax is slowest along the last axis."""
     return torch.softmax(torch.bmm(key, query.mT) / math.sqrt(query.shape[-1]), dim=1)
 
 
 class TokenAttention(nn.Module):
-    r"""A Transformer block over the S tokens of each node; nodes do not see one another here.
+    r"""A Transformer block over the S tokens of each node; nodes do not interact here.
 
     .. math::
         \mathrm{Attn}(X) &= \mathrm{Softmax}(Q K^\top / \sqrt c) \\
         Y &= X + \mathrm{Norm}(\mathrm{Linear}(\mathrm{Attn}(X) V)) \\
         X &= Y + \mathrm{Norm}(\mathrm{MLP}(Y))
 
-    That is `norm="residual-post"`, the paper's. `"post"` is :math:`\mathrm{Norm}(X + \cdot)` and `"pre"` is
+    with `norm="residual-post"`, as in the paper. `"post"` is :math:`\mathrm{Norm}(X + \cdot)` and `"pre"` is
     :math:`X + f(\mathrm{Norm}(X))`.
     """
 
@@ -95,16 +93,16 @@ class TokenAttention(nn.Module):
         self.mlp_norm = LayerNorm(models, channels)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start all layers anew."""
+        """Reinitialise all layers."""
         for layer in (self.qkv, self.projection, self.attention_norm, self.mlp, self.mlp_norm):
             layer.reset_parameters(generators)
 
     def keep_shape(self, tokens: int) -> tuple[int, ...]:
-        """Shape of one node's dropout mask."""
+        """Return the shape of one node's dropout mask."""
         return (tokens, tokens, self.heads)
 
     def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Fuse `[models, nodes, tokens, channels]`."""
+        """Fuse `[models, nodes, tokens, channels]`; `kept` is the dropout mask of the attention."""
         if self.norm != "pre" and (kernels := kernels_for(tokens)) is not None:
             scale = None if kept is None else keep_scale(self.dropout, tokens)
             by_kernels: Tensor = kernels.fuse(self, tokens, kept, scale)
@@ -121,7 +119,7 @@ class TokenAttention(nn.Module):
         return fused
 
     def attention(self, tokens: Tensor) -> Tensor:
-        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        """Return the attention weights, `[models, nodes, S, S, heads]`."""
         return attention_weights(self._qkv(self.attention_norm(tokens) if self.norm == "pre" else tokens))
 
     def _qkv(self, tokens: Tensor) -> Tensor:
@@ -133,43 +131,35 @@ class TokenAttention(nn.Module):
     def _mix(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
         models, nodes, count, channels = tokens.shape
         scale = None if kept is None else keep_scale(self.dropout, tokens)
-        heard = mix_tokens(self._qkv(tokens), kept, scale)
-        mixed: Tensor = self.projection(heard.reshape(models, nodes * count, channels))
+        attended = mix_tokens(self._qkv(tokens), kept, scale)
+        mixed: Tensor = self.projection(attended.reshape(models, nodes * count, channels))
         return mixed.view(models, nodes, count, channels)
 
 
 class HierarchicalAttention(TokenAttention):
-    r"""Two Transformer blocks: the hops' tokens hear one another, then all tokens do (the later version).
+    r"""Two Transformer blocks: attention among the hop tokens, then among all tokens (later version).
 
     .. math::
         (X_3, \dots, X_S) &\leftarrow \mathrm{Block}_1(X_3, \dots, X_S) \\
         X &\leftarrow \mathrm{Block}_2(X_1, X_2, X_3, \dots, X_S)
 
-    :math:`X_1` and :math:`X_2` are the node's own tokens. Both blocks are as in `TokenAttention`, and the
-    attention that is shown is the second one's.
+    :math:`X_1` and :math:`X_2` are the tokens of the node's own features. `attention` is that of the second
+    block.
     """
 
     OWN = 2
 
-    def __init__(
-        self,
-        models: int,
-        channels: int,
-        heads: int,
-        norm: str,
-        dropout: Sequence[float],
-        activation: str = "gelu",
-    ) -> None:
-        super().__init__(models, channels, heads, norm, dropout, activation)
-        self.among_hops = TokenAttention(models, channels, heads, norm, dropout, activation)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.among_hops = TokenAttention(*args, **options)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start both blocks anew."""
+        """Reinitialise both blocks."""
         self.among_hops.reset_parameters(generators)
         super().reset_parameters(generators)
 
     def keep_shape(self, tokens: int) -> tuple[int, ...]:
-        """Shape of one node's dropout masks: of all pairs of tokens, then of those of the hops."""
+        """Return the shape of one node's dropout masks: all pairs of tokens, then pairs of hop tokens."""
         return (tokens**2 + (tokens - self.OWN) ** 2, self.heads)
 
     def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -183,7 +173,7 @@ class HierarchicalAttention(TokenAttention):
         return super().forward(tokens, of_all.reshape(*shape, count, count, self.heads))
 
     def attention(self, tokens: Tensor) -> Tensor:
-        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        """Return the attention weights of the second block, `[models, nodes, S, S, heads]`."""
         return super().attention(self._first(tokens, None))
 
     def _first(self, tokens: Tensor, kept: Tensor | None) -> Tensor:
@@ -199,10 +189,10 @@ class TokenMLP(nn.Module):
         self.mlp = FeedForward(models, tokens * channels, 4 * channels, tokens * channels, activation)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start anew."""
+        """Reinitialise the MLP."""
         self.mlp.reset_parameters(generators)
 
     def forward(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Fuse `[models, nodes, tokens, channels]`; `kept` is the attention's, and there is none."""
+        """Fuse `[models, nodes, tokens, channels]`; there is no attention to drop from."""
         fused: Tensor = self.mlp(tokens.flatten(2))
         return fused.view_as(tokens)

@@ -1,4 +1,4 @@
-"""The joint structural encoder as an ordinary PyG module: `x` and `edge_index` in, embeddings out."""
+"""The joint structural encoder as a PyG-style module: `x` and `edge_index` in, embeddings out."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from h3gnn.encoder.stack import EncoderStack
 from h3gnn.encoder.support import Support, build_support
 from h3gnn.encoder.tokens import whole_graph
 
-Made = TypeVar("Made")
+T = TypeVar("T")
+STACK_OPTIONS = ("models", "entries", "side_by_side", "fuse_in_bfloat16")
 
 
 class JointEncoder(nn.Module):
-    r"""Joint structural node encoding (`EncoderStack` tells the equations), for your own loop and loss.
+    r"""Joint structural node encoding for your own training loop; `EncoderStack` has the equations.
 
-    Each edge weighs what it does in Ã; with `num_edges`, each edge of one graph has a learnable weight that
-    starts there, and batches name their edges by `e_id`, as PyG's loaders do. Ã is that of the graph at hand:
-    in a batch, nodes at its rim have fewer neighbours than in the whole graph. Seeds whose batch reaches
-    `hops + 1` hops and leaves no neighbour out are encoded as in the whole graph.
+    Edge weights are the entries of Ã. With `num_edges`, each edge of one graph has a learnable weight that
+    starts there, and batches identify their edges by `e_id`, as in PyG's loaders. Ã is normalised within the
+    given graph: in a batch, nodes at the border have fewer neighbours. Seeds whose batch contains all
+    neighbours within `hops + 1` hops are encoded exactly as in the whole graph.
 
-    What is worked out from an `edge_index` is kept for the next call with the same tensor, while that lives
-    and is not changed in place (a change through `.data` or NumPy goes unseen).
+    The support of an `edge_index` is cached for the next call with the same tensor, until that is freed or
+    changed in place (changes through `.data` or NumPy are not noticed).
 
     Args:
         in_channels: number of features d.
         channels: width C of a token.
-        num_edges: number of edges of the one graph whose edge weights are to be learned; None learns none.
-        undirected: let messages flow both ways along each edge; a learned weight serves both, unless the
-            graph lists the way back as an edge of its own.
-        self_loops: let each node hear itself.
+        num_edges: number of edges with learned weights; None learns none.
+        undirected: send messages both ways along each edge; a learned weight is used for both directions,
+            unless the graph lists the reverse edge too.
+        self_loops: add a self-loop to each node.
         options: `hops`, `min_layers`, `hidden_channels`, `heads`, `norm`, `activation`, `fusion`, `output`,
             `batch_norm`, `token_dropout`, `attention_dropout`, `mask_token`, `edge_weights` (`"fixed"` by
             default, or `"computed"`), as in `EncoderStack`.
@@ -57,7 +58,7 @@ class JointEncoder(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        for reserved in ("models", "entries", "side_by_side", "fuse_in_bfloat16"):
+        for reserved in STACK_OPTIONS:
             if reserved in options:
                 raise TypeError(f"{reserved} is an option of a stack of models, not of one encoder")
         if (kind := options.setdefault("edge_weights", "fixed")) in ("free", "learned"):
@@ -67,10 +68,10 @@ class JointEncoder(nn.Module):
         _check_numbers({"in_channels": in_channels, "channels": channels, **options})
         self.in_channels, self.undirected, self.self_loops = in_channels, undirected, self_loops
         self.stack = EncoderStack(in_channels, channels, 0, models=1, **options)
-        self.stack.edges.requires_grad_(False)  # there are none: the edges' weights are worked out below
+        self.stack.edges.requires_grad_(False)  # empty: `edge_logit` is learned instead
         self.edge_logit = None if num_edges is None else nn.Parameter(torch.empty(num_edges))
-        self._flow: _Last[_Flow] = _Last()
-        self._features: _Last[FeatureMatrix] = _Last()
+        self._graph: _Cache[_Graph] = _Cache()
+        self._features: _Cache[FeatureMatrix] = _Cache()
         self.reset_parameters()
 
     @property
@@ -79,7 +80,7 @@ class JointEncoder(nn.Module):
         return self.stack.out_channels
 
     def reset_parameters(self) -> None:
-        """Start anew from torch's global generator; learned edge weights start at their entry of Ã."""
+        """Reinitialise from torch's global generator; learned edge weights start at their entry of Ã."""
         seed = int(torch.randint(2**62, ()))
         generator = torch.Generator(self.stack.device).manual_seed(seed)
         self.stack.reset_parameters([generator], torch.empty(0))
@@ -100,31 +101,31 @@ class JointEncoder(nn.Module):
         Args:
             x: features.
             edge_index: `[2, edges]`, source above target.
-            edge_weight: the data's own positive weights, which take the place of the ones in A.
-            mask: the nodes whose features are replaced by the learnable mask token.
-            e_id: which of `num_edges` each edge is; by default they are all there, in order.
+            edge_weight: positive weights in place of the ones in A.
+            mask: nodes whose features are replaced by the learnable mask token.
+            e_id: the number of each edge among the `num_edges`; by default all edges in order.
         """
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must be [nodes, {self.in_channels}], not {list(x.shape)}")
-        given = [edge_index] if edge_weight is None else [edge_index, edge_weight]
-        flow = self._flow.of(
-            given, (x.shape[0], x.device, x.dtype), lambda: self._find_flow(edge_index, edge_weight, x)
+        tensors = [edge_index] if edge_weight is None else [edge_index, edge_weight]
+        graph = self._graph.get(
+            tensors, (x.shape[0], x.device, x.dtype), lambda: self._prepare(edge_index, edge_weight, x)
         )
         features = FeatureMatrix.as_stored(x)
-        if x.layout == torch.sparse_csr:  # its transpose is worth keeping
-            features = self._features.of([x], (), lambda: _over_same_values(x))
-        part = whole_graph(features, flow.support, self.stack.hops)
-        weights = self._edge_weights(flow, edge_index.shape[1], e_id)
+        if x.layout == torch.sparse_csr:  # its transpose is worth caching
+            features = self._features.get([x], (), lambda: _shared_values(x))
+        part = whole_graph(features, graph.support, self.stack.hops)
+        weights = self._edge_weights(graph, edge_index.shape[1], e_id)
         noise = SequentialNoise([_default_generator(x.device)]) if self.training else None
         tokens = self.stack.tokens(
             self.stack.project(part), part, weights, None if mask is None else mask[None], noise
         )
         return self.stack.fuse(tokens, self.stack.attention_keep(part.seeds, noise)).squeeze(0)
 
-    def _edge_weights(self, flow: _Flow, edges: int, e_id: Tensor | None) -> Tensor:
-        r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for edges, :math:`\tilde A_{vv}` for other loops."""
+    def _edge_weights(self, graph: _Graph, edges: int, e_id: Tensor | None) -> Tensor:
+        r"""Return :math:`2\,\sigma(w_e)\,\tilde A_{uv}` for edges, :math:`\tilde A_{vv}` for added loops."""
         if self.edge_logit is None:
-            return flow.start[None]
+            return graph.start[None]
         if edges != len(self.edge_logit if e_id is None else e_id):
             raise ValueError(
                 f"{edges} edges, but {len(self.edge_logit)} learned weights: "
@@ -132,96 +133,87 @@ class JointEncoder(nn.Module):
             )
         logit = self.edge_logit if e_id is None else self.edge_logit[e_id]
         factor = torch.cat([2 * torch.sigmoid(logit), logit.new_ones(1)])
-        return (factor.index_select(0, flow.edge_of) * flow.start)[None]
+        return (factor.index_select(0, graph.edge_of) * graph.start)[None]
 
-    def _find_flow(self, edge_index: Tensor, edge_weight: Tensor | None, x: Tensor) -> _Flow:
-        nodes = x.shape[0]
-        _check_edges(edge_index, edge_weight, nodes)
+    def _prepare(self, edge_index: Tensor, edge_weight: Tensor | None, x: Tensor) -> _Graph:
+        _check_edges(edge_index, edge_weight, x.shape[0])
         edge_index = edge_index.to(x.device, torch.int64)
         support = build_support(
             edge_index,
-            nodes,
+            x.shape[0],
             edge_weight=edge_weight,
             undirected=self.undirected,
             self_loops=self.self_loops,
         ).to(x.device, x.dtype)
         source, target = edge_index
-        ways = [(source, target), (target, source)] if self.undirected else [(target, source)]
-        return _Flow(support, support.normalized(None), _edge_of(support, ways))
+        directions = [(source, target), (target, source)] if self.undirected else [(target, source)]
+        return _Graph(support, support.normalized(None), _edge_of(support, directions))
 
 
-class _Flow(NamedTuple):
-    """How messages flow in one graph.
-
-    Attributes:
-        support: between which nodes.
-        start: the entries of Ã.
-        edge_of: which edge each of them is; the number of edges for a loop that is none of them.
-    """
+class _Graph(NamedTuple):
+    """A support, the entries of Ã, and the edge of each entry (the number of edges for added loops)."""
 
     support: Support
     start: Tensor
     edge_of: Tensor
 
 
-def _edge_of(support: Support, ways: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+def _edge_of(support: Support, directions: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Return the edge that each entry of a support comes from, or the number of edges.
 
-    Args:
-        support: of the edges.
-        ways: receiver and sender of each edge; where two edges meet in an entry, the later way counts, and
-            among its edges the first.
+    `directions` has receiver and sender of each edge. If an entry comes from several edges, the later
+    direction counts, and within it the first edge.
     """
-    places = support.pattern.rows * support.nodes + support.pattern.cols
-    edges = len(ways[0][0])
-    found = torch.full_like(places, edges)
-    for receiver, sender in ways:
+    entries = support.pattern.rows * support.nodes + support.pattern.cols
+    edges = len(directions[0][0])
+    found = torch.full_like(entries, edges)
+    for receiver, sender in directions:
         keys = receiver * support.nodes + sender
-        at = torch.searchsorted(places, keys)
-        here = torch.cat([places, places.new_full((1,), -1)])[at] == keys
+        at = torch.searchsorted(entries, keys)
+        here = torch.cat([entries, entries.new_full((1,), -1)])[at] == keys
         each = torch.arange(edges, device=keys.device)
-        first = torch.full_like(places, edges).scatter_reduce_(0, at[here], each[here], "amin")
+        first = torch.full_like(entries, edges).scatter_reduce_(0, at[here], each[here], "amin")
         found = torch.where(first < edges, first, found)
     return found
 
 
-def _over_same_values(x: Tensor) -> FeatureMatrix:
-    """Return CSR features that share their values with a tensor, but do not keep it alive."""
+def _shared_values(x: Tensor) -> FeatureMatrix:
+    """Return CSR features that share the values of a tensor without keeping it alive."""
     size = (x.shape[0], x.shape[1])
     return FeatureMatrix(csr_tensor(x.crow_indices(), x.col_indices(), x.values(), size), "csr")
 
 
-class _Last(Generic[Made]):
-    """The last thing that was made from some tensors, for as long as these live and are what they were."""
+class _Cache(Generic[T]):
+    """The last value computed from some tensors, while these exist and are unchanged."""
 
     def __init__(self) -> None:
         self._key: Hashable = None
-        self._made_from: list[weakref.ref[Tensor]] = []
-        self._made: Made | None = None
+        self._tensors: list[weakref.ref[Tensor]] = []
+        self._value: T | None = None
 
-    def __reduce__(self) -> tuple[type[_Last[Made]], tuple[()]]:
-        """A copy of a module, or one read from a file, begins with nothing."""
+    def __reduce__(self) -> tuple[type[_Cache[T]], tuple[()]]:
+        """A copied or unpickled module starts with an empty cache."""
         return type(self), ()
 
-    def of(self, tensors: Sequence[Tensor], key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
-        """Return what was made from the same tensors with the same key, or make it."""
+    def get(self, tensors: Sequence[Tensor], key: tuple[Hashable, ...], compute: Callable[[], T]) -> T:
+        """Return the value of the same tensors and key, or compute it."""
         if any(tensor.requires_grad or tensor.is_inference() for tensor in tensors):
-            return make()  # a graph of gradients serves once, and inference mode counts no changes
+            return compute()  # autograd graphs serve once, and inference tensors have no version
         key = (*key, *(tensor._version for tensor in tensors), *(tensor.shape for tensor in tensors))
-        same = len(tensors) == len(self._made_from) and all(
-            kept() is tensor for kept, tensor in zip(self._made_from, tensors, strict=True)
+        same = len(tensors) == len(self._tensors) and all(
+            kept() is tensor for kept, tensor in zip(self._tensors, tensors, strict=True)
         )
-        if self._made is None or not same or key != self._key:
-            with torch.inference_mode(False):  # what is made now may be trained with later
-                made = make()
-            self._key, self._made = key, made
-            self._made_from = [weakref.ref(tensor, self._forget) for tensor in tensors]
-            return made
-        return self._made
+        if self._value is None or not same or key != self._key:
+            with torch.inference_mode(False):  # the value may be used in training later
+                value = compute()
+            self._key, self._value = key, value
+            self._tensors = [weakref.ref(tensor, self._clear) for tensor in tensors]
+            return value
+        return self._value
 
-    def _forget(self, gone: weakref.ref[Tensor]) -> None:
-        if any(kept is gone for kept in self._made_from):
-            self._key, self._made, self._made_from = None, None, []
+    def _clear(self, freed: weakref.ref[Tensor]) -> None:
+        if any(kept is freed for kept in self._tensors):
+            self._key, self._value, self._tensors = None, None, []
 
 
 def _check_numbers(options: dict[str, Any]) -> None:
@@ -237,11 +229,11 @@ def _check_numbers(options: dict[str, Any]) -> None:
 def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, nodes: int) -> None:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
         raise ValueError(
-            f"edge_index must be whole numbers [2, edges], not {edge_index.dtype} {list(edge_index.shape)}"
+            f"edge_index must be integers [2, edges], not {edge_index.dtype} {list(edge_index.shape)}"
         )
     if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < nodes:
         raise ValueError(
-            f"edge_index names nodes from {int(edge_index.min())} to {int(edge_index.max())}, "
+            f"edge_index has nodes from {int(edge_index.min())} to {int(edge_index.max())}, "
             f"but x has rows 0 to {nodes - 1}"
         )
     if edge_weight is None:

@@ -1,7 +1,6 @@
-"""Small layers for a stack of models: each holds the weights of all models along its first axis.
+"""Small layers for a stack of models, with the weights of all models along the first axis.
 
-A stack of one is an ordinary layer. Models in a stack never touch: each one's result is what it would be
-alone. A layer computes in the precision of its input, whatever that of its weights.
+Models in a stack do not interact. A layer computes in the precision of its input.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ Generators = Sequence[torch.Generator]
 
 
 def uniform_(parameter: Tensor, bound: float, generators: Generators) -> None:
-    """Fill each model's slice from that model's own generator."""
+    """Fill each model's slice with uniform numbers from its generator."""
     with torch.no_grad():
         for piece, generator in zip(parameter, generators, strict=True):
             piece.uniform_(-bound, bound, generator=generator)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """Return `x + bias` in the precision of x, `[models, rows, channels]` and `[models, 1, channels]`."""
+    """Return `x + bias` in the precision of x `[models, rows, channels]`."""
     if (kernels := kernels_for(x)) is None:
         return x + bias.to(x.dtype)
     added: Tensor = kernels.add_bias(x, bias)
@@ -41,14 +40,14 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(models, 1, out_channels)) if bias else None
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start as `torch.nn.Linear` does: uniform in ±1/√in."""
+        """Initialise as `torch.nn.Linear`: uniform in ±1/√in."""
         bound = 1 / math.sqrt(self.weight.shape[1])
         uniform_(self.weight, bound, generators)
         if self.bias is not None:
             uniform_(self.bias, bound, generators)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map the last axis."""
+        """Return `[models, rows, out]`."""
         weight = self.weight.to(x.dtype)
         if self.bias is None:
             return torch.bmm(x, weight)
@@ -58,7 +57,7 @@ class Linear(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Layer norm over the last axis of `[models, ..., channels]`, with each model's own scale and shift."""
+    """Layer norm over the last axis of `[models, ..., channels]`, with scale and shift per model."""
 
     def __init__(self, models: int, channels: int) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(models, channels))
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start at scale 1 and shift 0."""
+        """Set scale 1 and shift 0."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
 
@@ -85,15 +84,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": nn.functional.gelu
 
 
 class FeedForward(nn.Module):
-    """The paper's MLP, `in → hidden → out` with GELU, or another activation."""
+    """The paper's MLP `in → hidden → out`, by default with GELU."""
 
     def __init__(
-        self,
-        models: int,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        activation: str = "gelu",
+        self, models: int, in_channels: int, hidden_channels: int, out_channels: int, activation: str = "gelu"
     ) -> None:
         super().__init__()
         self.activation_name, self.activation = activation, ACTIVATIONS[activation]
@@ -101,7 +95,7 @@ class FeedForward(nn.Module):
         self.output = Linear(models, hidden_channels, out_channels)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start both layers anew."""
+        """Reinitialise both layers."""
         self.input.reset_parameters(generators)
         self.output.reset_parameters(generators)
 
@@ -113,7 +107,7 @@ class FeedForward(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Batch norm over the nodes of `[models, nodes, channels]`, with each model's own statistics."""
+    """Batch norm over the nodes of `[models, nodes, channels]`, with statistics per model."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -127,14 +121,14 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(models, 1, channels))
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start at scale 1, shift 0, and the statistics of a standard normal."""
+        """Set scale 1, shift 0, running mean 0 and running variance 1."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
         self.running_mean.zero_()
         self.running_var.fill_(1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise by this graph's statistics in training, by the running ones in evaluation."""
+        """Normalise by the batch statistics in training, by the running ones in evaluation."""
         given, x = x.dtype, x.to(self.weight.dtype)
         mean, var = self.running_mean, self.running_var
         if self.training:

@@ -1,8 +1,8 @@
-"""Where dropout's random numbers come from: drawn in turn for a whole graph, or belonging to each node.
+"""Random numbers for dropout: drawn in sequence for the whole graph, or a function of the node.
 
-A stream of random numbers depends on who drew before. When the nodes of a step are spread over batches and
-processes, that would make the result depend on the split. There a number is a hash of (seed, node, which):
-the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), in whole-number arithmetic that wraps.
+A stream of random numbers depends on the order of the draws. When the nodes of a step are divided into
+batches and processes, the result would depend on that division. `PerNodeNoise` hashes (seed, node, column)
+instead, with the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in wrapping int64 arithmetic.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _STRIDE = 0xD1B54A32D192ED03 - 2**64
 
 
 class Noise(Protocol):
-    """Hands out keep-masks for dropout."""
+    """Draws keep-masks for dropout."""
 
-    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Return bool `[models, nodes, *shape]`, False where a value is dropped; None where nothing is.
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], layer: int) -> Tensor | None:
+        """Return bool `[models, nodes, *shape]`, False where a value is dropped; None if all rates are 0.
 
         Args:
-            rates: of each model.
-            nodes: which nodes, by their number in the whole graph.
-            shape: of the values of one node.
-            place: where in the encoder; other places get other numbers.
+            rates: dropout rate of each model.
+            nodes: node numbers in the whole graph.
+            shape: shape of one node's values.
+            layer: identifies the dropout layer; layers draw different numbers.
         """
 
     def fork(self, models: int) -> Noise:
-        """Return noise that has nothing to do with this, for the first models' second look in a step."""
+        """Return independent noise for the first models' second forward pass in a step."""
 
 
 class SequentialNoise:
-    """Each model's numbers come from its own generator, for all nodes of the whole graph in turn."""
+    """Draws from one generator per model, for all nodes of the graph in order."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
 
-    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Draw keep-masks; the place is the order of the calls. A model with rate 0 draws nothing."""
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], layer: int) -> Tensor | None:
+        """Draw keep-masks, see `Noise.keep`. A model with rate 0 draws nothing."""
         if not any(rates):
             return None
         kept = torch.ones(len(rates), len(nodes), *shape, dtype=torch.bool, device=nodes.device)
@@ -54,36 +54,36 @@ class SequentialNoise:
         return kept
 
     def fork(self, models: int) -> SequentialNoise:
-        """Return the first models' share of itself: the generators have moved on."""
+        """Return the same generators, which have advanced."""
         return SequentialNoise(self.generators[:models])
 
 
 class PerNodeNoise:
-    """Each number belongs to a node, so that a split into batches and processes changes nothing.
+    """Each number is a function of its node, independent of batches and processes.
 
     Args:
-        seeds: one per model, new for every step.
+        seeds: one per model, new in every step.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = list(seeds)
 
-    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], place: int) -> Tensor | None:
-        """Return the keep-masks of these nodes at this place."""
+    def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], layer: int) -> Tensor | None:
+        """Return the keep-masks of these nodes, see `Noise.keep`."""
         if not any(rates):
             return None
         count = torch.Size(shape).numel()
-        drawn = [node_uniform(seed + 7919 * (place + 1), nodes, count) for seed in self.seeds]
+        drawn = [node_uniform(seed + 7919 * (layer + 1), nodes, count) for seed in self.seeds]
         kept = torch.stack([numbers >= rate for numbers, rate in zip(drawn, rates, strict=True)])
         return kept.view(len(rates), len(nodes), *shape)
 
     def fork(self, models: int) -> PerNodeNoise:
-        """Return noise that has nothing to do with this, for the first models' second look in a step."""
+        """Return noise with other seeds."""
         return PerNodeNoise([seed + 1 for seed in self.seeds[:models]])
 
 
 def drop(x: Tensor, kept: Tensor | None, rates: Sequence[float]) -> Tensor:
-    """Zero what is not kept and scale the rest up, so that the expected value stays."""
+    """Zero the dropped values and scale the others, so that the expected value is unchanged."""
     if kept is None:
         return x
     return x * (kept * keep_scale(rates, x).view(-1, *[1] * (x.dim() - 1)))
@@ -96,12 +96,12 @@ def keep_scale(rates: Sequence[float], like: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _scales(rates: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return 1 / (1 − rate) per model; kept, since a copy to a device stops it for a moment."""
+    """Cached, since a copy to a device waits for it."""
     return torch.tensor([1 / (1 - rate) for rate in rates], dtype=dtype, device=device)
 
 
 def mix(keys: Tensor) -> Tensor:
-    """Scramble int64 keys: every bit of the result depends on every bit of the key."""
+    """Hash int64 keys: every bit of the result depends on every bit of the key."""
     keys = (keys ^ _shift(keys, 30)) * _FIRST
     keys = (keys ^ _shift(keys, 27)) * _SECOND
     return keys ^ _shift(keys, 31)
@@ -113,21 +113,18 @@ def _shift(keys: Tensor, bits: int) -> Tensor:
 
 
 def node_uniform(seed: int, nodes: Tensor, count: int) -> Tensor:
-    """Return float32 numbers in [0, 1), `[nodes, count]`, each a function of seed, node and column alone."""
+    """Return float32 numbers in [0, 1), `[nodes, count]`, as a function of seed, node and column."""
     return _shift(_hashed(seed, nodes, count), 40).to(torch.float32) * 2.0**-24
 
 
 def node_randint(seed: int, nodes: Tensor, limits: Tensor) -> Tensor:
-    """Return whole numbers `[nodes, count]`, uniform in [0, limit) for the limit of each place."""
+    """Return integers `[nodes, count]`, uniform in [0, limit) for each of `limits`."""
     numbers = _shift(_hashed(seed, nodes, limits.shape[1]), 11).to(torch.float64) * 2.0**-53
     return (numbers * limits).to(torch.int64)
 
 
 def _hashed(seed: int, nodes: Tensor, count: int) -> Tensor:
-    start = mix(nodes.to(torch.int64) * _GOLDEN + _signed(seed))
+    signed = (seed + 2**63) % 2**64 - 2**63
+    start = mix(nodes.to(torch.int64) * _GOLDEN + signed)
     column = torch.arange(1, count + 1, device=nodes.device) * _STRIDE
     return mix(start[:, None] + column)
-
-
-def _signed(seed: int) -> int:
-    return (seed + 2**63) % 2**64 - 2**63

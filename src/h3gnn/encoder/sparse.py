@@ -1,4 +1,4 @@
-"""Compressed sparse rows, the one sparse layout in use: the places of a matrix, and products along them."""
+"""Sparse matrices in compressed rows (CSR): sparsity patterns, products with autograd, and adjacencies."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 from h3gnn.encoder.triton import kernels_for
 
 DENSE_NODES = {"cpu": 0, "cuda": 256}
-"""Graphs with at most so many nodes are multiplied as dense matrices: fewer launches on a GPU."""
+"""Graphs with at most this many nodes are multiplied as dense matrices: fewer kernel launches."""
 SUM = 0
-"""What `torch.embedding_bag` calls a sum."""
+"""The mode "sum" of `torch.embedding_bag`."""
 ENTRY_COST = 16
-"""A multiplication at an entry of a sparse matrix takes as long as so many in a dense one."""
+"""Cost of a multiplication in a sparse product, relative to one in a dense product."""
 
 
 def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a CSR tensor over existing buffers, unchecked."""
-    _hush_torch()
+    """Return a CSR tensor over existing buffers, without checks."""
+    _suppress_beta_warning()
     return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
 
 
 @cache
-def _hush_torch() -> None:
-    """Let torch say, once and unheard, that the layout is young."""
+def _suppress_beta_warning() -> None:
+    """Trigger torch's warning about CSR tensors, which it gives once, while warnings are off."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor(
@@ -36,10 +36,9 @@ def _hush_torch() -> None:
 
 
 def sum_rows(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """Return the product of a matrix in compressed rows with `[columns, D]`, on a CPU.
+    """Return the product of a CSR matrix with `[columns, D]` on a CPU, without autograd.
 
-    An embedding table's weighted sums of rows: the same numbers in the same order as the sparse product's, in
-    a fraction of its time. Gradients are the caller's affair.
+    `embedding_bag` adds in the same order as torch's sparse product, in a fraction of the time.
     """
     if not len(cols):
         return dense.new_zeros(len(crow) - 1, dense.shape[1])
@@ -50,7 +49,7 @@ def sum_rows(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tenso
 
 
 def row_pointers(sorted_rows: Tensor, rows: int) -> Tensor:
-    """Return where each row begins, `[rows + 1]`, for entries sorted by row."""
+    """Return the start of each row, `[rows + 1]`, for entries sorted by row."""
     counts = torch.bincount(sorted_rows, minlength=rows)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
@@ -66,17 +65,15 @@ def to_csr(matrix: Tensor) -> Tensor:
 
 
 class Pattern:
-    """The places of a sparse matrix: which of `sources` columns stand in each of its rows.
+    """The sparsity pattern of a matrix; in a graph, rows receive and columns send.
 
-    In a graph a row receives and a column sends. Of the whole graph the pattern is square; of a part of it,
-    the rows are the nodes that hear and the columns all that may send.
+    The pattern of the whole graph is square; in a batch, there are fewer receivers than senders.
 
     Args:
-        crow: where each row begins `[targets + 1]`.
-        cols: the column of each entry `[entries]`, ascending within a row where products must not depend on
-            anything else.
+        crow: start of each row `[targets + 1]`.
+        cols: column of each entry `[entries]`; ascending within a row for reproducible sums.
         sources: number of columns.
-        weight_of: which edge weight belongs to each entry; None where they lie in the entries' own order.
+        weight_of: index of the edge weight of each entry; None if weights are in the order of the entries.
     """
 
     def __init__(self, crow: Tensor, cols: Tensor, sources: int, weight_of: Tensor | None = None) -> None:
@@ -90,7 +87,7 @@ class Pattern:
 
     @property
     def entries(self) -> int:
-        """Number of places."""
+        """Number of entries."""
         return self.cols.shape[0]
 
     @cached_property
@@ -100,16 +97,24 @@ class Pattern:
         return torch.repeat_interleave(each, self.crow.diff(), output_size=self.entries)
 
     @cached_property
-    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Row pointers, columns and order of the transpose."""
+    def _transpose(self) -> tuple[Pattern, Tensor]:
+        """The pattern of the transpose, and the order of the values in it."""
         order = torch.argsort(self.cols * max(1, self.targets) + self.rows)
-        return row_pointers(self.cols[order], self.sources), self.rows[order], order
+        crow = row_pointers(self.cols[order], self.sources)
+        return Pattern(crow, self.rows[order], self.targets), order
+
+    @cached_property
+    def _pieces(self) -> Any:
+        """Pieces of long rows, for the kernels."""
+        from h3gnn.encoder.triton.sparse import cut_long_rows
+
+        return cut_long_rows(self.crow)
 
     def sum_first(self, in_channels: int, out_channels: int) -> bool:
-        """Tell whether `(A H) W` costs less than `A (H W)`, which it equals, for W `[in, out]`.
+        """Return whether `(A H) W` costs less than `A (H W)`, for W `[in, out]`.
 
-        Where few of many nodes receive, as in a batch, fewer rows are left to multiply once they are summed;
-        that pays unless the sums are much wider. In the whole graph all receive, and W comes first.
+        In a batch few nodes receive, and fewer rows are multiplied after the sum; that pays off unless the
+        sums are much wider. In the whole graph W comes first.
         """
         fewer_rows = (self.sources - self.targets) * in_channels * out_channels
         wider_sums = ENTRY_COST * self.entries * (in_channels - out_channels)
@@ -119,52 +124,35 @@ class Pattern:
         """Return the CSR matrix with these values."""
         return csr_tensor(self.crow, self.cols, values, (self.targets, self.sources))
 
-    def transposed_matrix(self, values: Tensor) -> Tensor:
-        """Return its transpose."""
-        crow, cols, order = self._transposed
-        return csr_tensor(crow, cols, values[order], (self.sources, self.targets))
-
-    def product(self, values: Tensor, messages: Tensor) -> Tensor:
-        """Return the matrix with these values times messages `[sources, channels]`."""
-        if not messages.is_cuda:
-            return sum_rows(self.crow, self.cols, values, messages)
-        if (kernels := kernels_for(messages)) is None:
+    def product(self, values: Tensor, messages: Tensor, order: Tensor | None = None) -> Tensor:
+        """Return `A @ messages` for `[sources, channels]`; `order` indexes the value of each entry."""
+        kernels = kernels_for(messages) if messages.is_cuda else None
+        if kernels is not None:
+            product: Tensor = kernels.multiply(self.crow, self.cols, values, messages, self._pieces, order)
+            return product
+        values = values if order is None else values[order]
+        if messages.is_cuda:
             return self.matrix(values) @ messages
-        received: Tensor = kernels.multiply(self.crow, self.cols, values, messages, self._pieces)
-        return received
+        return sum_rows(self.crow, self.cols, values, messages)
 
     def transposed_product(self, values: Tensor, gradient: Tensor) -> Tensor:
-        """Return its transpose times something `[targets, channels]`."""
-        crow, cols, order = self._transposed
-        if not gradient.is_cuda:
-            return sum_rows(crow, cols, values[order], gradient)
-        if (kernels := kernels_for(gradient)) is None:
-            return self.transposed_matrix(values) @ gradient
-        sent: Tensor = kernels.multiply(crow, cols, values, gradient, self._transposed_pieces, order)
-        return sent
+        """Return `Aᵀ @ gradient` for `[targets, channels]`."""
+        transpose, order = self._transpose
+        return transpose.product(values, gradient, order)
 
-    def at_places(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return `left @ rightᵀ` at the places alone, `[entries]`."""
+    def sampled_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return `left @ rightᵀ` at the entries only, `[entries]`."""
         if (kernels := kernels_for(left)) is None:
             empty = self.matrix(left.new_zeros(self.entries))
             sampled: Tensor = torch.sparse.sampled_addmm(empty, left, right.t(), beta=0.0)
             return sampled.values()
-        found: Tensor = kernels.at_places(self.rows, self.cols, left, right)  # in float32
+        found: Tensor = kernels.sampled_product(self.rows, self.cols, left, right)  # in float32
         return found
 
-    @cached_property
-    def _pieces(self) -> Any:
-        """The pieces of long rows, for the kernels that ask for them."""
-        return _pieces_of(self.crow)
-
-    @cached_property
-    def _transposed_pieces(self) -> Any:
-        return _pieces_of(self._transposed[0])
-
     def stack(self, models: int) -> Pattern:
-        """Return this pattern repeated `models` times along the diagonal; built once, then kept.
+        """Return the block-diagonal pattern of `models` copies, cached.
 
-        One product then serves many models that share the graph but not the edge weights.
+        One product then serves all models, which share the graph but not the edge weights.
         """
         if models not in self._stacked:
             each = torch.arange(models, device=self.crow.device)[:, None]
@@ -182,15 +170,8 @@ class Pattern:
         return Pattern(self.crow.to(device), self.cols.to(device), self.sources, weight_of)
 
 
-def _pieces_of(crow: Tensor) -> Any:
-    """Return the pieces in which the kernels sum long rows; asked for where these have been found."""
-    from h3gnn.encoder.triton.sparse import cut_long_rows
-
-    return cut_long_rows(crow)
-
-
 class _Propagate(torch.autograd.Function):
-    """`A @ H` for sparse A: gradients `Aᵀ @ G` for H and, at A's places only, `G @ Hᵀ` for its values."""
+    """`A @ H` for sparse A; gradients `Aᵀ @ G` for H and `G @ Hᵀ` at the entries of A for its values."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
@@ -205,107 +186,106 @@ class _Propagate(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         to_values = to_messages = None
         if ctx.needs_input_grad[0]:
-            to_values = pattern.at_places(gradient, messages)
+            to_values = pattern.sampled_product(gradient, messages)
         if ctx.needs_input_grad[1]:
             to_messages = pattern.transposed_product(values, gradient)
         return to_values, to_messages, None
 
 
 def propagate(values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
-    """Return `A @ H` for the sparse A with these values `[entries]` at its places."""
+    """Return `A @ H` for the sparse A with these values `[entries]`."""
     received: Tensor = _Propagate.apply(values, messages, pattern)  # type: ignore[no-untyped-call]
     return received
 
 
 class _TakeRows(torch.autograd.Function):
-    """Chosen rows; on the way back, what reaches a row is added in the order of the choices."""
+    """Selected rows; gradients of a row are added in the order of the selection."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, chosen: Tensor) -> Tensor:
-        ctx.save_for_backward(chosen)
+    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
         ctx.rows = len(rows)
-        return rows.index_select(0, chosen)
+        return rows.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (chosen,) = ctx.saved_tensors
-        return _added(gradients[0].contiguous(), chosen, ctx.rows), None
+        (index,) = ctx.saved_tensors
+        return _scatter_add(gradients[0].contiguous(), index, ctx.rows), None
 
 
 class _AddRows(torch.autograd.Function):
-    """The sum of the rows that are sent to each place: the way back of `_TakeRows`."""
+    """The sum of the rows with each index: the transpose of `_TakeRows`."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return _added(rows.contiguous(), places, count)
+    def forward(ctx: Any, rows: Tensor, index: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return _scatter_add(rows.contiguous(), index, count)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return gradients[0].index_select(0, places), None, None
+        (index,) = ctx.saved_tensors
+        return gradients[0].index_select(0, index), None, None
 
 
-def _added(rows: Tensor, places: Tensor, count: int) -> Tensor:
-    """Return `[count, channels]`: of each place, the sum of the rows that name it, in their order."""
+def _scatter_add(rows: Tensor, index: Tensor, count: int) -> Tensor:
+    """Return the sum of the rows with each index, in their order, `[count, channels]`."""
     kernels = kernels_for(rows)
     if kernels is None:
-        return rows.new_zeros(count, rows.shape[1]).index_add_(0, places, rows)
-    ascending, order = places.sort(stable=True)
-    crow = torch.searchsorted(ascending, torch.arange(count + 1, device=places.device))
+        return rows.new_zeros(count, rows.shape[1]).index_add_(0, index, rows)
+    ascending, order = index.sort(stable=True)
+    crow = torch.searchsorted(ascending, torch.arange(count + 1, device=index.device))
     added: Tensor = kernels.multiply(crow, order, None, rows, None)
     return added
 
 
-def take_rows(values: Tensor, chosen: Tensor) -> Tensor:
-    """Return each model's chosen rows of `[models, nodes, …]`, the same for all or `[models, rows]`."""
+def take_rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return rows of `[models, nodes, …]` by an index `[rows]` or `[models, rows]`."""
     models, nodes = values.shape[:2]
     flat = values.reshape(models * nodes, -1)
-    taken: Tensor = _TakeRows.apply(flat, _of_models(chosen, models, nodes))  # type: ignore[no-untyped-call]
+    taken: Tensor = _TakeRows.apply(flat, _flat_index(index, models, nodes))  # type: ignore[no-untyped-call]
     return taken.view(models, -1, *values.shape[2:])
 
 
-def add_rows(values: Tensor, places: Tensor, nodes: int) -> Tensor:
-    """Return `[models, nodes, …]`: of each node, the sum of those of `[models, rows, …]` that name it."""
+def add_rows(values: Tensor, index: Tensor, nodes: int) -> Tensor:
+    """Return `[models, nodes, …]`, the sum of the rows of `[models, rows, …]` with each index."""
     models = values.shape[0]
     flat = values.reshape(models * values.shape[1], -1)
     added: Tensor = _AddRows.apply(  # type: ignore[no-untyped-call]
-        flat, _of_models(places, models, nodes), models * nodes
+        flat, _flat_index(index, models, nodes), models * nodes
     )
     return added.view(models, nodes, *values.shape[2:])
 
 
-def _of_models(places: Tensor, models: int, nodes: int) -> Tensor:
-    """Return places among the nodes of all models, given places `[rows]` or `[models, rows]` in each."""
-    return (places + nodes * torch.arange(models, device=places.device)[:, None]).flatten()
+def _flat_index(index: Tensor, models: int, nodes: int) -> Tensor:
+    """Return an index `[rows]` or `[models, rows]` as one into the nodes of all models."""
+    return (index + nodes * torch.arange(models, device=index.device)[:, None]).flatten()
 
 
 class Adjacency:
-    """The weighted adjacency of each model; `adjacency @ messages` sums what reaches each node.
+    """The weighted adjacency of each model; `adjacency @ messages` sums incoming messages.
 
-    Small graphs are stored dense where that is faster (`DENSE_NODES`). A pattern that lasts is repeated along
-    a diagonal for all models; one that a batch made is used model by model.
+    Small graphs are dense where that is faster (`DENSE_NODES`). The pattern of the whole graph is stacked
+    block-diagonally for all models; that of a batch, which is used once, is multiplied model by model.
 
     Args:
-        pattern: where the weights stand; row = receiving node, column = sending node.
-        weights: edge weights `[models, weights]`, which the pattern numbers.
-        gates: what the weight of each entry is multiplied with, `[models, entries]`; None leaves them.
+        pattern: row = receiving node, column = sending node.
+        weights: edge weights `[models, weights]`, indexed by `pattern.weight_of`.
+        gates: factor of each entry `[models, entries]`, or None.
     """
 
     def __init__(self, pattern: Pattern, weights: Tensor, gates: Tensor | None = None) -> None:
         self.pattern = pattern
-        lasting = pattern.weight_of is None
         weights = weights if pattern.weight_of is None else weights.index_select(1, pattern.weight_of)
         weights = weights if gates is None else weights * gates
         self.values = weights
         self.dense: Tensor | None = None
-        if lasting and pattern.targets <= DENSE_NODES[weights.device.type]:
+        if pattern.weight_of is None and pattern.targets <= DENSE_NODES[weights.device.type]:
             empty = weights.new_zeros(weights.shape[0], pattern.targets * pattern.sources)
             filled = empty.index_copy(1, pattern.rows * pattern.sources + pattern.cols, weights)
             self.dense = filled.view(-1, pattern.targets, pattern.sources)
 
     def __matmul__(self, messages: Tensor) -> Tensor:
-        """Sum what reaches each target: `[models, sources or more, channels]` to `[models, targets, …]`."""
+        """Sum incoming messages: `[models, sources or more, channels]` to `[models, targets, channels]`."""
         if messages.shape[1] > self.pattern.sources:
             messages = messages[:, : self.pattern.sources]
         if self.dense is not None:
@@ -318,9 +298,9 @@ class Adjacency:
             received = propagate(self.values.flatten(), flat, self.pattern.stack(models))
             return received.view(models, self.pattern.targets, channels)
         pairs = zip(self.values, messages, strict=True)
-        return stacked([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
+        return stack_models([propagate(one, sent.contiguous(), self.pattern) for one, sent in pairs])
 
 
-def stacked(each: list[Tensor]) -> Tensor:
-    """Return one tensor for each model as one tensor for all; that of a single model is not copied."""
+def stack_models(each: list[Tensor]) -> Tensor:
+    """Stack one tensor per model; that of a single model is not copied."""
     return each[0].unsqueeze(0) if len(each) == 1 else torch.stack(each)

@@ -1,4 +1,4 @@
-"""The joint structural encoder as a stack of models: a part of a graph in, embeddings of its seeds out."""
+"""The joint structural encoder for a stack of models: from a part of a graph to embeddings of its seeds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from h3gnn.encoder.layers import ACTIVATIONS, Generators, add_bias, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency
 from h3gnn.encoder.tokens import (
+    ATTENTION_DROPOUT,
+    TOKEN_DROPOUT,
     EdgeWeights,
     InputProjection,
     NodeMLP,
@@ -22,7 +24,7 @@ from h3gnn.encoder.tokens import (
     WeightedGCN,
 )
 
-WORDS = {
+CHOICES = {
     "norm": ("residual-post", "post", "pre"),
     "fusion": ("attention", "hierarchical", "mlp"),
     "activation": tuple(ACTIVATIONS),
@@ -30,8 +32,7 @@ WORDS = {
     "mask_token": ("normal", "zero"),
     "edge_weights": ("fixed", "free", "learned", "computed"),
 }
-"""What the options that are words may be."""
-ATTENTION_PLACE, TOKEN_PLACE = 0, 1
+"""Allowed values of the string options."""
 
 
 class EncoderStack(nn.Module):
@@ -40,35 +41,32 @@ class EncoderStack(nn.Module):
     .. math::
         \mathbf f(v) = [f^{(Linear)}(v) \,\|\, f^{(Mlp)}(v) \,\|\, H^{(1)}(v) \,\|\, \cdots \,\|\, H^{(K)}(v)]
 
-    followed by `TokenAttention`. The work falls into three steps, each a method: `project` (the raw
-    features), `tokens` (the graph), `fuse` (node by node). `forward` is the three in a row.
+    followed by `TokenAttention`. There are three steps, each a method: `project` (features), `tokens`
+    (neighbourhoods) and `fuse` (node by node); `forward` runs all three.
 
-    All weights have a first axis `models`: a stack trains together, and no model sees another. `JointEncoder`
-    is the stack of one, with the calling habits of PyG.
+    All weights have a first axis `models`; the models of a stack do not interact. `JointEncoder` is a stack
+    of one with the interface of PyG.
 
     Args:
         in_channels: number of features d.
         channels: width C of a token.
         entries: number of entries of the support, each with a learnable weight.
-        hops: K, one weighted-GCN token for each hop 1…K.
-        min_layers: how many layers even the 1-hop token has; at most `hops`.
+        hops: K, the number of hop tokens.
+        min_layers: least number of layers of a hop token; at most `hops`.
         hidden_channels: hidden width of the MLP (4C by default) and of the weighted GCNs (C by default).
         heads: attention heads; must divide `channels`.
         norm: `"residual-post"` (paper), `"post"` or `"pre"`.
         activation: `"gelu"` or `"relu"` in the MLP of the fusion block.
         fusion: `"attention"` (paper), `"hierarchical"` (later version) or `"mlp"` (ablation).
-        output: `"flatten"` gives D = S·C, `"first"` the first token alone, `"max"` the largest over tokens.
+        output: `"flatten"` gives D = S·C, `"first"` the first token, `"max"` the maximum over tokens.
         batch_norm: batch norm between the layers of a weighted GCN.
         edge_weights: `"free"` (paper), `"learned"`, `"fixed"` or `"computed"`; see `EdgeWeights`.
-        token_dropout: rate on the tokens and between weighted-GCN layers, one for all models or one each.
+        token_dropout: rate on the tokens and between weighted-GCN layers, for all models or per model.
         attention_dropout: rate on the attention weights, likewise.
-        mask_token: the mask token starts `"normal"` or `"zero"`.
-        fuse_in_bfloat16: compute the fusion block in bfloat16; weights and all else stay as they are.
-        side_by_side: how the first weights of several models lie in memory; see `features.side_by_side`.
-        models: how many models stand in the stack.
-
-    Shapes:
-        output `[models, seeds, D]`.
+        mask_token: initial mask token, `"normal"` or `"zero"`.
+        fuse_in_bfloat16: compute the fusion block in bfloat16.
+        side_by_side: memory layout of the first-layer weights; see `features.side_by_side`.
+        models: number of models.
     """
 
     def __init__(
@@ -95,25 +93,15 @@ class EncoderStack(nn.Module):
         models: int = 1,
     ) -> None:
         super().__init__()
-        self._options: dict[str, Any] = {
-            "hops": hops,
-            "min_layers": min_layers,
-            "hidden_channels": hidden_channels,
-            "heads": heads,
-            "norm": norm,
-            "activation": activation,
-            "fusion": fusion,
-            "output": output,
-            "batch_norm": batch_norm,
-            "edge_weights": edge_weights,
-            "mask_token": mask_token,
-            "fuse_in_bfloat16": fuse_in_bfloat16,
-            "side_by_side": side_by_side,
-        }
-        for name, known in WORDS.items():
-            if self._options[name] not in known:
+        words = {"norm": norm, "activation": activation, "fusion": fusion, "output": output}
+        words |= {"edge_weights": edge_weights, "mask_token": mask_token}
+        sizes = {"hops": hops, "min_layers": min_layers, "hidden_channels": hidden_channels, "heads": heads}
+        flags = {"batch_norm": batch_norm, "side_by_side": side_by_side, "fuse_in_bfloat16": fuse_in_bfloat16}
+        self._options: dict[str, Any] = {**words, **sizes, **flags}
+        for name, value in words.items():
+            if value not in CHOICES[name]:
                 raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, known))}, not {self._options[name]!r}"
+                    f"{name} must be one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}"
                 )
         if fusion != "mlp" and channels % heads:
             raise ValueError(f"channels ({channels}) must be a multiple of heads ({heads})")
@@ -154,21 +142,21 @@ class EncoderStack(nn.Module):
 
     @property
     def fused_tokens(self) -> int:
-        """How many tokens of a node go through a fusion block, those that go through two twice."""
+        """Number of tokens per node in the fusion blocks; in two blocks the hop tokens count twice."""
         return 2 + self.hops * (2 if isinstance(self.fusion, HierarchicalAttention) else 1)
 
     @property
     def bfloat16_tokens(self) -> bool:
-        """Whether the tokens are made in bfloat16 too: a GPU then reads and writes half as much."""
+        """Whether the tokens are computed in bfloat16 too, which halves the memory traffic on a GPU."""
         return self.fuse_in_bfloat16 and self.linear_bias.is_cuda
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder works."""
+        """Device of the weights."""
         return self.linear_bias.device
 
     def reset_parameters(self, generators: Generators, start: Tensor) -> None:
-        """Draw each model's start from its own generator; edge weights start where the support says."""
+        """Initialise each model from its generator, and edge weights at `start`, see `Support.start`."""
         in_channels = self.input.weight.shape[1]
         self.input.reset_parameters(generators)
         self.edges.reset_parameters(start)
@@ -179,31 +167,30 @@ class EncoderStack(nn.Module):
         self.fusion.reset_parameters(generators)
 
     def copy_models(self, models: Sequence[int]) -> EncoderStack:
-        """Return a stack of copies of some of the models."""
-        places = list(models)
-        fusion = self.fusion
+        """Return a stack with copies of some models."""
+        chosen, fusion = list(models), self.fusion
         smaller = EncoderStack(
             self.input.weight.shape[1],
             self.channels,
             self.edges.logit.shape[1],
             **self._options,
-            token_dropout=[self.token_dropout[place] for place in places],
+            token_dropout=[self.token_dropout[model] for model in chosen],
             attention_dropout=(
-                [fusion.dropout[place] for place in places] if isinstance(fusion, TokenAttention) else 0.0
+                [fusion.dropout[model] for model in chosen] if isinstance(fusion, TokenAttention) else 0.0
             ),
-            models=len(places),
+            models=len(chosen),
         ).to(self.device, self.linear_bias.dtype)
-        smaller.load_state_dict({name: value[places] for name, value in self.state_dict().items()})
+        smaller.load_state_dict({name: value[chosen] for name, value in self.state_dict().items()})
         return smaller.train(self.training)
 
     def dense_parameters(self) -> list[nn.Parameter]:
-        """Return all parameters but the edge weights, of which there is one for each edge."""
+        """Return all parameters except the edge weights."""
         return [parameter for parameter in self.parameters() if parameter is not self.edges.logit]
 
     def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
-        """Multiply the features and the mask token with every first-layer weight."""
+        """Multiply the features and the mask token with all first-layer weights."""
         projected: list[Projected | Unprojected] = self.input(
-            part, columns_kept, rounded=self.bfloat16_tokens
+            part, columns_kept, bfloat16=self.bfloat16_tokens
         )
         return projected
 
@@ -219,18 +206,17 @@ class EncoderStack(nn.Module):
         """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
 
         Args:
-            projected: from `project`, or a moving average of it. The list is emptied: its tensors, the widest
-                of all, are let go as soon as they have been looked at.
-            part: the seeds and what they hear.
-            edge_weights: `[models, weights]`, of the edges that the part's blocks name.
-            mask: bool `[models, nodes of the part]`, whose features are hidden.
-            noise: where keep-masks come from; None drops nothing.
-            donors: whose features each node shows, `[models, nodes of the part]`, itself or a seed; None lets
-                each show its own.
+            projected: from `project`, or a moving average of it. The list is emptied, which frees its large
+                tensors as soon as they are used.
+            part: the seeds and their neighbourhoods.
+            edge_weights: `[models, weights]`, indexed by the part's blocks.
+            mask: bool `[models, nodes of the part]`, the nodes whose features are masked.
+            noise: draws keep-masks; None disables dropout.
+            donors: the node whose features each node gets, `[models, nodes of the part]`; None keeps all.
         """
         to_linear, to_mlp, *to_others = self.input.widths
         widths = [to_linear, to_mlp]
-        if part.whole:  # one product has them all
+        if part.whole:  # one product for all hops
             widths += [sum(to_others[: self.hops]), *to_others[self.hops :]]
         linear, hidden, *here = cast(Projected, projected.pop(0)).pieces(widths, mask, donors)
         rest = [run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected]
@@ -242,34 +228,36 @@ class EncoderStack(nn.Module):
             Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
             for block in blocks
         ]
-        if part.whole:  # one product makes the first layers of all hops
-            heard = list(torch.split(adjacencies[0] @ cast(Tensor, sent[0]), to_others[: self.hops], dim=-1))
+        if part.whole:  # one product for the first layers of all hops
+            first_layers = list(
+                torch.split(adjacencies[0] @ cast(Tensor, sent[0]), to_others[: self.hops], dim=-1)
+            )
             adjacencies = adjacencies * self.hops
         else:
             towards = [adjacencies[reach - 1] for reach in self.input.reaches[1 : 1 + self.hops]]
-            heard = [
-                one.heard(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
+            first_layers = [
+                one.aggregate(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
                 for adjacency, one in zip(towards, sent, strict=True)
             ]
         hops = [
             token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
-            for token, first_layer in zip(self.hop_tokens, heard, strict=True)
+            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
         ]
         stacked = torch.stack([add_bias(linear, self.linear_bias), self.mlp(hidden), *hops], dim=2)
         if noise is None:
             return stacked
-        kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_PLACE)
+        kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_DROPOUT)
         return drop(stacked, kept, self.token_dropout)
 
     def attention_keep(self, nodes: Tensor, noise: Noise | None) -> Tensor | None:
-        """Draw the attention's dropout masks for these nodes; None where nothing is dropped."""
+        """Draw the dropout masks of the attention; None without dropout."""
         if noise is None or isinstance(self.fusion, TokenMLP):
             return None
         shape = self.fusion.keep_shape(2 + self.hops)
-        return noise.keep(self.fusion.dropout, nodes, shape, ATTENTION_PLACE)
+        return noise.keep(self.fusion.dropout, nodes, shape, ATTENTION_DROPOUT)
 
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Return the embedding `[models, nodes, D]` of these nodes' tokens."""
+        """Return the embeddings `[models, nodes, D]` of tokens."""
         block_input = tokens.bfloat16() if self.fuse_in_bfloat16 else tokens
         fused: Tensor = self.fusion(block_input, kept)
         fused = fused.to(self.linear_bias.dtype)
@@ -278,7 +266,7 @@ class EncoderStack(nn.Module):
         return fused[:, :, 0] if self.output == "first" else fused.amax(dim=2)
 
     def attention(self, tokens: Tensor) -> Tensor | None:
-        """Return how much each token listens to each other, `[models, nodes, S, S, heads]`."""
+        """Return the attention weights `[models, nodes, S, S, heads]`; None without attention."""
         return self.fusion.attention(tokens) if isinstance(self.fusion, TokenAttention) else None
 
     def forward(self, part: Part, edge_weights: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -287,5 +275,5 @@ class EncoderStack(nn.Module):
 
 
 def per_model(rate: float | Sequence[float], models: int) -> list[float]:
-    """Return one value for each model."""
+    """Return one rate per model."""
     return [float(value) for value in rate] if isinstance(rate, Sequence) else [float(rate)] * models

@@ -1,4 +1,4 @@
-"""The tokens of a node: its own features twice (linear, MLP) and its neighbourhood hop by hop."""
+"""The tokens of a node: its own features twice (linear, MLP) and one token per hop."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from torch import Tensor, nn
 from h3gnn.encoder.features import FeatureMatrix, project
 from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
 from h3gnn.encoder.noise import Noise, drop
-from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stacked
+from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stack_models
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.triton import kernels_for
 
-LAYER_PLACE = 2
-"""Where the noise between a weighted GCN's layers is drawn; attention and tokens have 0 and 1."""
+ATTENTION_DROPOUT, TOKEN_DROPOUT, GCN_DROPOUT = 0, 1, 2
+"""Dropout layers, as `Noise.keep` distinguishes them; those of the GCN layers follow `GCN_DROPOUT`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some seed nodes and what they hear; the whole graph is the part in which every node is a seed.
+    """Seed nodes and their neighbourhoods; the whole graph is the part in which every node is a seed.
 
-    The nodes are numbered so that those within h hops of the seeds are the first `counts[h]`. A hop-k token
-    then needs the features of the first `counts[k]` nodes, and its layers shrink towards the seeds; the
-    linear and MLP tokens need the seeds alone. Nothing is computed for a node that no seed hears.
+    Nodes are ordered by distance: the first `counts[h]` are within h hops of the seeds. A hop-k token needs
+    the features of the first `counts[k]` nodes, and its layers shrink towards the seeds.
 
     Attributes:
-        nodes: number of each node in the whole graph, seeds first, then by distance.
-        counts: how many nodes lie within 0, 1, … K hops.
+        nodes: node numbers in the whole graph, seeds first.
+        counts: number of nodes within 0, 1, … K hops.
         blocks: `blocks[h]` carries messages from within h + 1 hops to within h hops.
         features: of `nodes`.
         whole: every block is the whole support, so that one product serves all hops.
@@ -46,37 +45,37 @@ class Part:
 
     @property
     def seeds(self) -> Tensor:
-        """The nodes that the part was made for."""
+        """Node numbers of the seeds."""
         return self.nodes[: self.counts[0]]
 
     def rows_of(self, values: Tensor) -> Tensor:
-        """Return the values `[models, nodes of the whole graph]` of this part's nodes."""
+        """Select this part's nodes from values `[models, nodes of the whole graph]`."""
         return values if self.whole else values[:, self.nodes]
 
 
 def whole_graph(features: FeatureMatrix, support: Support, hops: int) -> Part:
-    """Return the part in which every node is a seed and hears all of its neighbours."""
+    """Return the part in which every node is a seed."""
     nodes = torch.arange(support.nodes, device=features.device)
     counts = [support.nodes] * (hops + 1)
     return Part(nodes, counts, [support.pattern] * hops, features, whole=True)
 
 
 class Projected(NamedTuple):
-    """What the first maps make of the features and of the mask token, each `[models, rows, widths]`."""
+    """Products of the first-layer weights with features and mask token, each `[models, rows, widths]`."""
 
     nodes: Tensor
     token: Tensor
 
     def masked(self, mask: Tensor | None, donors: Tensor | None = None) -> Tensor:
-        """Return the nodes' rows, those of masked nodes (bool `[models, nodes]`) replaced by the token's.
+        """Return the rows of the nodes, with those of masked nodes replaced by the mask token's.
 
-        Products with 0 and 1 choose exactly and, unlike `where`, collect the token's gradient in one product.
+        Products with 0 and 1 select exactly and, unlike `where`, sum the token's gradient in one product.
 
         Args:
-            mask: who is masked, of these nodes and perhaps others behind them; None is nobody.
-            donors: whose row each node shows, `[models, nodes or more]`; None lets each show its own.
+            mask: bool `[models, nodes or more]`; None masks nothing.
+            donors: the node whose row each node gets, `[models, nodes or more]`; None keeps all.
         """
-        nodes = self._shown(donors)
+        nodes = self._swapped(donors)
         if mask is None:
             return nodes
         hidden = mask[:, : nodes.shape[1], None].to(nodes.dtype)
@@ -85,23 +84,22 @@ class Projected(NamedTuple):
     def pieces(
         self, widths: Sequence[int], mask: Tensor | None, donors: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Return the same, cut into pieces of so many columns each."""
+        """Return `masked`, split into columns of the given widths."""
         kernels = None if mask is None else kernels_for(self.nodes)
         if mask is None or kernels is None:
             return torch.split(self.masked(mask, donors), list(widths), dim=-1)
-        nodes = self._shown(donors)
+        nodes = self._swapped(donors)
         made: tuple[Tensor, ...] = kernels.mask_rows(nodes, self.token, mask[:, : nodes.shape[1]], widths)
         return made
 
-    def _shown(self, donors: Tensor | None) -> Tensor:
-        """Return the rows that nodes show before anything is masked."""
+    def _swapped(self, donors: Tensor | None) -> Tensor:
         if donors is None:
             return self.nodes
         return self.nodes.gather(1, donors[:, : self.nodes.shape[1], None].expand_as(self.nodes))
 
 
 class Unprojected(NamedTuple):
-    r"""Features, mask token and a first map W that waits until the receivers have summed what they hear.
+    r"""Features, mask token and first-layer weight W, where summing before the product with W is cheaper.
 
     .. math:: \mathbb A\, \mathrm{where}(\mathcal M, t, X)\, W = (\mathbb A_{\bar{\mathcal M}} X)\, W
         + (\mathbb A_{\mathcal M} 1)\, t W
@@ -113,56 +111,51 @@ class Unprojected(NamedTuple):
     features: FeatureMatrix
     weight: Tensor
     token: Tensor
-    rounded: bool = False
+    bfloat16: bool = False
 
-    def heard(self, adjacency: Adjacency, mask: Tensor | None, donors: Tensor | None) -> Tensor:
-        """Return what receivers hear, `[models, targets, width]`, of the rows of `Projected.masked`.
-
-        Args:
-            adjacency: of the receivers.
-            mask, donors: as in `Projected.masked`.
-        """
-        pattern, seen = adjacency.pattern, adjacency.values
-        senders = pattern.cols.expand(len(seen), -1)  # [models, entries]
+    def aggregate(self, adjacency: Adjacency, mask: Tensor | None, donors: Tensor | None) -> Tensor:
+        """Return the aggregated rows `[models, targets, width]`; mask and donors as in `Projected.masked`."""
+        pattern, values = adjacency.pattern, adjacency.values
+        senders = pattern.cols.expand(len(values), -1)  # [models, entries]
         if mask is not None:
-            seen = seen * ~mask.gather(1, senders)
+            values = values * ~mask.gather(1, senders)
         if donors is not None:
             senders = donors.gather(1, senders)
         weight, token, rows = self.weight, self.token, self.features.dense
-        if self.rounded:
+        if self.bfloat16:
             weight, token, rows = weight.bfloat16(), token.bfloat16(), rows.bfloat16()
-        summed = stacked(
+        summed = stack_models(
             [
                 propagate(one, rows, Pattern(pattern.crow, sender, pattern.sources))
-                for one, sender in zip(seen, senders, strict=True)
+                for one, sender in zip(values, senders, strict=True)
             ]
         )
         if mask is None:
             return torch.bmm(summed, weight)
-        shares = adjacency @ mask.unsqueeze(-1).to(summed.dtype)  # [models, targets, 1]
-        return torch.baddbmm(shares * torch.bmm(token, weight), summed, weight)
+        masked = adjacency @ mask.unsqueeze(-1).to(summed.dtype)  # [models, targets, 1]
+        return torch.baddbmm(masked * torch.bmm(token, weight), summed, weight)
 
 
 class InputProjection(nn.Module):
-    r"""Every map that touches the raw features, side by side, with the learnable mask token.
+    r"""All first-layer weights side by side, and the learnable mask token.
 
-    A masked node's features are replaced by the mask token. Because a linear map acts row by row,
+    Because a linear map acts row by row,
 
     .. math:: \mathrm{where}(\mathcal M, t, X)\, W = \mathrm{where}(\mathcal M, t W, X W),
 
-    the features stay constant, one product :math:`XW` serves all tokens, and masking happens behind it; so
-    does the exchange of one node's features for another's, which exchanges rows of :math:`XW`.
-    Dropped feature columns are dropped rows of W, :math:`X\,\mathrm{diag}(m)\,W = X\,(\mathrm{diag}(m)\,W)`.
+    one product :math:`XW` with constant features serves all tokens, and masking and swapping of features
+    happen to its rows. Dropped feature columns are dropped rows of W,
+    :math:`X\,\mathrm{diag}(m)\,W = X\,(\mathrm{diag}(m)\,W)`.
 
     Args:
-        models: how many.
+        models: number of models.
         in_channels: number of features.
-        widths: of the linear token, the MLP, each hop's first layer, and what edges are computed from.
-        reaches: within how many hops of the seeds the features are needed, for the two own tokens together
-            and then for each of the others.
-        hops: how many tokens hear the graph.
-        mask_token: where the mask token starts.
-        side_by_side: how the weights of several models lie in memory.
+        widths: of the linear token, the MLP, each hop's first layer, and the scores of computed edges.
+        reaches: hops from the seeds within which features are needed, for the two own tokens together and
+            for each of the others.
+        hops: number of hop tokens.
+        mask_token: initial mask token, `"normal"` or `"zero"`.
+        side_by_side: memory layout of several models' weights, see `features.side_by_side`.
     """
 
     def __init__(
@@ -186,59 +179,58 @@ class InputProjection(nn.Module):
         self.mask_token = nn.Parameter(torch.empty(models, 1, in_channels))
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start the maps uniform in ±1/√in, the mask token from N(0, 1) or at zero."""
+        """Draw the weights uniform in ±1/√in, and the mask token from N(0, 1) or as zero."""
         uniform_(self.weight, 1 / math.sqrt(self.weight.shape[1]), generators)
         with torch.no_grad():
             for token, generator in zip(self.mask_token, generators, strict=True):
                 token.normal_(generator=generator) if self.mask_start == "normal" else token.zero_()
 
     def forward(
-        self, part: Part, columns_kept: Tensor | None = None, *, rounded: bool = False
+        self, part: Part, columns_kept: Tensor | None = None, *, bfloat16: bool = False
     ) -> list[Projected | Unprojected]:
-        """Multiply the features with every first-layer weight, for as many nodes as each needs.
+        """Multiply the features with all first-layer weights, without masking.
 
-        Nothing is masked yet. In the whole graph all maps see all nodes and one product serves them; else
-        there is one for the node's own tokens, one for each hop, unless it is cheaper to sum what is heard
-        first, and one for what edges are computed from.
+        In the whole graph one product serves all tokens. In a batch there is one for the own tokens and one
+        for each other width, over the nodes that it needs.
 
         Args:
-            part: whose features to multiply.
-            columns_kept: `[models, in]`, what each feature column is multiplied with; None keeps all.
-            rounded: multiply in bfloat16, on a GPU.
+            part: the nodes.
+            columns_kept: factor of each feature column `[models, in]`; None keeps all.
+            bfloat16: multiply in bfloat16, on a GPU.
         """
         weight = self.weight if columns_kept is None else self.weight * columns_kept[:, :, None]
         if part.whole:
-            return [Projected(*project(part.features, weight, self.mask_token, rounded=rounded))]
+            return [Projected(*project(part.features, weight, self.mask_token, bfloat16=bfloat16))]
         own, others = self.widths[0] + self.widths[1], self.widths[2:]
         pieces = torch.split(weight, [own, *others], dim=2)
         made: list[Projected | Unprojected] = []
         for place, (reach, piece) in enumerate(zip(self.reaches, pieces, strict=True)):
             features = part.features.first(part.counts[reach])
-            sums = 0 < place <= self.hops and features.storage == "dense" and not features.learned
-            if sums and part.blocks[reach - 1].sum_first(*piece.shape[1:]):
-                made.append(Unprojected(features, piece, self.mask_token, rounded))
+            is_hop = 0 < place <= self.hops
+            can_sum = is_hop and features.storage == "dense" and not features.requires_grad
+            if can_sum and part.blocks[reach - 1].sum_first(*piece.shape[1:]):
+                made.append(Unprojected(features, piece, self.mask_token, bfloat16))
             else:
-                made.append(Projected(*project(features, piece, self.mask_token, rounded=rounded)))
+                made.append(Projected(*project(features, piece, self.mask_token, bfloat16=bfloat16)))
         return made
 
 
 class EdgeWeights(nn.Module):
-    r"""How strongly each edge carries its messages, the same in all layers and hops.
+    r"""The weight of each edge, shared by all layers and hops.
 
-    `"free"`, the paper's, and `"learned"` have one number for each entry of Ã, as it is or bounded by a
-    sigmoid:
+    `"free"` (paper) and `"learned"` have one parameter per entry of Ã, used directly or through a sigmoid:
 
     .. math:: \tilde{\mathbb A}_{uv} = e_{uv} \cdot c_{uv} \quad\text{or}\quad
         \tilde{\mathbb A}_{uv} = \sigma(w_{uv}) \cdot c_{uv}, \qquad \tilde A_{uv} \neq 0
 
-    with :math:`c_{uv} = \tilde A_{uv}` under symmetric normalisation and 1 without it. `"fixed"` leaves every
-    weight where a learned one would start, and has no state. `"computed"` multiplies that with a signed gate,
-    a function of the features at both ends, which also serves edges that were not there in training:
+    with :math:`c_{uv} = \tilde A_{uv}` under symmetric normalisation and 1 without it. `"fixed"` keeps the
+    initial weights. `"computed"` multiplies these with a signed gate, a function of the features at both ends
+    that also applies to edges not seen in training:
 
     .. math:: g_{uv} = \tanh(1 + a^\top x_u + b^\top x_v) \,/ \tanh(1)
 
     Attributes:
-        logit: what is learned, `[models, entries]`: w, or e itself where weights are free.
+        logit: the parameters `[models, entries]`: w, or e itself for `"free"`.
     """
 
     def __init__(self, models: int, entries: int, kind: str) -> None:
@@ -248,43 +240,38 @@ class EdgeWeights(nn.Module):
 
     @property
     def learns(self) -> bool:
-        """Whether every entry has a number of its own."""
+        """Whether every entry has a parameter."""
         return self.kind in ("free", "learned")
 
     def to_weight(self, logit: Tensor) -> Tensor:
-        """Return the weights that learned numbers stand for."""
+        """Return the weights of parameters."""
         return logit if self.kind == "free" else torch.sigmoid(logit)
 
-    def to_logit(self, strength: Tensor) -> Tensor:
-        """Return the numbers that stand for these weights."""
-        return strength if self.kind == "free" else torch.logit(strength)
+    def to_logit(self, weight: Tensor) -> Tensor:
+        """Return the parameters of weights."""
+        return weight if self.kind == "free" else torch.logit(weight)
 
     def reset_parameters(self, start: Tensor) -> None:
-        """Start every model at the support's start values."""
+        """Set every model to the support's initial weights."""
         if self.learns:
             with torch.no_grad():
                 self.logit.copy_(self.to_logit(start).expand_as(self.logit))
 
     def forward(self, factor: Tensor, start: Tensor | None) -> Tensor:
-        """Return the weights `[models, entries]`, given the fixed factor and the start value of each."""
+        """Return the weights `[models, entries]` from the factor and the initial weight of each entry."""
         if self.learns:
             return self.to_weight(self.logit) * factor
         assert start is not None
         return (start * factor).expand(len(self.logit), -1)
 
     def gates(self, pattern: Pattern, ends: Tensor) -> Tensor:
-        """Return what each entry's weight is multiplied with, `[models, entries]`.
-
-        Args:
-            pattern: whose entries.
-            ends: what each node adds as a sender and as a receiver, `[models, nodes, 2]`.
-        """
+        """Return the gates `[models, entries]` from each node's two scores `[models, nodes, 2]`."""
         sent, received = ends.unbind(dim=2)
         return torch.tanh(1 + sent[:, pattern.cols] + received[:, pattern.rows]) / math.tanh(1)
 
 
 class NodeMLP(nn.Module):
-    r"""The second half of :math:`W_3\,\mathrm{GELU}(W_2 f(v) + b_2) + b_3`; the product is made before."""
+    r"""The MLP token :math:`W_3\,\mathrm{GELU}(W_2 f(v) + b_2) + b_3`, given :math:`W_2 f(v)`."""
 
     def __init__(self, models: int, hidden_channels: int, channels: int) -> None:
         super().__init__()
@@ -292,7 +279,7 @@ class NodeMLP(nn.Module):
         self.output = Linear(models, hidden_channels, channels)
 
     def reset_parameters(self, generators: Generators, in_channels: int) -> None:
-        """Start as `torch.nn.Linear` does."""
+        """Initialise as `torch.nn.Linear`."""
         uniform_(self.bias, 1 / math.sqrt(in_channels), generators)
         self.output.reset_parameters(generators)
 
@@ -307,21 +294,12 @@ class NodeMLP(nn.Module):
 
 
 class WeightedGCN(nn.Module):
-    r"""A weighted GCN of some layers; its output has heard exactly as many steps of the graph.
+    r"""A hop token: a weighted GCN with as many layers as hops, or more.
 
     .. math:: H^{(l+1)} = \sigma(\tilde{\mathbb A} H^{(l)} W^{(l)})
 
-    The first layer, :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})`, is made before, with those of the
-    other hops: in the whole graph it is the same product for all of them. The product with W comes first, or
-    that with 𝔸 where this is cheaper (`Pattern.sum_first`).
-
-    Args:
-        models: how many.
-        hop: which token it makes.
-        layers: one for each hop, or more.
-        hidden_channels: width between layers.
-        channels: width of the last one.
-        batch_norm: batch norm between layers.
+    The first layer :math:`H^{(1)} = \sigma(\tilde{\mathbb A} X W^{(0)})` is an input: in the whole graph one
+    product computes it for all hops. The order of the products with W and 𝔸 follows `Pattern.sum_first`.
     """
 
     def __init__(
@@ -336,16 +314,16 @@ class WeightedGCN(nn.Module):
         self.norms = nn.ModuleList(BatchNorm(models, width) for width in widths[:-1] if batch_norm)
 
     def reset_parameters(self, generators: Generators) -> None:
-        """Start all layers anew."""
+        """Reinitialise all layers."""
         for layer in (*self.linears, *self.norms):
             layer.reset_parameters(generators)
 
     def width_after(self, layer: int) -> int:
-        """Return how wide the messages after this layer are."""
+        """Return the width of the messages after a layer."""
         return cast(Linear, self.linears[layer]).weight.shape[2]
 
-    def pass_on(self, layer: int, hidden: Tensor) -> Tensor:
-        """Return what nodes send after this layer, `[models, nodes, channels]`."""
+    def messages(self, layer: int, hidden: Tensor) -> Tensor:
+        """Return the messages after a layer, `[models, nodes, channels]`."""
         sent: Tensor = self.linears[layer](self.norms[layer](hidden) if len(self.norms) else hidden)
         return sent
 
@@ -357,21 +335,21 @@ class WeightedGCN(nn.Module):
         noise: Noise | None,
         nodes: Tensor,
     ) -> Tensor:
-        """From the first layer `[models, nodes, hidden]` to the last `[models, seeds, channels]`.
+        """From the first layer `[models, nodes, hidden]` to the token `[models, seeds, channels]`.
 
         Args:
             hidden: the first layer of the nodes within `layers - 1` hops.
             adjacencies: towards the nodes within 0, 1, … hops.
-            rates: of dropout between layers, one for each model.
-            noise: where keep-masks come from; None drops nothing.
-            nodes: numbers of the nodes in the whole graph.
+            rates: dropout rate between layers, per model.
+            noise: draws keep-masks; None disables dropout.
+            nodes: node numbers in the whole graph.
         """
         for layer, linear in enumerate(self.linears):
             if len(self.norms):
                 hidden = self.norms[layer](hidden)
             if noise is not None:
-                place = LAYER_PLACE + 64 * self.hop + layer
-                kept = noise.keep(rates, nodes[: hidden.shape[1]], hidden.shape[2:], place)
+                dropout = GCN_DROPOUT + 64 * self.hop + layer
+                kept = noise.keep(rates, nodes[: hidden.shape[1]], hidden.shape[2:], dropout)
                 hidden = drop(hidden, kept, rates)
             adjacency = adjacencies[self.layers - 2 - layer]
             if adjacency.pattern.sum_first(*cast(Linear, linear).weight.shape[1:]):
@@ -382,5 +360,5 @@ class WeightedGCN(nn.Module):
 
 
 def token_names(hops: int) -> tuple[str, ...]:
-    """Return what each token of the encoder sees."""
+    """Return a description of each token."""
     return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))

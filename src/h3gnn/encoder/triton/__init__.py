@@ -1,4 +1,4 @@
-"""Triton kernels for CUDA devices, and the choice between them and the operations of torch."""
+"""Triton kernels for CUDA devices, and the choice between them and torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 PRECISIONS = (torch.float32, torch.bfloat16)
-"""Types that the kernels read and write; they accumulate in float32."""
+"""Types of the kernels' inputs and outputs; sums are float32."""
 
 
 def kernels_for(values: Tensor) -> SimpleNamespace | None:
-    """Return the kernels for a tensor on a CUDA device; None where the operations of torch are used."""
+    """Return the kernels for a tensor on a CUDA device; None where torch is used."""
     return _kernels() if _runs_kernels(values) and values.dtype in PRECISIONS else None
 
 
@@ -27,18 +27,18 @@ def _kernels() -> SimpleNamespace | None:
     try:
         from h3gnn.encoder.triton.attention import fuse, mix_tokens
         from h3gnn.encoder.triton.rows import activate, add_bias, mask_rows
-        from h3gnn.encoder.triton.sparse import adam, at_places, ema_update, is_large, multiply
+        from h3gnn.encoder.triton.sparse import adam, ema_update, is_large, multiply, sampled_product
     except ImportError:
         return None
     return SimpleNamespace(
         activate=activate,
         adam=adam,
         add_bias=add_bias,
-        at_places=at_places,
         ema_update=ema_update,
         fuse=fuse,
         is_large=is_large,
         mask_rows=mask_rows,
         mix_tokens=mix_tokens,
         multiply=multiply,
+        sampled_product=sampled_product,
     )

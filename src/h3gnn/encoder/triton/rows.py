@@ -1,9 +1,8 @@
-"""What lies between the products of the encoder, row by row, as one CUDA kernel each way.
+"""The row-wise operations between the encoder's products, as one CUDA kernel each for forward and backward.
 
-A product leaves its bias to whoever reads it next: the kernel adds it on the way in and, on the way back,
-sums its gradient while the rows are at hand. Everything is computed in float32 and written in the precision
-of the input. Sums over rows are made in two steps of a fixed order, never with atomic additions: a run that
-is repeated gives the same numbers.
+A kernel adds the bias of the preceding product and sums its gradient in the backward pass. Values are
+computed in float32 and written in the precision of the input. Sums over rows have two steps in a fixed order,
+without atomic additions, so that a repeated run gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 2048
-"""How many values a program holds at a time."""
+"""Values per program."""
 PROGRAMS = 1056
-"""How many programs share the rows where each keeps a sum: as many as an H200 runs at once."""
+"""Programs that share the rows where each keeps a sum: as many as an H200 runs at once."""
 
 
 @triton.jit
 def _normalised(x, there, channels):  # type: ignore[no-untyped-def]
-    """Return each row with mean 0 and variance 1, and what its deviations were multiplied with."""
+    """Return each row with mean 0 and variance 1, and its scale."""
     centred = tl.where(there, x - (tl.sum(x, axis=1) / channels)[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / channels + 1e-5)
     return centred * scale[:, None], scale
@@ -96,7 +95,7 @@ def _norm_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _slope(x, relu: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return what an activation's gradient is multiplied with."""
+    """Return the derivative of the activation."""
     if relu:
         return tl.where(x > 0, 1.0, 0.0)
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
@@ -218,14 +217,14 @@ def _mask_backward(  # type: ignore[no-untyped-def]
 
 
 def _shares(rows: int, block: int, models: int, columns: int = 1) -> tuple[int, int]:
-    """Return how many programs share the rows, and how many blocks each of them takes."""
+    """Return the number of programs, and of blocks per program."""
     blocks = max(1, triton.cdiv(rows, block))
     programs = min(blocks, max(1, PROGRAMS // (models * columns)))
     return programs, triton.cdiv(blocks, programs)
 
 
 def _folded(sums: Tensor) -> Tensor:
-    """Return the sums of all programs, `[models, programs, columns]` to `[models, columns]`."""
+    """Add the sums of all programs, `[models, programs, columns]` to `[models, columns]`."""
     models, programs, columns = sums.shape
     out = torch.empty(models, columns, dtype=sums.dtype, device=sums.device)
     _fold[triton.cdiv(columns, 16), models](sums, out, programs, columns, block=256, width=16)
@@ -233,7 +232,7 @@ def _folded(sums: Tensor) -> Tensor:
 
 
 def _tile(channels: int) -> tuple[int, int]:
-    """Return how many rows and columns a program looks at."""
+    """Return the rows and columns per program."""
     width = min(256, triton.next_power_of_2(channels))
     return max(1, TILE // width), width
 
@@ -365,32 +364,23 @@ def add_norm(
 ) -> Tensor:
     """Return `residual + Norm(branch + bias)`, or `Norm(residual + branch + bias)` with `inside`.
 
-    Args:
-        residual, branch: `[models, rows, channels]`.
-        bias: what the product behind the branch has left to add, `[models, 1, channels]`.
-        weight, shift: of the norm, `[models, channels]`.
-        inside: whether the residual is normalised too.
+    `residual` and `branch` are `[models, rows, channels]`, `bias` is `[models, 1, channels]`, `weight` and
+    `shift` of the norm are `[models, channels]`.
     """
     out: Tensor = _AddNorm.apply(residual, branch, bias, weight, shift, inside)  # type: ignore[no-untyped-call]
     return out
 
 
 def activate(x: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """Return GELU or ReLU of `x + bias`.
-
-    Args:
-        x: `[models, rows, channels]`; it may be some columns of a wider tensor.
-        bias: `[models, 1, channels]`.
-        activation: "gelu" or "relu".
-    """
+    """Return GELU or ReLU of `x + bias`; x `[models, rows, channels]` may be columns of a wider tensor."""
     out: Tensor = _Activate.apply(x, bias, activation == "relu")  # type: ignore[no-untyped-call]
     return out
 
 
 def mask_rows(nodes: Tensor, token: Tensor, mask: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return the rows `[models, rows, channels]` with masked ones replaced by their model's token, in pieces.
+    """Replace masked rows of `[models, rows, channels]` by the token, and split the columns into `widths`.
 
-    Each piece has some of the columns and memory of its own, so that none keeps the others alive.
+    Each piece has its own memory, so that none keeps the others alive.
     """
     made: tuple[Tensor, ...] = _MaskRows.apply(  # type: ignore[no-untyped-call]
         nodes, token, mask.contiguous(), list(widths)

@@ -1,7 +1,7 @@
-"""Products along the places of a sparse matrix as CUDA kernels of our own.
+"""Deterministic sparse products, Adam steps and moving averages as CUDA kernels.
 
-cuSPARSE adds up what several threads found for one row in whatever order they end, so that two runs differ.
-Here a program has a row, or a piece of a long one, to itself and adds in the order of the entries.
+cuSPARSE adds the partial sums of a row in the order in which threads finish, so that two runs differ. Here
+one program adds a row, or a piece of a long row, in the order of its entries.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import triton.language as tl
 from torch import Tensor
 
 LONG = 128
-"""A row with more entries than this is cut into pieces, which are summed apart and then added."""
+"""Rows with more entries are cut into pieces, whose sums are then added."""
 TOGETHER, COLUMNS = 8, 256
-"""How many entries of a row are read at once, and how many columns at the most."""
+"""Entries of a row that are read at once, and columns per program."""
 
 
 class Pieces(NamedTuple):
-    """Where each piece of a row begins, and of each row its first piece."""
+    """Start of each piece among the entries, and first piece of each row."""
 
     of_entries: Tensor
     of_rows: Tensor
 
 
 def cut_long_rows(crow: Tensor) -> Pieces | None:
-    """Return the pieces that rows `[rows + 1]` are summed in; None where no row is long."""
+    """Return the pieces of rows with pointers `[rows + 1]`; None if no row is long."""
     counts = crow.diff()
     if counts.numel() == 0 or int(counts.max()) <= LONG:
         return None
@@ -51,7 +51,7 @@ def _sum_rows(  # type: ignore[no-untyped-def]
     begin, end = tl.load(crow + row), tl.load(crow + row + 1)
     total = tl.zeros([width], tl.float32)
     for first in range(begin, end, together):
-        for one in tl.static_range(together):  # so many reads are on their way at once
+        for one in tl.static_range(together):  # reads in flight together
             at = first + one
             there = at < end
             sender = at
@@ -73,7 +73,7 @@ def _sum_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
-def _at_places(  # type: ignore[no-untyped-def]
+def _sampled_product(  # type: ignore[no-untyped-def]
     rows, cols, left, right, out, entries, channels, width: tl.constexpr, block: tl.constexpr
 ):
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -99,15 +99,15 @@ def multiply(
     order: Tensor | None = None,
     add_to: Tensor | None = None,
 ) -> Tensor:
-    """Return `A @ dense` for the sparse A with these rows, `[rows, channels]`.
+    """Return `A @ dense` for the sparse A, `[rows, channels]`.
 
     Args:
-        crow, cols: the places of A.
-        values: at its places; None are ones.
-        dense: with columns that lie side by side.
-        pieces: of its long rows, from `cut_long_rows`.
-        order: which value belongs to each place; None takes them in turn.
-        add_to: what the product is added to, in place; None makes a new tensor.
+        crow, cols: the sparsity pattern of A.
+        values: its values; None for ones.
+        dense: with contiguous rows.
+        pieces: from `cut_long_rows`.
+        order: index of the value of each entry; None if they are in order.
+        add_to: tensor to add the product to in place.
     """
     rows, channels = len(crow) - 1, dense.shape[1]
     out = torch.empty(rows, channels, dtype=dense.dtype, device=dense.device) if add_to is None else add_to
@@ -130,7 +130,7 @@ def _launch(
     *,
     adding: bool,
 ) -> None:
-    """Sum rows: those that `cols` names, or else those between two pointers, times `values`."""
+    """Sum the rows of `dense` selected by `cols` (or all between two pointers), times `values`."""
     channels = dense.shape[1]
     width = min(COLUMNS, triton.next_power_of_2(channels))
     _sum_rows[len(crow) - 1, triton.cdiv(channels, width)](
@@ -140,11 +140,11 @@ def _launch(
     )  # fmt: skip
 
 
-def at_places(rows: Tensor, cols: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return `left @ rightᵀ` at the given places alone, in float32 `[entries]`."""
+def sampled_product(rows: Tensor, cols: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return `left @ rightᵀ` at the given entries, in float32 `[entries]`."""
     channels = left.shape[1]
     out = torch.empty(len(rows), dtype=torch.float32, device=left.device)
-    _at_places[(triton.cdiv(len(rows), 16),)](
+    _sampled_product[(triton.cdiv(len(rows), 16),)](
         rows, cols, left, right, out, len(rows), channels,
         width=min(128, triton.next_power_of_2(channels)), block=16,
     )  # fmt: skip
@@ -152,52 +152,52 @@ def at_places(rows: Tensor, cols: Tensor, left: Tensor, right: Tensor) -> Tensor
 
 
 LARGE = 1 << 17
-"""Smaller tensors are better off together in one of torch's lists."""
+"""Smaller tensors are faster in torch's multi-tensor functions."""
 BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _adam(  # type: ignore[no-untyped-def]
-    weight, slope, mean, square, rate, step, decay, epsilon, size, block: tl.constexpr,
-    first: tl.constexpr, second: tl.constexpr, log_first: tl.constexpr, log_second: tl.constexpr,
+    weight, grad, mean, square, rate, step, decay, epsilon, size, block: tl.constexpr,
+    beta1: tl.constexpr, beta2: tl.constexpr, log_beta1: tl.constexpr, log_beta2: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = at < size
     count = tl.load(step).to(tl.float64)
     w = tl.load(weight + at, mask=there)
-    g = tl.load(slope + at, mask=there) + decay * w
+    g = tl.load(grad + at, mask=there) + decay * w
     m = tl.load(mean + at, mask=there)
-    m += (1.0 - first) * (g - m)
-    v = second * tl.load(square + at, mask=there) + (1.0 - second) * g * g
-    size_of = (1.0 - tl.exp(count * log_first)).to(tl.float32)
-    spread = tl.sqrt(1.0 - tl.exp(count * log_second)).to(tl.float32)
-    w -= tl.load(rate) / size_of * m / (tl.sqrt(v) / spread + epsilon)
+    m += (1.0 - beta1) * (g - m)
+    v = beta2 * tl.load(square + at, mask=there) + (1.0 - beta2) * g * g
+    correction1 = (1.0 - tl.exp(count * log_beta1)).to(tl.float32)
+    correction2 = tl.sqrt(1.0 - tl.exp(count * log_beta2)).to(tl.float32)
+    w -= tl.load(rate) / correction1 * m / (tl.sqrt(v) / correction2 + epsilon)
     tl.store(weight + at, w, mask=there)
     tl.store(mean + at, m, mask=there)
     tl.store(square + at, v, mask=there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _follow(  # type: ignore[no-untyped-def]
-    mine, theirs, columns, own_stride, their_stride, share, block: tl.constexpr
+def _ema_update(  # type: ignore[no-untyped-def]
+    average, values, columns, average_stride, value_stride, share, block: tl.constexpr
 ):
     row = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = at < columns
-    average = tl.load(mine + row * own_stride + at, mask=there)
-    average += share * (tl.load(theirs + row * their_stride + at, mask=there) - average)
-    tl.store(mine + row * own_stride + at, average, mask=there)
+    moved = tl.load(average + row * average_stride + at, mask=there)
+    moved += share * (tl.load(values + row * value_stride + at, mask=there) - moved)
+    tl.store(average + row * average_stride + at, moved, mask=there)
 
 
 def is_large(weight: Tensor) -> bool:
-    """Whether a weight `[models, in, out]` is worth a kernel of its own, and lies in memory without gaps."""
+    """Whether a weight `[models, in, out]` is large enough for its own kernel, and without gaps in memory."""
     laid_out = weight.is_contiguous() or weight.transpose(0, 1).is_contiguous()
     return weight.dim() == 3 and weight.numel() >= LARGE and weight.dtype == torch.float32 and laid_out
 
 
 def adam(
     weight: Tensor,
-    slope: Tensor,
+    grad: Tensor,
     mean: Tensor,
     square: Tensor,
     rate: Tensor,
@@ -208,24 +208,20 @@ def adam(
     second: float,
     epsilon: float,
 ) -> None:
-    """Make one step of Adam in place, which `step` counts already; all lie in memory as the weight does."""
+    """Make step number `step` of Adam in place; all tensors have the memory layout of the weight."""
     _adam[(triton.cdiv(weight.numel(), BLOCK),)](
-        weight, slope, mean, square, rate, step, decay, epsilon, weight.numel(), block=BLOCK,
-        first=first, second=second, log_first=math.log(first), log_second=math.log(second),
+        weight, grad, mean, square, rate, step, decay, epsilon, weight.numel(), block=BLOCK,
+        beta1=first, beta2=second, log_beta1=math.log(first), log_beta2=math.log(second),
     )  # fmt: skip
 
 
-def ema_update(mine: Tensor, theirs: Tensor, share: float) -> None:
-    """Move an average `[models, in, out]` a share of the way, in place.
+def ema_update(average: Tensor, values: Tensor, share: float) -> None:
+    """Move an average `[models, in, out]` towards values by a share, in place.
 
-    `theirs` may be the first models of a larger stack, whose models lie side by side or one after another.
+    `values` may be the first models of a larger stack, in either memory layout.
     """
-    rows, columns, own, other = 1, mine.numel(), 0, 0
-    if not mine.is_contiguous():
-        rows, columns, own, other = (
-            mine.shape[1],
-            mine.shape[0] * mine.shape[2],
-            mine.stride(1),
-            theirs.stride(1),
-        )
-    _follow[triton.cdiv(columns, BLOCK), rows](mine, theirs, columns, own, other, share, block=BLOCK)
+    rows, columns, strides = 1, average.numel(), (0, 0)
+    if not average.is_contiguous():
+        rows, columns = average.shape[1], average.shape[0] * average.shape[2]
+        strides = average.stride(1), values.stride(1)
+    _ema_update[triton.cdiv(columns, BLOCK), rows](average, values, columns, *strides, share, block=BLOCK)
