@@ -21,7 +21,7 @@ from torch import Tensor
 
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import L2_GRID, inner_products, turned
+from h3gnn.evaluation.probe import L2_GRID, inner_products, project_onto
 from h3gnn.evaluation.protocols import count_classes, one_standard_error_rule, tempered_loss
 from h3gnn.experiments.selection import resplit
 from h3gnn.graphs.datasets import benchmarks, load
@@ -39,7 +39,7 @@ class Probes:
 
     def __init__(self, embedding: Tensor, own: Tensor, labels: Tensor, classes: int) -> None:
         nodes = torch.nonzero(own).flatten()
-        self.rows = turned(inner_products(embedding, nodes), nodes)
+        self.rows = project_onto(inner_products(embedding, nodes), nodes)
         self.labels, self.classes = labels, classes
 
     def say(self, train: Tensor, asked: list[Tensor]) -> list[Tensor]:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from h3gnn.evaluation.clustering import lloyd_clusters, silhouettes
 from h3gnn.evaluation.logistic import Regressions, fit_logistic
-from h3gnn.evaluation.probe import L2_GRID, probe_candidates, standardise, turned
+from h3gnn.evaluation.probe import L2_GRID, probe_candidates, project_onto, standardise
 from h3gnn.evaluation.projection import project_to_plane
 
 SEEDS = range(3)
@@ -203,7 +203,7 @@ def _losses_beside(
 ) -> dict[str, float]:
     """Return how far the losses of the first split are from scikit-learn's, and float32's from float64's."""
     scaled = standardise(rows.double())
-    basis = turned(scaled @ scaled[own].mT, own)[own]
+    basis = project_onto(scaled @ scaled[own].mT, own)[own]
     targets = torch.nn.functional.one_hot(labels[own], classes).double()
     used = torch.ones(1, len(own), dtype=torch.bool, device=rows.device)
     losses: dict[Any, list[float]] = {}

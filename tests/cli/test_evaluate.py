@@ -193,7 +193,7 @@ def test_mistakes_are_said_in_one_sentence(run: Path, tmp_path: Path, fitted: H3
     assert "also give the graph" in invoke("evaluate", path, fails=True)
     assert "give a run" in invoke("evaluate", fails=True)
     assert "neither a folder" in invoke("evaluate", tmp_path / "none.txt", fails=True)
-    assert "no protocol" in invoke("evaluate", run, "--protocol", "best", fails=True)
+    assert "unknown protocol" in invoke("evaluate", run, "--protocol", "best", fails=True)
     assert "unknown probe" in invoke("evaluate", run, "--probe", "svm", fails=True)
     assert "--preset" in invoke("evaluate", run, "--epoch-rule", "validation", fails=True)
     assert "--preset" in invoke("evaluate", run, "--epochs", 3, fails=True)

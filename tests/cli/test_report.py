@@ -117,7 +117,7 @@ def test_plot_writes_vectors_and_colours_by_measure(run: Path, tmp_path: Path) -
     [
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "RUN", "--out", "page.txt"], "must end in one of .html"),
-        (["report", "RUN", "--map", "mds"], "--map mds: there are tsne, umap, pca"),
+        (["report", "RUN", "--map", "mds"], "--map mds: choose one of tsne, umap, pca"),
         (["plot", "RUN", "--kind", "pie"], "--kind must be one of map, history"),
         (["plot", "RUN", "--colour", "mood"], "--colour mood: this run has class, cluster, homophily"),
         (["plot", "RUN", "--kind", "history", "--colour", "class"], "--colour is for maps"),

@@ -14,7 +14,6 @@ from h3gnn.evaluation.clustering import (
     kmeans_clusters,
     lloyd_clusters,
     pick_clusters,
-    silhouette,
     silhouettes,
     summarize_runs,
 )
@@ -73,8 +72,8 @@ def test_the_silhouette_finds_the_number_of_blobs() -> None:
     clusters, measured = pick_clusters(rows, range(2, 7), n_init=3)
     assert max(measured, key=lambda count: measured[count]) == 3
     assert clustering_accuracy(clusters, labels) > 0.95
-    assert silhouette(rows, clusters) == pytest.approx(measured[3])
-    assert np.isnan(silhouette(rows, np.zeros(90, dtype=np.int64)))
+    assert silhouettes(rows, [clusters]) == pytest.approx([measured[3]])
+    assert np.isnan(silhouettes(rows, [np.zeros(90, dtype=np.int64)])).all()
 
 
 def test_numbers_to_try_and_numbers_of_clusters() -> None:
@@ -107,9 +106,9 @@ def test_silhouettes_are_those_of_scikit_learn() -> None:
 
 def test_a_large_sample_is_measured_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = blobs()
-    whole = silhouette(rows, labels)
-    monkeypatch.setattr("h3gnn.evaluation.clustering.DISTANCES_OF", 7)
-    assert silhouette(rows, labels) == pytest.approx(whole)
+    whole = silhouettes(rows, [labels])
+    monkeypatch.setattr("h3gnn.evaluation.clustering.DISTANCE_ROWS", 7)
+    assert silhouettes(rows, [labels]) == pytest.approx(whole)
 
 
 def loss(rows: torch.Tensor, found: torch.Tensor) -> float:

@@ -48,5 +48,5 @@ def test_it_is_seldom_sure_where_there_is_no_difference() -> None:
 
 def test_one_pair_says_nothing_and_other_shapes_are_refused() -> None:
     assert paired_test(RepeatedScore([[0.9]]), RepeatedScore([[0.1]])).p_value == 1.0
-    with pytest.raises(ValueError, match="not of the same"):
+    with pytest.raises(ValueError, match="same seeds and splits"):
         paired_test(RepeatedScore([[0.9, 0.8]]), RepeatedScore([[0.1]]))

@@ -14,11 +14,11 @@ from h3gnn.evaluation.probe import (
     linear_probe,
     principal_components,
     probe_candidates,
+    project_onto,
     scaled_candidates,
     standardise,
-    turned,
 )
-from h3gnn.evaluation.protocols import SHARPNESS, VALIDATION, tempered_loss
+from h3gnn.evaluation.protocols import INVERSE_TEMPERATURES, VALIDATION, tempered_loss
 
 
 def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,7 +121,7 @@ def test_rows_turned_into_the_training_rows_span_give_the_same_classifier(streng
     rows, labels = blobs(width=100)
     rows[7] = rows[3]  # twice the same row: their products have no inverse
     scaled, train = standardise(rows.double()), torch.arange(60)
-    few = turned(inner_products(rows, train), train)
+    few = project_onto(inner_products(rows, train), train)
     assert few.shape == (90, 59)
     torch.testing.assert_close(few @ few[:60].mT, scaled @ scaled[:60].mT, rtol=0, atol=1e-6)
     used = torch.zeros(2, 60, dtype=torch.bool)
@@ -149,7 +149,7 @@ def test_splits_apart_give_what_splits_together_give(
     masks = thirds(3)
     together = probe_candidates(rows, labels, *masks)
     monkeypatch.setitem(TOGETHER, "cpu", 0)
-    monkeypatch.setattr("h3gnn.evaluation.probe.PRODUCTS", products)
+    monkeypatch.setattr("h3gnn.evaluation.probe.MAX_PRODUCTS", products)
     apart = probe_candidates(rows, labels, *masks)
     np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=5e-3)  # the sharpest magnify it
     for one, other in zip(apart.predicted, together.predicted, strict=True):
@@ -206,7 +206,10 @@ def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
             loss = torch.nn.functional.cross_entropy(layer(scaled[train]), labels[train])
             torch.autograd.backward(loss)
             adam.step()
-        losses = [torch.nn.functional.cross_entropy(b * layer(scaled[val]), labels[val]) for b in SHARPNESS]
+        losses = [
+            torch.nn.functional.cross_entropy(b * layer(scaled[val]), labels[val])
+            for b in INVERSE_TEMPERATURES
+        ]
         loss = min(losses)
         assert found.settings[11] == {"learning_rate": 0.001, "weight_decay": 5e-4, "step": 25}
         assert found.val_loss[split, 11] == pytest.approx(loss.item(), rel=2e-3)  # float32, magnified

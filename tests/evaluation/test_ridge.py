@@ -99,7 +99,7 @@ def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     embedding, labels, train, val = uneven()
     criterion = RidgeValidation(labels, train, val, torch.device("cpu"))
     whole = criterion.accuracies(embedding)
-    monkeypatch.setattr(criteria, "AT_ONCE", 1)  # one split at a time
+    monkeypatch.setattr(criteria, "CHUNK_BYTES", 1)  # one split at a time
     assert torch.equal(criterion.accuracies(embedding), whole)
 
 
@@ -111,8 +111,8 @@ def test_few_columns_give_what_inner_products_give() -> None:
     ridge = RidgeValidation(labels, train, ~train, torch.device("cpu"), ridges=(0.3,))
     scaled = standardise(rows)[ridge.used] * 6**-0.5
     every = torch.arange(4)
-    few = ridge._right(*ridge._by_columns(torch.nn.functional.pad(scaled, (0, 1), value=1.0), every), every)
-    many = ridge._right(*ridge._by_products(scaled @ scaled.mT + 1, every), every)
+    few = ridge._accuracy(*ridge._primal(torch.nn.functional.pad(scaled, (0, 1), value=1.0), every), every)
+    many = ridge._accuracy(*ridge._dual(scaled @ scaled.mT + 1, every), every)
     assert 0.4 < float(few.mean()) < 1
     assert torch.equal(few, many)
     assert torch.equal(ridge.accuracies(rows), few[0])

@@ -1,8 +1,7 @@
 """Embeddings of all nodes, layer by layer and in chunks of nodes within a layer.
 
-Encoding a batch with all of its neighbours would visit most of the graph once per batch; layer by layer,
-each node and edge is visited once per layer. Only the messages of one layer `[nodes, channels]` and the
-finished hop tokens are stored, where `allocate` puts them.
+Each node and edge is visited once per layer, whereas batches with all neighbours would visit most of the
+graph once per batch.
 """
 
 from __future__ import annotations
@@ -204,11 +203,7 @@ def split_for_fusion(tokens: Tensor) -> tuple[Tensor, ...]:
 def embed_models(
     encoder: EncoderStack, graph: GraphRows, edge_weights: Tensor | None = None, *, with_tokens: bool = False
 ) -> Tensor:
-    """Return the embeddings of a stack of models, `[models, nodes, D]`, in full precision.
-
-    The encoder's training mode is restored afterwards. `edge_weights` and `with_tokens` are as in
-    `LayerwiseEncoder`.
-    """
+    """Return the embeddings `[models, nodes, D]` in full precision, see `LayerwiseEncoder`."""
     training = encoder.training
     encoder.eval()
     try:
@@ -228,10 +223,7 @@ def transfer_edge_weights(
 ) -> Tensor:
     """Return edge weights for another graph: learned where the edge was fitted, initial elsewhere.
 
-    Args:
-        encoder: fitted on `fitted`.
-        fitted, support: the supports of the fitted and of the other graph.
-        node_of: the fitted node that each node of the other graph is, or -1.
+    `node_of` has the fitted node that each node of the other graph is, or -1.
     """
     fixed = (support.start * support.factor).expand(encoder.models, -1)
     if not encoder.edges.learns:

@@ -177,15 +177,7 @@ def _as_bfloat16(weight: Tensor, rows: int) -> Tensor:
 def project(
     features: FeatureMatrix, weight: Tensor, token: Tensor, *, bfloat16: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Multiply features `[nodes, in]` and token `[models, 1, in]` with the weights `[models, in, out]`.
-
-    Args:
-        features, weight, token: the factors.
-        bfloat16: multiply in bfloat16, on a GPU.
-
-    Returns:
-        `[models, nodes, out]` and `[models, 1, out]`.
-    """
+    """Multiply features `[nodes, in]` and token `[models, 1, in]` with the weights `[models, in, out]`."""
     if features.requires_grad:
         return torch.matmul(features.dense, weight), torch.bmm(token, weight)
     product, of_token = _Project.apply(weight, token, features, bfloat16)  # type: ignore[no-untyped-call]

@@ -26,11 +26,8 @@ class Noise(Protocol):
     def keep(self, rates: Sequence[float], nodes: Tensor, shape: Sequence[int], layer: int) -> Tensor | None:
         """Return bool `[models, nodes, *shape]`, False where a value is dropped; None if all rates are 0.
 
-        Args:
-            rates: dropout rate of each model.
-            nodes: node numbers in the whole graph.
-            shape: shape of one node's values.
-            layer: identifies the dropout layer; layers draw different numbers.
+        `rates` has one rate per model, `nodes` the numbers in the whole graph, and `shape` is that of one
+        node's values. Each dropout `layer` draws different numbers.
         """
 
     def fork(self, models: int) -> Noise:
@@ -59,11 +56,7 @@ class SequentialNoise:
 
 
 class PerNodeNoise:
-    """Each number is a function of its node, independent of batches and processes.
-
-    Args:
-        seeds: one per model, new in every step.
-    """
+    """Each number is a function of its node and a seed per model, independent of batches and processes."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = list(seeds)

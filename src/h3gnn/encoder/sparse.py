@@ -198,38 +198,25 @@ def propagate(values: Tensor, messages: Tensor, pattern: Pattern) -> Tensor:
     return received
 
 
-class _TakeRows(torch.autograd.Function):
-    """Selected rows; gradients of a row are added in the order of the selection."""
+class _MoveRows(torch.autograd.Function):
+    """Select rows by index, or add them up by index into `count` rows: each is the gradient of the other."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, index: Tensor, count: int | None) -> Tensor:
         ctx.save_for_backward(index)
-        ctx.rows = len(rows)
-        return rows.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return _scatter_add(gradients[0].contiguous(), index, ctx.rows), None
-
-
-class _AddRows(torch.autograd.Function):
-    """The sum of the rows with each index: the transpose of `_TakeRows`."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, count: int) -> Tensor:
-        ctx.save_for_backward(index)
-        return _scatter_add(rows.contiguous(), index, count)
+        ctx.rows, ctx.takes = len(rows), count is None
+        return rows.index_select(0, index) if count is None else _scatter_add(rows, index, count)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (index,) = ctx.saved_tensors
-        return gradients[0].index_select(0, index), None, None
+        (index,), (gradient,) = ctx.saved_tensors, gradients
+        taken = _scatter_add(gradient, index, ctx.rows) if ctx.takes else gradient.index_select(0, index)
+        return taken, None, None
 
 
 def _scatter_add(rows: Tensor, index: Tensor, count: int) -> Tensor:
     """Return the sum of the rows with each index, in their order, `[count, channels]`."""
-    kernels = kernels_for(rows)
+    rows, kernels = rows.contiguous(), kernels_for(rows)
     if kernels is None:
         return rows.new_zeros(count, rows.shape[1]).index_add_(0, index, rows)
     ascending, order = index.sort(stable=True)
@@ -240,25 +227,19 @@ def _scatter_add(rows: Tensor, index: Tensor, count: int) -> Tensor:
 
 def take_rows(values: Tensor, index: Tensor) -> Tensor:
     """Return rows of `[models, nodes, …]` by an index `[rows]` or `[models, rows]`."""
-    models, nodes = values.shape[:2]
-    flat = values.reshape(models * nodes, -1)
-    taken: Tensor = _TakeRows.apply(flat, _flat_index(index, models, nodes))  # type: ignore[no-untyped-call]
-    return taken.view(models, -1, *values.shape[2:])
+    return _move_rows(values, index, values.shape[1], None)
 
 
 def add_rows(values: Tensor, index: Tensor, nodes: int) -> Tensor:
     """Return `[models, nodes, …]`, the sum of the rows of `[models, rows, …]` with each index."""
-    models = values.shape[0]
-    flat = values.reshape(models * values.shape[1], -1)
-    added: Tensor = _AddRows.apply(  # type: ignore[no-untyped-call]
-        flat, _flat_index(index, models, nodes), models * nodes
-    )
-    return added.view(models, nodes, *values.shape[2:])
+    return _move_rows(values, index, nodes, nodes * len(values))
 
 
-def _flat_index(index: Tensor, models: int, nodes: int) -> Tensor:
-    """Return an index `[rows]` or `[models, rows]` as one into the nodes of all models."""
-    return (index + nodes * torch.arange(models, device=index.device)[:, None]).flatten()
+def _move_rows(values: Tensor, index: Tensor, nodes: int, count: int | None) -> Tensor:
+    models, flat = len(values), values.reshape(values.shape[0] * values.shape[1], -1)
+    of_all = (index + nodes * torch.arange(models, device=index.device)[:, None]).flatten()
+    moved: Tensor = _MoveRows.apply(flat, of_all, count)  # type: ignore[no-untyped-call]
+    return moved.view(models, -1, *values.shape[2:])
 
 
 class Adjacency:

@@ -191,12 +191,8 @@ class InputProjection(nn.Module):
         """Multiply the features with all first-layer weights, without masking.
 
         In the whole graph one product serves all tokens. In a batch there is one for the own tokens and one
-        for each other width, over the nodes that it needs.
-
-        Args:
-            part: the nodes.
-            columns_kept: factor of each feature column `[models, in]`; None keeps all.
-            bfloat16: multiply in bfloat16, on a GPU.
+        for each other width, over the nodes that it needs. `columns_kept` has a factor for each feature
+        column `[models, in]`.
         """
         weight = self.weight if columns_kept is None else self.weight * columns_kept[:, :, None]
         if part.whole:
@@ -340,8 +336,7 @@ class WeightedGCN(nn.Module):
         Args:
             hidden: the first layer of the nodes within `layers - 1` hops.
             adjacencies: towards the nodes within 0, 1, … hops.
-            rates: dropout rate between layers, per model.
-            noise: draws keep-masks; None disables dropout.
+            rates, noise: of dropout between layers.
             nodes: node numbers in the whole graph.
         """
         for layer, linear in enumerate(self.linears):

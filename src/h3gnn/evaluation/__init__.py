@@ -1,4 +1,4 @@
-"""Embeddings and labels in, results out."""
+"""Scores of embeddings: probes, clusterings, metrics and protocols; arrays only, never weights."""
 
 MAX_CLUSTERS = 12
-"""Where the silhouette picks the number of clusters, it picks from 2 to this; here since commands name it."""
+"""The largest number of clusters that the silhouette considers; defined here because commands show it."""

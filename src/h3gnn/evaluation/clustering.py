@@ -1,4 +1,4 @@
-"""k-means on embeddings: agreement of its clusters with classes, and their silhouette."""
+"""k-means on embeddings, agreement of its clusters with classes, and silhouettes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LLOYD_STEPS = 300
 """Maximum number of iterations of Lloyd's algorithm."""
 SAMPLE = 5000
 """Maximum number of nodes of a silhouette, which needs all pairwise distances."""
-DISTANCES_OF = 500
-"""Number of rows of the distance matrix that are in memory at once."""
+DISTANCE_ROWS = 500
+"""Rows of the distance matrix that are in memory at once."""
 
 Labels = npt.NDArray[np.int64]
 
@@ -40,13 +40,10 @@ def kmeans_clusters(
 
 
 def compact(embedding: npt.ArrayLike | Tensor) -> Tensor:
-    """Return centred float32 rows with the same distances and at most as many columns as rows.
-
-    k-means and the silhouette depend on distances only, so a rotation into the span of the rows is exact.
-    """
+    """Return centred float32 rows with the same distances and at most as many columns as rows."""
     rows = as_rows(embedding).float()
     rows = rows - rows.mean(dim=0)
-    if rows.shape[1] > rows.shape[0]:
+    if rows.shape[1] > rows.shape[0]:  # a rotation into the span of the rows
         rows = torch.linalg.qr(rows.mT.double(), mode="r").R.mT.float()
     return rows.contiguous()
 
@@ -57,7 +54,7 @@ def clustering_accuracy(clusters: Labels, labels: Labels) -> float:
 
 
 def match_clusters(clusters: Labels, labels: Labels) -> Labels:
-    """Return the class that each node's cluster is matched to, under the best matching (Hungarian algorithm).
+    """Return the class matched to each node's cluster by the Hungarian algorithm.
 
     Clusters beyond the number of classes get numbers that no label has.
     """
@@ -92,17 +89,14 @@ def cluster_scores(
     seeds: Sequence[int] = SEEDS,
     n_init: int = 10,
 ) -> dict[str, list[float]]:
-    """Run k-means on all nodes once for each seed, and compare the clusters with the classes.
+    """Run k-means once for each seed and return each of `MEASURES` per seed.
 
     Args:
         embedding: `[nodes, D]`.
-        labels: `[nodes]`; nodes with a negative label are clustered and not scored.
+        labels: `[nodes]`; nodes with a negative label are clustered but not scored.
         clusters: their number; by default the number of classes.
         seeds: of the k-means runs.
-        n_init: initialisations of each run, of which the best by the k-means loss is taken.
-
-    Returns:
-        For each of `MEASURES`, one value per seed.
+        n_init: initialisations of each run.
     """
     known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
     rows = compact(embedding)
@@ -113,30 +107,22 @@ def cluster_scores(
 
 
 def summarize_runs(values: dict[str, list[float]]) -> dict[str, Any]:
-    """Return mean, standard deviation and values of each measure, as results keep them."""
+    """Return mean, standard deviation and values of each measure, as stored in results."""
     return {
         name: {"mean": float(np.mean(some)), "std": float(np.std(some)), "values": list(some)}
         for name, some in values.items()
     }
 
 
-def silhouette(embedding: npt.ArrayLike | Tensor, clusters: Labels, *, seed: int = 0) -> float:
-    """Return the mean silhouette, −1 to 1, on a sample of the nodes.
-
-    NaN where there are fewer than two clusters, or as many as nodes.
-    """
-    return silhouettes(embedding, [clusters], seed=seed)[0]
-
-
 def silhouettes(
     embedding: npt.ArrayLike | Tensor, several: Sequence[Labels], *, seed: int = 0
 ) -> list[float]:
-    r"""Return the silhouette of each of several clusterings, from shared distances.
+    r"""Return the mean silhouette of each of several clusterings, on a sample of the nodes.
 
     .. math:: \frac1n \sum_v \frac{b_v - a_v}{\max(a_v, b_v)}
 
     a is a node's mean distance to the others of its cluster, b the least mean distance to those of another;
-    a node alone in its cluster counts as 0.
+    a node alone in its cluster counts as 0. NaN with fewer than two clusters, or as many as nodes.
     """
     rows = compact(embedding).cpu()
     if len(rows) > SAMPLE:
@@ -160,7 +146,7 @@ def _distance_sums(rows: Tensor, members: Tensor) -> Tensor:
     """Return the sum of each row's distances to the members of each cluster, `[nodes, clusters]`."""
     every, squares = rows.double(), rows.double().square().sum(dim=1)
     sums = []
-    for some in torch.split(torch.arange(len(rows)), DISTANCES_OF):
+    for some in torch.split(torch.arange(len(rows)), DISTANCE_ROWS):
         apart = (squares[some, None] + squares).addmm_(every[some], every.mT, alpha=-2).clamp_min_(0).sqrt_()
         apart[torch.arange(len(some)), some] = 0  # exact, despite rounding
         sums.append(apart @ members)
@@ -173,8 +159,8 @@ def _silhouette(sums: Tensor, members: Tensor, counts: Tensor) -> float:
     own = members.bool()
     inside = sums[own] / (counts - 1).expand_as(sums)[own]
     outside = (sums / counts).masked_fill(own, torch.inf).amin(dim=1)
-    clear = (outside - inside) / torch.maximum(inside, outside)
-    return float(clear.nan_to_num(0.0).mean())  # a single node, or identical rows
+    values = (outside - inside) / torch.maximum(inside, outside)
+    return float(values.nan_to_num(0.0).mean())  # single nodes and identical rows are 0 / 0
 
 
 def pick_clusters(
@@ -185,35 +171,26 @@ def pick_clusters(
     n_init: int = 10,
     seed: int = 0,
 ) -> tuple[Labels, dict[int, float]]:
-    """Return the clusters whose number has the best silhouette, and the silhouette of each number tried.
+    """Return the clustering with the best silhouette, and the silhouette of each number of clusters.
 
-    By default all numbers from 2 to `most` are tried. Clusters are numbered from the largest to the smallest.
+    By default 2 to `most` clusters are tried. Clusters are numbered from the largest to the smallest.
     """
     rows = compact(embedding)
     tried = counts or range(2, max(3, min(most + 1, len(rows))))
     found = {count: kmeans_clusters(rows, count, n_init=n_init, seed=seed) for count in tried}
     measured = dict(zip(found, silhouettes(rows, list(found.values()), seed=seed), strict=True))
     best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
-    return _by_size(found[best]), measured
-
-
-def _by_size(clusters: Labels) -> Labels:
-    _, place, counts = np.unique(clusters, return_inverse=True, return_counts=True)
-    rank: Labels = np.argsort(np.argsort(-counts, kind="stable"))
-    return rank[place]
+    _, place, sizes = np.unique(found[best], return_inverse=True, return_counts=True)
+    rank: Labels = np.argsort(np.argsort(-sizes, kind="stable"))
+    return rank[place], measured
 
 
 def lloyd_clusters(rows: Tensor, clusters: int, n_init: int, seed: int) -> Tensor:
-    r"""Return the cluster of each row, int64 `[nodes]`: the best of `n_init` runs by the k-means loss.
+    r"""Return the cluster of each row `[nodes]`: the best of `n_init` runs by the k-means loss.
 
-    Lloyd's algorithm with k-means++ initialisation (Arthur and Vassilvitskii, 2007). Squared distances come
-    from inner products, :math:`|x - c|^2 = |x|^2 - 2 x^\top c + |c|^2`, of all runs in one product.
-
-    Args:
-        rows: float32 `[nodes, D]`, on any device.
-        clusters: their number.
-        n_init: number of runs.
-        seed: of the initialisations.
+    Lloyd's algorithm with k-means++ initialisation (Arthur and Vassilvitskii, 2007) on float32 rows, on any
+    device. Squared distances of all runs come from one product,
+    :math:`|x - c|^2 = |x|^2 - 2 x^\top c + |c|^2`.
     """
     rows = rows - rows.mean(dim=0)
     squares = rows.square().sum(dim=1)
@@ -233,7 +210,7 @@ def lloyd_clusters(rows: Tensor, clusters: int, n_init: int, seed: int) -> Tenso
 def _plus_plus(
     rows: Tensor, squares: Tensor, clusters: int, n_init: int, generator: torch.Generator
 ) -> Tensor:
-    """Draw each next centre with a probability in proportion to the squared distance to those drawn."""
+    """Draw each centre with probability proportional to the squared distance to the nearest one so far."""
     weight = torch.ones(n_init, len(rows), device=rows.device)
     nearest = torch.full_like(weight, torch.inf)
     centres = []

@@ -1,4 +1,4 @@
-"""Criteria that a search maximizes: validation accuracy of a probe or k-means, or agreement of clusters."""
+"""Criteria for a search: validation accuracy of a probe or of k-means, or agreement of clusterings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from h3gnn.evaluation.probe import probe_candidates, standardise
 from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Ridge penalties to choose from, relative to a kernel with ones on its diagonal."""
-AT_ONCE = 2**30
-"""Bytes of inner products that are processed at a time."""
+"""Ridge penalties, relative to a kernel with ones on its diagonal."""
+CHUNK_BYTES = 2**30
+"""Bytes of inner products per chunk of splits."""
 
 
-class Draw(NamedTuple):
-    """Positions of training and validation nodes, one-hot classes of the former, classes of the latter."""
+class Split(NamedTuple):
+    """Training and validation nodes, with one-hot and plain classes."""
 
     training: Tensor
     validation: Tensor
@@ -30,20 +30,20 @@ class Draw(NamedTuple):
 
 
 class RidgeValidation:
-    r"""Accuracy on validation nodes of ridge regression onto the classes.
+    r"""Validation accuracy of ridge regression onto the classes, without labels of test nodes.
 
     With the rows z of the standardised embedding scaled so that :math:`k(u, v) = z_u^\top z_v / D + 1`,
 
     .. math:: \alpha = (K_{tt} + \rho I)^{-1} Y_t, \qquad \hat y_v = \arg\max_c \, (K_{vt}\, \alpha)_c
 
-    for the training nodes t of each split. The class holds no label of a test node. The inner products are
-    formed once, and all splits are solved together with padding.
+    for the training nodes t of each split. All splits are solved together, with padding. One penalty ρ is
+    chosen for all splits; one for each would reward luck.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train_mask, val_mask: bool `[nodes, splits]`.
         device: of the embeddings.
-        ridges: the penalties ρ. One is chosen for all splits together; one for each would reward luck.
+        ridges: the penalties ρ.
     """
 
     def __init__(
@@ -57,83 +57,79 @@ class RidgeValidation:
         known = labels >= 0
         self.ridges, self.device = ridges, device
         self.classes = int(labels.max()) + 1
-        draws = []
+        splits = []
         for train, val in zip(train_mask.t(), val_mask.t(), strict=True):
             training, validation = (torch.nonzero(mask & known).flatten() for mask in (train, val))
             targets = torch.nn.functional.one_hot(labels[training], self.classes).float()
-            draws.append(Draw(training, validation, targets, labels[validation]))
-        self._take(draws, [0] * len(draws))
+            splits.append(Split(training, validation, targets, labels[validation]))
+        self._set(splits, [0] * len(splits))
 
     @classmethod
     def concat(cls, several: Sequence[RidgeValidation]) -> RidgeValidation:
-        """Return several as one, solved together; each chooses its penalty by its own splits."""
+        """Solve several together; each chooses its own penalty."""
         joined = cls.__new__(cls)
         joined.ridges, joined.device = several[0].ridges, several[0].device
         joined.classes = max(one.classes for one in several)
-        draws = [draw for one in several for draw in one.draws]
-        joined._take(draws, [place for place, one in enumerate(several) for _ in one.draws])
+        splits = [split for one in several for split in one.splits]
+        joined._set(splits, [i for i, one in enumerate(several) for _ in one.splits])
         return joined
 
-    def _take(self, draws: Sequence[Draw], group: Sequence[int]) -> None:
-        """Keep the draws as padded tensors; those of one `group` choose their penalty together."""
-        self.draws, self.group = list(draws), torch.tensor(group, device=self.device)
-        used = torch.unique(torch.cat([torch.cat([one.training, one.validation]) for one in draws]))
+    def _set(self, splits: Sequence[Split], group: Sequence[int]) -> None:
+        """Store the splits as padded tensors; the splits of a group share a penalty."""
+        self.splits, self.group = list(splits), torch.tensor(group, device=self.device)
+        used = torch.unique(torch.cat([torch.cat([one.training, one.validation]) for one in splits]))
         self.used = used.to(self.device)
-        self.training = self._padded([torch.searchsorted(used, one.training) for one in draws], 0)
-        self.validation = self._padded([torch.searchsorted(used, one.validation) for one in draws], 0)
-        self.truth = self._padded([one.truth for one in draws], -1)
-        self.asked = torch.tensor([len(one.truth) for one in draws], device=self.device).clamp_min(1)
-        counts = torch.tensor([len(one.training) for one in draws], device=self.device)
-        self.is_there = torch.arange(self.training.shape[1], device=self.device) < counts[:, None]
+        self.training = self._padded([torch.searchsorted(used, one.training) for one in splits], 0)
+        self.validation = self._padded([torch.searchsorted(used, one.validation) for one in splits], 0)
+        self.truth = self._padded([one.truth for one in splits], -1)
+        self.val_counts = torch.tensor([len(one.truth) for one in splits], device=self.device).clamp_min(1)
+        counts = torch.tensor([len(one.training) for one in splits], device=self.device)
+        self.is_real = torch.arange(self.training.shape[1], device=self.device) < counts[:, None]
         self.targets = torch.zeros(*self.training.shape, self.classes, device=self.device)
-        for place, one in enumerate(draws):
-            self.targets[place, : len(one.training), : one.targets.shape[1]] = one.targets.to(self.device)
+        for i, one in enumerate(splits):
+            self.targets[i, : len(one.training), : one.targets.shape[1]] = one.targets.to(self.device)
 
     def _padded(self, rows: Sequence[Tensor], value: int) -> Tensor:
         padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
         return padded.to(self.device)
 
     def accuracies(self, rows: Tensor) -> Tensor:
-        """Return the accuracy of an embedding `[nodes, D]` on each split's validation nodes, `[splits]`.
-
-        An embedding that is not finite scores 0.
-        """
+        """Return the accuracy of an embedding `[nodes, D]` per split; 0 if it is not finite."""
         scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
         width, many = rows.shape[1] + 1, self.training.shape[1]
-        # the primal form where columns are fewer than training nodes, else the dual one
-        way, known = (
-            (self._by_columns, torch.nn.functional.pad(scaled, (0, 1), value=1.0))
+        # primal form with fewer columns than training nodes, else dual
+        form, known = (
+            (self._primal, torch.nn.functional.pad(scaled, (0, 1), value=1.0))
             if width < many
-            else (self._by_products, scaled @ scaled.mT + 1)
+            else (self._dual, scaled @ scaled.mT + 1)
         )
         size = 4 * min(width, many) * (many + self.validation.shape[1])
         pieces = torch.split(
-            torch.arange(len(self.draws), device=self.device), max(1, AT_ONCE // max(1, size))
+            torch.arange(len(self.splits), device=self.device), max(1, CHUNK_BYTES // max(1, size))
         )
-        each = torch.cat([self._right(*way(known, some), some) for some in pieces], dim=1)  # [ridges, splits]
+        each = torch.cat(
+            [self._accuracy(*form(known, some), some) for some in pieces], dim=1
+        )  # [ridges, splits]
         means = torch.zeros(len(self.ridges), int(self.group.max()) + 1, device=each.device)
         means.index_add_(1, self.group, each)
         best = means.argmax(dim=0)[self.group]
         return each[best, torch.arange(len(best), device=best.device)] * rows.isfinite().all()
 
-    def _by_products(self, products: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return K, Y and the rows of the validation nodes for some splits, from inner products."""
-        training, there = self.training[some], self.is_there[some]
+    def _dual(self, products: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return K, Y and the validation rows of some splits, from inner products."""
+        training, there = self.training[some], self.is_real[some]
         within = products[training[:, :, None], training[:, None, :]]
         within = torch.where(there[:, :, None] & there[:, None, :], within, 0.0)
         across = products[self.validation[some][:, :, None], training[:, None, :]]
         return within, self.targets[some], across
 
-    def _by_columns(self, rows: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Return the same from columns.
-
-        .. math:: (Z^\top Z + \rho I)^{-1} Z^\top Y = Z^\top (Z Z^\top + \rho I)^{-1} Y
-        """
-        own = rows[self.training[some]] * self.is_there[some][:, :, None]
+    def _primal(self, rows: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same from columns: (ZᵀZ + ρI)⁻¹ ZᵀY = Zᵀ (ZZᵀ + ρI)⁻¹ Y."""
+        own = rows[self.training[some]] * self.is_real[some][:, :, None]
         return own.mT @ own, own.mT @ self.targets[some], rows[self.validation[some]]
 
-    def _right(self, within: Tensor, targets: Tensor, across: Tensor, some: Tensor) -> Tensor:
-        """Return the accuracy of some splits with each ridge, `[ridges, splits]`."""
+    def _accuracy(self, within: Tensor, targets: Tensor, across: Tensor, some: Tensor) -> Tensor:
+        """Return the accuracy of some splits for each penalty, `[ridges, splits]`."""
         right = []
         for ridge in self.ridges:
             factor, _ = torch.linalg.cholesky_ex(
@@ -141,7 +137,7 @@ class RidgeValidation:
             )
             answer = torch.bmm(across, torch.cholesky_solve(targets, factor))
             found = (answer.argmax(dim=-1) == self.truth[some]).sum(dim=1)
-            right.append(found / self.asked[some])
+            right.append(found / self.val_counts[some])
         return torch.stack(right)
 
 
@@ -150,17 +146,12 @@ Criterion = Callable[[Tensor], float]
 
 
 def validation_accuracy(ridge: RidgeValidation) -> Criterion:
-    """Score by the mean over splits of the ridge accuracy on validation nodes."""
+    """Score by the mean validation accuracy of ridge regression."""
     return lambda embedding: float(ridge.accuracies(embedding).mean())
 
 
 def probe_accuracy(labels: Tensor, train_mask: Tensor, val_mask: Tensor) -> Criterion:
-    """Score by the validation accuracy of the linear probe itself, which is slower than ridge regression.
-
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train_mask, val_mask: bool `[nodes, splits]`.
-    """
+    """Score by the mean validation accuracy of the linear probe, which is slower than ridge regression."""
     known = (labels, train_mask, val_mask, torch.zeros_like(val_mask))
 
     def score(embedding: Tensor) -> float:
@@ -172,14 +163,7 @@ def probe_accuracy(labels: Tensor, train_mask: Tensor, val_mask: Tensor) -> Crit
 
 
 def cluster_accuracy(labels: Tensor, val_mask: Tensor, clusters: int, n_init: int = 10) -> Criterion:
-    """Score by the accuracy of k-means on validation nodes under the best matching; mean over splits.
-
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        val_mask: bool `[nodes, splits]`.
-        clusters: their number.
-        n_init: initialisations of k-means.
-    """
+    """Score by the accuracy of k-means on validation nodes under the best matching, mean over splits."""
     known = labels.cpu().numpy()
     seen = [val.cpu().numpy() & (known >= 0) for val in val_mask.t()]
 
@@ -191,10 +175,10 @@ def cluster_accuracy(labels: Tensor, val_mask: Tensor, clusters: int, n_init: in
 
 
 def cluster_agreement(clusters: int, runs: int = 4) -> Criterion:
-    """Score without labels: the adjusted Rand index between runs of k-means, times the clusters' evenness.
+    """Score without labels: the adjusted Rand index between runs of k-means, times the evenness of sizes.
 
-    A representation with structure yields the same clusters from every initialisation; noise does not. The
-    evenness (entropy of the sizes over its maximum) keeps a collapsed representation from winning.
+    A representation with structure gives the same clusters from every initialisation. The evenness (entropy
+    of the sizes over its maximum) penalises collapsed representations.
     """
 
     def score(embedding: Tensor) -> float:

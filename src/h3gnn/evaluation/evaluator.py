@@ -1,4 +1,4 @@
-"""Score the embeddings of a run, epoch by epoch, with one embedding in memory at a time."""
+"""Scores the embeddings of a run epoch by epoch, with one embedding in memory at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ the paper; "features" is "logistic" with one scale for all columns; "scaled" cho
 
 
 def find_probe(name: str) -> Callable[..., Candidates]:
-    """Return a probe by its name."""
+    """Return a probe by name."""
     if name not in PROBES:
         raise InputError(f"unknown probe {name!r}; the probes are {', '.join(PROBES)}", code="unknown-probe")
     return PROBES[name]
@@ -46,33 +46,32 @@ def find_probe(name: str) -> Callable[..., Candidates]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of one training run, and of k-means if requested."""
+    """The scores of one training run, and those of k-means if requested."""
 
     scores: SplitScores
     clustering: dict[str, list[float]] | None
 
 
 class Evaluator:
-    """Receives the embeddings of a run and keeps of each only what its protocol needs.
+    """Receives the embeddings of a run and keeps only those that its protocol needs.
 
     The rule "last" keeps the newest embedding and probes it at the end. "label-free" keeps the one whose
     parts agree most, see `agreement`. "validation" and the protocol `published` probe every epoch.
 
-    k-means runs on the chosen epoch. "validation" chooses an epoch for each split, so k-means takes the last;
-    `published` takes the best epoch of each measure, as the released code does.
+    k-means runs on the chosen epoch. "validation" chooses an epoch per split, so k-means uses the last one;
+    `published` uses the best epoch of each measure, as the released code does.
 
     Args:
         labels: int64 `[nodes]`, negative where unknown.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
-        protocol: the labels that may be used to choose.
+        protocol: which labels may be used to choose.
         epoch_rule: "last", "validation" or "label-free"; `published` has its own.
         probe: one of `PROBES`.
         parts: number of models whose embeddings are concatenated, for "label-free".
-        cluster: whether to run k-means too.
+        cluster: whether to run k-means.
         cluster_options: `seeds` and `n_init` of `cluster_scores`.
-        probe_last: probe the last embedding only.
         top: the k of recall at k; by default the number of test nodes of the rare class.
-        progress: receives the next step and the share of the scoring that is done.
+        progress: receives the next step and the fraction of the scoring that is done.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class Evaluator:
         parts: int = 1,
         cluster: bool = False,
         cluster_options: dict[str, Any] | None = None,
-        probe_last: bool = False,
         top: int | None = None,
         progress: Callable[[str, float], None] = lambda step, share: None,
     ) -> None:
@@ -96,7 +94,7 @@ class Evaluator:
         self.epoch_rule = protocol.epoch_rule(epoch_rule)
         self.parts = parts
         self.fit = find_probe(probe)
-        self.cluster, self.cluster_options, self.probe_last = cluster, cluster_options or {}, probe_last
+        self.cluster, self.cluster_options = cluster, cluster_options or {}
         self.top, self.progress = top, progress
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
@@ -111,46 +109,35 @@ class Evaluator:
                 self.best_agreement, self.kept = agreed, (epoch, embedding)
             return
         self.kept = (epoch, embedding)
-        if self.epoch_rule != "last" and not self.probe_last:
+        if self.epoch_rule != "last":
             self._candidates(epoch, embedding)
         if self.protocol.uses_test_labels and self.cluster:
             self._clustering(epoch, embedding)
 
     def result(self) -> Evaluation:
-        """Choose, and score what was chosen."""
-        last = self.result_at_end()
-        if self.epoch_rule in ("last", "label-free"):
-            return last
-        answers = held_out_labels(self.labels, self.masks[2])
-        choices = self.protocol.choose(self.by_epoch, answers if self.protocol.uses_test_labels else None)
-        clustering = last.clustering
-        if clustering is not None:
-            every = self.clusters.values()
-            clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
-        return Evaluation(score(self.by_epoch, choices, answers, self.top), clustering)
-
-    def result_at_end(self) -> Evaluation:
-        """Score the kept embedding with nothing chosen on test nodes, under any protocol."""
+        """Choose an epoch and a probe for each split, and score them."""
         if self.kept is None:
             raise ValueError("no embedding was added")
-        epoch, embedding = self.kept
         self.progress("linear probe", 0.0)
-        candidates, answers = self._candidates(epoch, embedding), held_out_labels(self.labels, self.masks[2])
+        self._candidates(*self.kept)
+        labels = held_out_labels(self.labels, self.masks[2])
+        choices = self.protocol.choose(self.by_epoch, labels if self.protocol.uses_test_labels else None)
+        clustering = None
         if self.cluster:
             self.progress("k-means", 0.5)
-        scores = score({epoch: candidates}, VALIDATION.choose({epoch: candidates}), answers, self.top)
-        return Evaluation(scores, self._clustering(epoch, embedding) if self.cluster else None)
+            self._clustering(*self.kept)
+            every = self.clusters.values()
+            clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
+        return Evaluation(score(self.by_epoch, choices, labels, self.top), clustering)
 
-    def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> Candidates:
+    def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         if epoch not in self.by_epoch:
             self.by_epoch[epoch] = self.fit(embedding, self.labels, *self.masks)
-        return self.by_epoch[epoch]
 
-    def _clustering(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> dict[str, list[float]]:
+    def _clustering(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         if epoch not in self.clusters:
             with one_thread(len(self.labels)):
                 self.clusters[epoch] = cluster_scores(embedding, self.labels, **self.cluster_options)
-        return self.clusters[epoch]
 
 
 def agreement(embedding: npt.ArrayLike | Tensor, clusters: int, parts: int = 1) -> float:

@@ -1,7 +1,6 @@
-"""Measures of answers against labels, some that a rare class cannot hide from, and which of them leads.
+"""Classification metrics, the choice of the leading one, and checks of labels and splits.
 
-All take labels first, int `[nodes]` with a negative number where none is known; such nodes are left out. What
-cannot be measured is NaN.
+Labels come first, int `[nodes]`; nodes with a negative label are ignored. Undefined values are NaN.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-COMMON = 0.8
-"""A class that holds at least so much of the labelled nodes makes the others rare.
-
-Whoever always answers it has this accuracy, so that accuracy can hardly be wrong; it then no longer leads.
-"""
+MAJORITY = 0.8
+"""Accuracy does not lead if the largest class has this share: always predicting it is that accurate."""
 TITLES = {
     "accuracy": "accuracy",
     "average_precision": "average precision",
@@ -27,22 +23,23 @@ TITLES = {
     "recall_at_k": "recall at k",
     "majority": "majority's share",
 }
-"""What a person calls the measures that may stand beside accuracy."""
+"""Titles of accuracy and of the secondary measures."""
 RECALLS = np.linspace(0.0, 1.0, 51)
-"""Where a precision–recall curve is measured."""
+"""Recalls at which a precision–recall curve is stored."""
+ONE_CLASS = "all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC"
 
 Labels = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating]
 
 
 def accuracy(labels: Labels, predicted: npt.NDArray[Any]) -> float:
-    """Return the share of labelled nodes whose class is predicted."""
+    """Return the share of labelled nodes that are predicted correctly."""
     known = labels >= 0
     return float((predicted[known] == labels[known]).mean()) if known.any() else float("nan")
 
 
 def macro_f1(labels: Labels, predicted: npt.NDArray[Any]) -> float:
-    """Return the mean F1 of the classes that labelled nodes have or are given."""
+    """Return the mean F1 over the classes that are labelled or predicted."""
     from sklearn.metrics import f1_score
 
     known = labels >= 0
@@ -50,21 +47,21 @@ def macro_f1(labels: Labels, predicted: npt.NDArray[Any]) -> float:
 
 
 def balanced_accuracy(labels: Labels, predicted: npt.NDArray[Any]) -> float:
-    """Return the mean over classes of the share of their nodes that are found: each class counts the same."""
-    shares = [float((predicted[labels == one] == one).mean()) for one in np.unique(labels[labels >= 0])]
-    return float(np.mean(shares)) if shares else float("nan")
+    """Return the mean recall over classes."""
+    recalls = [float((predicted[labels == one] == one).mean()) for one in np.unique(labels[labels >= 0])]
+    return float(np.mean(recalls)) if recalls else float("nan")
 
 
 def majority_share(labels: Labels) -> float:
-    """Return the share of the largest class: the accuracy of whoever always answers it."""
+    """Return the share of the largest class, which is the accuracy of always predicting it."""
     known = labels[labels >= 0]
     return float(np.bincount(known).max() / known.size) if known.size else float("nan")
 
 
 def rarest_class(labels: Labels) -> int:
-    """Return the class with the fewest labelled nodes, the last of several; 1 where no label is known.
+    """Return the class with the fewest labelled nodes, the last of several; 1 without labels.
 
-    Of two classes this is the one that is usually meant by positive: fraud, not its absence.
+    Of two classes this is usually the positive one, such as fraud.
     """
     known = labels[labels >= 0]
     if not known.size:
@@ -75,40 +72,32 @@ def rarest_class(labels: Labels) -> int:
 
 
 def roc_auc(labels: Labels, scores: Floats, positive: int = 1) -> float:
-    """Return how often a node of the positive class has a higher score than one of another, ties half."""
+    """Return the area under the ROC curve of one class against the rest."""
     from sklearn.metrics import roc_auc_score
 
-    asked = _asked(labels, scores, positive)
-    if asked is None or asked[0].all():
+    binary = _one_against_rest(labels, scores, positive)
+    if binary is None or binary[0].all():
         return float("nan")
-    return float(roc_auc_score(*asked))
+    return float(roc_auc_score(*binary))
 
 
 def average_precision(labels: Labels, scores: Floats, positive: int = 1) -> float:
-    """Return the area under the precision–recall curve of the positive class.
-
-    Scores that say nothing have the positives' own share.
-    """
+    """Return the area under the precision–recall curve of one class against the rest."""
     from sklearn.metrics import average_precision_score
 
-    asked = _asked(labels, scores, positive)
-    return float("nan") if asked is None else float(average_precision_score(*asked))
+    binary = _one_against_rest(labels, scores, positive)
+    return float("nan") if binary is None else float(average_precision_score(*binary))
 
 
 def recall_at(labels: Labels, scores: Floats, k: int | None = None, positive: int = 1) -> float:
-    """Return which share of the positive nodes is among the k with the highest scores.
+    """Return the recall of one class among the k nodes with the highest scores.
 
-    Of nodes with equal scores of which only some fit in, each counts in proportion, as if drawn at random.
-
-    Args:
-        labels, scores: of the nodes.
-        k: how many are looked at; by default as many as there are positive ones.
-        positive: the class that is looked for.
+    Tied nodes at the border count in proportion. By default k is the number of positive nodes.
     """
-    asked = _asked(labels, scores, positive)
-    if asked is None:
+    binary = _one_against_rest(labels, scores, positive)
+    if binary is None:
         return float("nan")
-    wanted, found = asked
+    wanted, found = binary
     most = min(int(wanted.sum()) if k is None else k, len(found))
     if most < 1:
         return 0.0
@@ -121,29 +110,33 @@ def recall_at(labels: Labels, scores: Floats, k: int | None = None, positive: in
 def precision_at_recalls(
     labels: Labels, scores: Floats, positive: int = 1, recalls: Floats = RECALLS
 ) -> npt.NDArray[np.float64]:
-    """Return the precision at given recalls: that of the fewest nodes which reach each."""
+    """Return the precision of the smallest set of top nodes that reaches each recall."""
     from sklearn.metrics import precision_recall_curve
 
-    asked = _asked(labels, scores, positive)
-    if asked is None:
+    binary = _one_against_rest(labels, scores, positive)
+    if binary is None:
         return np.full(len(recalls), np.nan)
-    precision, recall, _ = precision_recall_curve(*asked)  # recall falls from 1 to 0
+    precision, recall, _ = precision_recall_curve(*binary)  # recall decreases from 1 to 0
     place = len(recall) - 1 - np.searchsorted(recall[::-1], recalls - 1e-9)
-    at: npt.NDArray[np.float64] = precision[np.minimum(place, len(recall) - 2)]  # its end is no set of nodes
+    at: npt.NDArray[np.float64] = precision[np.minimum(place, len(recall) - 2)]  # the last point has no nodes
     return at
+
+
+def _one_against_rest(
+    labels: Labels, scores: Floats, positive: int
+) -> tuple[npt.NDArray[np.bool_], Floats] | None:
+    """Return which labelled nodes are positive, and their scores; None without positives or scores."""
+    known = labels >= 0
+    wanted, found = labels[known] == positive, scores[known]
+    return None if not wanted.any() or np.isnan(found).any() else (wanted, found)
 
 
 def secondary_measures(
     labels: Labels, predicted: npt.NDArray[Any], scores: Floats, rare: int, k: int | None = None
 ) -> dict[str, float]:
-    """Return what stands beside accuracy, by the names of `TITLES`.
+    """Return the measures that complement accuracy, by the keys of `TITLES`.
 
-    Args:
-        labels: of the nodes.
-        predicted: the class that each is given.
-        scores: higher where the rare class is likelier.
-        rare: that class.
-        k: for recall at k; by default as many as the class has nodes.
+    `scores` are higher where the class `rare` is likelier; `k` is that of recall at k.
     """
     return {
         "average_precision": average_precision(labels, scores, rare),
@@ -154,82 +147,61 @@ def secondary_measures(
 
 
 def leading_measure(majority: float, classes: int) -> str:
-    """Return the measure that leads: the one that can be wrong.
+    """Return the measure to report first, given the share of the largest class.
 
-    That is accuracy while no class is `COMMON`; else, of two classes, the average precision of the rare one,
-    and of more the balanced accuracy.
+    Accuracy below a share of `MAJORITY`; above, average precision of the rare class if there are two classes,
+    else balanced accuracy.
     """
-    if not majority >= COMMON:
+    if not majority >= MAJORITY:
         return "accuracy"
     return "average_precision" if classes == 2 else "balanced_accuracy"
 
 
-def _asked(labels: Labels, scores: Floats, positive: int) -> tuple[npt.NDArray[np.bool_], Floats] | None:
-    """Return which labelled nodes are positive, and their scores; None where that measures nothing."""
-    known = labels >= 0
-    wanted, found = labels[known] == positive, scores[known]
-    return None if not wanted.any() or np.isnan(found).any() else (wanted, found)
-
-
-ONE_CLASS = "all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC"
-
-
 class LabelWarning(UserWarning):
-    """Something cannot be computed from these labels and splits; the rest is."""
+    """Some scores cannot be computed from these labels and splits."""
 
 
 def label_problems(
     labels: Tensor, train: Tensor, val: Tensor, test: Tensor, class_names: Sequence[str] = ()
 ) -> list[str]:
-    """Return what cannot be computed, and why, one sentence each.
-
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train, val, test: bool `[nodes, splits]`.
-        class_names: for the words.
-    """
+    """Return the scores that cannot be computed, and why, for masks `[nodes, splits]`."""
     known = (labels >= 0)[:, None]
     train, val, test = (mask & known for mask in (train, val, test))
-    splits, told = train.shape[1], []
-    if len(torch.unique(labels[labels >= 0])) < 2:
-        told.append(ONE_CLASS)
-    lacking = "{} of {} split(s) have no labelled {} node: {}"
-    for mask, which, without in (
-        (train, "training", "the classifier there has learned nothing"),
-        (val, "validation", "nothing can be chosen there, and the first of the probe's strengths is taken"),
+    problems = [ONE_CLASS] if len(torch.unique(labels[labels >= 0])) < 2 else []
+    for mask, name, effect in (
+        (train, "training", "the classifier is untrained there"),
+        (val, "validation", "nothing can be chosen there, and the probe uses its first penalty"),
         (test, "test", "there is no accuracy there"),
     ):
-        empty = int((~mask.any(dim=0)).sum())
-        if empty:
-            told.append(lacking.format(empty, splits, which, without))
-    unseen = _unseen(labels, train, test)
-    if unseen:
+        if empty := int((~mask.any(dim=0)).sum()):
+            problems.append(f"{empty} of {mask.shape[1]} split(s) have no labelled {name} node: {effect}")
+    if unseen := _untrained_classes(labels, train, test):
         names = ", ".join(class_names[one] if one < len(class_names) else str(one) for one in unseen[:5])
-        told.append(
+        problems.append(
             f"class(es) {names}{' and more' if len(unseen) > 5 else ''} have test nodes but no training node "
             "in some split: they cannot be predicted there, and count as wrong"
         )
-    return told
+    return problems
 
 
-def _unseen(labels: Tensor, train: Tensor, test: Tensor) -> list[int]:
-    """Return the classes that some split tests and does not train."""
+def _untrained_classes(labels: Tensor, train: Tensor, test: Tensor) -> list[int]:
+    """Return the classes with test nodes but no training nodes in some split."""
     found: set[int] = set()
-    for taught, asked in zip(train.t(), test.t(), strict=True):
-        if taught.any():
-            found |= set(labels[asked].tolist()) - set(labels[taught].tolist())
+    for training, testing in zip(train.t(), test.t(), strict=True):
+        if training.any():
+            found |= set(labels[testing].tolist()) - set(labels[training].tolist())
     return sorted(found)
 
 
 def warn_label_problems(
     labels: Tensor, train: Tensor, val: Tensor, test: Tensor, class_names: Sequence[str] = ()
 ) -> None:
-    """Warn of each limit, once."""
-    for limit in label_problems(labels, train, val, test, class_names):
-        warnings.warn(limit, LabelWarning, stacklevel=1)  # one place: each is said once
+    """Warn of each of `label_problems`."""
+    for problem in label_problems(labels, train, val, test, class_names):
+        warnings.warn(problem, LabelWarning, stacklevel=1)  # one location, so that each is shown once
 
 
 def usable_splits(labels: Tensor, *masks: Tensor) -> Tensor:
-    """Return which splits have a labelled node in each of the masks, bool `[splits]`."""
+    """Return which splits have a labelled node in each mask, bool `[splits]`."""
     known = (labels >= 0)[:, None]
     return torch.stack([(mask & known).any(dim=0) for mask in masks]).all(dim=0)

@@ -1,4 +1,4 @@
-"""Embeddings as rows, and what a classifier of them could be: a candidate for each split and setting."""
+"""Linear probes of embeddings: a candidate classifier for each split and setting."""
 
 from __future__ import annotations
 
@@ -17,29 +17,45 @@ from h3gnn.evaluation.protocols import (
     VALIDATION,
     Candidates,
     Setting,
-    SplitOutputs,
     concat_candidates,
     count_classes,
     held_out_labels,
+    join_splits,
     rarest_known_class,
     score,
-    stack_splits,
     summarize_split,
 )
 from h3gnn.resources import map_in_threads, one_thread
 
 COLUMNS = 1024
-"""So many columns are standardised at a time when all that is needed are the rows' inner products."""
+"""Columns that `inner_products` standardises at a time."""
 CONSTANT = 1e-8
-"""A column whose standard deviation is no larger is constant."""
-NOTHING = 1e-10
-"""A direction that holds no larger a share of the largest one's squared length says nothing."""
-TURNED = 4096
-"""So many columns are turned into their principal directions; the time of it grows with their cube."""
+"""Columns with at most this standard deviation are constant."""
+RELATIVE_VARIANCE = 1e-10
+"""Principal directions with at most this share of the largest variance are dropped."""
+MAX_ROTATED = 4096
+"""Wider embeddings are not rotated to principal components, which takes cubic time."""
+L2_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""L2 penalties, relative to a mean loss over the training nodes.
+
+The large ones are for the wide embeddings of many models; the largest approach a nearest-mean classifier.
+"""
+TOGETHER = {"cpu": 256, "cuda": 4096}
+"""Splits with at most this many training nodes in all are solved together, else one by one."""
+WIDE = 2
+"""Embeddings with more columns per training node are projected for each split."""
+MAX_PRODUCTS = 2**28
+"""Maximum number of inner products in memory, 2 GiB."""
+LEARNING_RATES = (0.01, 0.005, 0.001)
+WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
+"""The paper's grid for the classifier."""
+STEPS = 300
+EVERY = 10
+"""Steps of Adam between two candidates."""
 
 
 def as_rows(embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> Tensor:
-    """Return an embedding `[nodes, D]` as a tensor, where it is if it is one already."""
+    """Return an embedding `[nodes, D]` as a tensor."""
     if isinstance(embedding, SharedEmbedding):
         return embedding.rows
     if isinstance(embedding, Tensor):
@@ -48,10 +64,7 @@ def as_rows(embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> Tensor:
 
 
 def standardise(embeddings: Tensor, spread: Tensor | None = None) -> Tensor:
-    """Return each column with mean 0 and variance 1 over the nodes; constant columns become 0.
-
-    With a spread that is given, such as `common_spread`, every column is divided by that.
-    """
+    """Centre columns and divide them by their standard deviation or `spread`; constant ones become 0."""
     centred = embeddings - embeddings.mean(dim=-2, keepdim=True)
     if spread is None:
         spread = centred.std(dim=-2, correction=0, keepdim=True)
@@ -59,23 +72,17 @@ def standardise(embeddings: Tensor, spread: Tensor | None = None) -> Tensor:
 
 
 def common_spread(embedding: Tensor) -> Tensor:
-    """Return one standard deviation for all columns of an embedding.
+    """Return one standard deviation for all columns.
 
-    For features: standardised one by one, a word that stands in two pages would weigh more than one that
-    stands in half of them.
+    For raw features: standardised separately, a rare word would count more than a frequent one.
     """
     return torch.var(embedding.float(), dim=0, correction=0).mean().sqrt()
 
 
 def inner_products(embedding: Tensor, chosen: Tensor, spread: Tensor | None = None) -> Tensor:
-    """Return the inner products of all standardised rows with the chosen ones, `[nodes, chosen]`.
+    """Return the inner products of all standardised rows with the chosen ones, float64 `[nodes, chosen]`.
 
-    In float64, some columns at a time: an embedding of many joined models is never copied whole.
-
-    Args:
-        embedding: `[nodes, D]`.
-        chosen: positions of nodes.
-        spread: what to divide the columns by; by default each by its own standard deviation.
+    Columns are processed in pieces, so that a wide embedding is never copied as a whole.
     """
     total = torch.zeros(len(embedding), len(chosen), dtype=torch.float64, device=embedding.device)
     for columns in torch.split(embedding, COLUMNS, dim=1):
@@ -85,90 +92,58 @@ def inner_products(embedding: Tensor, chosen: Tensor, spread: Tensor | None = No
 
 
 def projection_basis(within: Tensor) -> Tensor:
-    r"""Return what turns inner products with some rows into the principal directions of those rows.
+    r"""Return :math:`U \Lambda^{-1/2}` for the inner products :math:`K = U \Lambda U^\top` of some rows.
 
-    With :math:`K = U \Lambda U^\top` of the rows' own products this is :math:`U \Lambda^{-1/2}`;
-    directions in which the rows do not differ are left out.
+    It turns inner products with these rows into coordinates along their principal directions.
     """
     values, vectors = torch.linalg.eigh(within)
-    there = values > NOTHING * values[-1:].clamp_min(CONSTANT)
-    found: Tensor = vectors[:, there] / values[there].sqrt()
-    return found
+    there = values > RELATIVE_VARIANCE * values[-1:].clamp_min(CONSTANT)
+    basis: Tensor = vectors[:, there] / values[there].sqrt()
+    return basis
 
 
-def turned(products: Tensor, chosen: Tensor) -> Tensor:
-    """Return all rows in the principal directions of the chosen ones, `[nodes, directions]`.
+def project_onto(products: Tensor, chosen: Tensor) -> Tensor:
+    """Project all rows onto the span of the chosen ones, from their inner products `[nodes, chosen]`.
 
-    A rotation: lengths and angles among the chosen rows stay, and of the others what lies in the span.
-
-    Args:
-        products: of all rows with the chosen ones, `[nodes, chosen]`.
-        chosen: positions of nodes.
+    Lengths and angles within the span are unchanged.
     """
     return products @ projection_basis(products[chosen])
 
 
 def principal_components(rows: Tensor) -> Tensor:
-    """Return rows `[nodes, D]` in their own principal directions, a rotation that parts the columns."""
+    """Rotate rows `[nodes, D]` to their principal components."""
     _, vectors = torch.linalg.eigh(rows.mT @ rows)
-    found: Tensor = rows @ vectors
-    return found
+    rotated: Tensor = rows @ vectors
+    return rotated
 
 
 class SharedEmbedding:
-    """An embedding whose principal directions are found once, for probes of several splits fitted apart.
-
-    No label has a part in them.
-    """
+    """An embedding whose principal components are computed once for probes of several splits."""
 
     def __init__(self, embedding: npt.ArrayLike | Tensor) -> None:
         self.rows = as_rows(embedding)
-        self._turned: dict[bool, Tensor] = {}
+        self._rotated: dict[bool, Tensor] = {}
 
     @classmethod
     def of(cls, embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> SharedEmbedding:
-        """Return what is shared already, or begin to share."""
+        """Return a shared embedding unchanged, and wrap any other."""
         return embedding if isinstance(embedding, SharedEmbedding) else cls(embedding)
 
-    def turned(self, by_column: bool) -> Tensor:
-        """Return the standardised rows in their principal directions, if they are not too many, in float32.
-
-        Args:
-            by_column: whether each column is divided by its own standard deviation, or all by one number.
-        """
-        if by_column not in self._turned:
+    def rotated(self, by_column: bool) -> Tensor:
+        """Return the standardised rows as principal components (unless too wide), float32."""
+        if by_column not in self._rotated:
             rows = standardise(self.rows.float(), self.spread(by_column))
-            self._turned[by_column] = principal_components(rows) if rows.shape[1] <= TURNED else rows
-        return self._turned[by_column]
+            self._rotated[by_column] = principal_components(rows) if rows.shape[1] <= MAX_ROTATED else rows
+        return self._rotated[by_column]
 
     def spread(self, by_column: bool) -> Tensor | None:
-        """Return what `standardise` divides the columns by."""
+        """Return the `spread` of `standardise`: None for each column's own."""
         return None if by_column else common_spread(self.rows)
-
-
-L2_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""The L2 strengths to choose from, relative to a mean loss over the training nodes.
-
-The strong ones are for wide embeddings: sixteen models side by side have tens of thousands of columns. The
-strongest all but compare rows with the means of the classes, which is best where a class has few nodes.
-"""
-TOGETHER = {"cpu": 256, "cuda": 4096}
-"""Splits are solved together while all their training nodes are no more than this, else one by one."""
-APART = 2
-"""An embedding with no more than so many columns for each training node is turned once for all splits."""
-PRODUCTS = 2**28
-"""So many inner products may be in memory at once, 2 GiB of them."""
-LEARNING_RATES = (0.01, 0.005, 0.001)
-WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
-"""The paper's grid for the classifier."""
-STEPS = 300
-EVERY = 10
-"""A candidate is taken after every so many of Adam's steps."""
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Accuracy on the test nodes of each split, with the strength that its validation nodes chose."""
+    """Test and validation accuracy of each split, with the L2 strength chosen on its validation nodes."""
 
     test: npt.NDArray[np.float64]
     validation: npt.NDArray[np.float64]
@@ -194,14 +169,14 @@ def linear_probe(
     *,
     strengths: tuple[float, ...] = L2_GRID,
 ) -> ProbeResult:
-    """Fit a linear classifier on each split's training nodes and score it on its test nodes.
+    """Fit a logistic regression on each split's training nodes and score it on its test nodes.
 
-    The embedding is standardised over all nodes (no label is needed for that). For each split its validation
-    nodes choose the strength, see `Protocol.choose`. Test nodes only score what was chosen.
+    The embedding is standardised over all nodes. Validation nodes choose the L2 strength, see
+    `Protocol.choose`; test nodes only score the chosen classifier.
 
     Args:
         embedding: `[nodes, D]`.
-        labels: int64 `[nodes]`; nodes with a negative label are left out.
+        labels: int64 `[nodes]`; nodes with a negative label are ignored.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths to choose from.
     """
@@ -225,40 +200,40 @@ def probe_candidates(
     classes: int | None = None,
     by_column: bool = True,
 ) -> Candidates:
-    """Fit a classifier for each split and strength; nothing is chosen yet, and no test label is looked at.
+    """Fit a logistic regression for each split and L2 strength, without choosing or using test labels.
 
     Args:
-        embedding: `[nodes, D]`, an array or a tensor on any device; the work is done on that device. Where
-            splits are asked one by one, `SharedEmbedding` keeps what they have in common.
-        labels: int64 `[nodes]`; nodes with a negative label are left out.
+        embedding: `[nodes, D]` on any device, where the work is done.
+        labels: int64 `[nodes]`; nodes with a negative label are ignored.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`.
         strengths: the L2 strengths.
-        classes: how many there are; by default what the training and validation nodes show.
-        by_column: standardise each column; else all are centred and divided by one number, as suits features.
+        classes: their number; by default that of the training and validation nodes.
+        by_column: standardise columns separately; else divide all by one number, as suits raw features.
     """
     shared = SharedEmbedding.of(embedding)
-    known = labels, train_mask, val_mask, test_mask
-    labels, train, val, test = (one.to(shared.rows.device) for one in known)
+    given = labels, train_mask, val_mask, test_mask
+    labels, train, val, test = (one.to(shared.rows.device) for one in given)
     train = train & (labels >= 0)[:, None]
     classes = count_classes(labels, train, val) if classes is None else classes
     rare = rarest_known_class(labels, train, val)
     with one_thread(len(labels)):
         basis = _Basis(shared, train, by_column)
 
-    def keep(splits: list[int]) -> list[SplitOutputs]:
-        nodes, asked = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
-        rows_there = basis.rows_for(nodes)
-        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows_there.dtype)
-        weights = fit_logistic(rows_there[nodes], targets, train[nodes][:, splits].t(), strengths)
-        log_p = (predict_logistic(rows_there[asked], own) for own in weights)
+    settings = [{"strength": value} for value in strengths]
+
+    def fit(splits: list[int]) -> list[Candidates]:
+        nodes, scored = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
+        rows = basis.rows_for(nodes)
+        targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows.dtype)
+        weights = fit_logistic(rows[nodes], targets, train[nodes][:, splits].t(), strengths)
+        log_p = (predict_logistic(rows[scored], own) for own in weights)
         return [
-            summarize_split(said, labels[asked], val[asked, split], test[asked, split], rare)
-            for split, said in zip(splits, log_p, strict=True)
+            summarize_split(one, labels[scored], val[scored, split], test[scored, split], settings, rare)
+            for split, one in zip(splits, log_p, strict=True)
         ]
 
-    groups = map_in_threads(keep, basis.groups, len(labels), labels.device.type)
-    kept = [one for group in groups for one in group]
-    return stack_splits(kept, [{"strength": value} for value in strengths], classes, rare)
+    groups = map_in_threads(fit, basis.groups, len(labels), labels.device.type)
+    return join_splits([one for group in groups for one in group])
 
 
 def scaled_candidates(
@@ -269,23 +244,22 @@ def scaled_candidates(
     test_mask: Tensor,
     **options: Any,
 ) -> Candidates:
-    """Fit the classifiers of `probe_candidates` twice: each column on its own scale, and all on one."""
-    known = (labels, train_mask, val_mask, test_mask)
+    """Return `probe_candidates` of both scalings: each column separately, and all by one number."""
+    given = (labels, train_mask, val_mask, test_mask)
     shared = SharedEmbedding.of(embedding)
     found = {
-        scale: probe_candidates(shared, *known, by_column=scale == "columns", **options)
+        scale: probe_candidates(shared, *given, by_column=scale == "columns", **options)
         for scale in ("columns", "common")
     }
     return concat_candidates(found, "scale")
 
 
 class _Basis:
-    """Standardised rows, in few columns where that is possible, and the splits that are solved together.
+    """Standardised rows, projected to few columns where possible, and the splits that are solved together.
 
-    An L2-regularised classifier lies in the span of its training rows, so that where an embedding has far
-    more columns than a split has training nodes, turning the rows into that span loses nothing. Such rows are
-    float64: where a split lacks a class, its intercept has no least value, and what the solver leaves of it
-    should not hang on rounding. Only many nodes on a CPU are float32, which is a quarter faster there.
+    An L2-regularised classifier lies in the span of its training rows, so projecting a wide embedding onto
+    that span is exact. Projected rows are float64: if a split lacks a class, its intercept has no minimum,
+    and the result should not depend on rounding. Many nodes on a CPU are float32, which is a quarter faster.
     """
 
     def __init__(self, shared: SharedEmbedding, train: Tensor, by_column: bool) -> None:
@@ -294,21 +268,21 @@ class _Basis:
         kind, every = shared.rows.device.type, list(range(train.shape[1]))
         largest = int(train.sum(dim=0).amax()) if train.numel() else 0
         apart = len(self.union) > max(largest, TOGETHER.get(kind, 256))
-        wide = columns > (APART * largest if apart else len(self.union))
+        wide = columns > (WIDE * largest if apart else len(self.union))
         self.groups = [[split] for split in every] if apart else [every]
         self.precision = torch.float32 if apart and kind == "cpu" else torch.float64
         self.rows = self.products = None
-        if wide and nodes * len(self.union) <= PRODUCTS:
+        if wide and nodes * len(self.union) <= MAX_PRODUCTS:
             self.products = inner_products(shared.rows, self.union, shared.spread(by_column))
         else:
-            self.rows = shared.turned(by_column)
+            self.rows = shared.rotated(by_column)
 
     def rows_for(self, nodes: Tensor) -> Tensor:
-        """Return rows of all nodes that say all to classifiers trained on some, `[nodes, columns]`."""
+        """Return rows of all nodes for classifiers trained on some, `[nodes, columns]`."""
         if self.products is None:
             assert self.rows is not None
             return self.rows
-        return turned(self.products[:, torch.searchsorted(self.union, nodes)], nodes).to(self.precision)
+        return project_onto(self.products[:, torch.searchsorted(self.union, nodes)], nodes).to(self.precision)
 
 
 def gradient_candidates(
@@ -324,10 +298,10 @@ def gradient_candidates(
     every: int = EVERY,
     classes: int | None = None,
 ) -> Candidates:
-    """Train a linear layer for each split, learning rate and weight decay; each step may be chosen.
+    """Train a linear layer by Adam for each split, learning rate and weight decay, as in the paper.
 
-    The layers start at 0, so nothing here is left to chance. The other arguments are as in
-    `probe_candidates`.
+    The layers start at 0, without randomness. Every `every` steps give a candidate. The other arguments are
+    as in `probe_candidates`.
     """
     rows = standardise(as_rows(embedding).float())
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
@@ -335,28 +309,31 @@ def gradient_candidates(
     classes = count_classes(labels, train, val) if classes is None else classes
     rare = rarest_known_class(labels, train, val)
     grid = list(product(learning_rates, weight_decays))
-    asked = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
-    taken: list[list[Tensor]] = [[] for _ in asked]  # of each split, log-probabilities of its asked nodes
+    scored = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
+    log_p: list[list[Tensor]] = [[] for _ in scored]  # of the scored nodes of each split
     settings: list[Setting] = []
     layers = _Layers(rows, labels, train, grid, classes)
-    looked_at = [step for step in range(1, steps + 1) if step % every == 0 or step == steps]
+    stops = [step for step in range(1, steps + 1) if step % every == 0 or step == steps]
     with one_thread(len(labels)):
-        for before, step in pairwise([0, *looked_at]):
-            layers.walk(step - before)
+        for before, step in pairwise([0, *stops]):
+            layers.train(step - before)
             settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
-            for split, nodes in enumerate(asked):
-                taken[split].append(layers.log_probabilities(split, nodes))
-    kept = [
-        summarize_split(torch.cat(taken[split]), labels[nodes], val[nodes, split], test[nodes, split], rare)
-        for split, nodes in enumerate(asked)
-    ]
-    return stack_splits(kept, settings, classes, rare)
+            for split, nodes in enumerate(scored):
+                log_p[split].append(layers.log_probabilities(split, nodes))
+    return join_splits(
+        [
+            summarize_split(
+                torch.cat(log_p[split]), labels[nodes], val[nodes, split], test[nodes, split], settings, rare
+            )
+            for split, nodes in enumerate(scored)
+        ]
+    )
 
 
 class _Layers:
-    """One linear layer for each split and setting, trained together by Adam.
+    """One linear layer for each split and setting, trained together.
 
-    The losses are summed over layers; Adam scales each weight on its own, so a layer moves as it would alone.
+    The losses are summed over layers; Adam scales each weight separately, so the layers do not interact.
     """
 
     def __init__(
@@ -374,17 +351,17 @@ class _Layers:
         self.adam = torch.optim.Adam(groups)
 
     @torch.no_grad()
-    def walk(self, steps: int) -> None:
-        """Move every layer so many times."""
+    def train(self, steps: int) -> None:
+        """Make some steps of Adam on every layer."""
         for _ in range(steps):
             for weight in self.weights:
-                found = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
-                slope = (found - self.targets) * self.share[:, :, None]
+                p = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
+                slope = (p - self.targets) * self.share[:, :, None]
                 weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
             self.adam.step()
 
     @torch.no_grad()
     def log_probabilities(self, split: int, nodes: Tensor) -> Tensor:
-        """Return what every setting says of some nodes, `[settings, nodes, classes]`."""
+        """Return log-probabilities `[settings, nodes, classes]` of some nodes."""
         weights = torch.stack([weight[split] for weight in self.weights])
         return (self.rows[nodes] @ weights).log_softmax(dim=-1)

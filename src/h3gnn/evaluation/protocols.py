@@ -1,10 +1,10 @@
-"""Protocols: who may look at what while choosing. See docs/evaluation.md."""
+"""Evaluation protocols: the labels that each choice may use. See docs/evaluation.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,41 +12,38 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
-from h3gnn.evaluation import metrics as measures
+from h3gnn.evaluation import metrics
 from h3gnn.evaluation.metrics import rarest_class
 
 EPOCH_RULES = ("last", "validation", "label-free")
-"""How the training epoch is chosen: not at all; on each split's validation nodes; or without labels."""
+"""Choice of the training epoch: the last, by each split's validation nodes, or without labels."""
 TEST_EPOCH = "best test epoch"
-"""The rule of `published`, whatever else was asked for."""
+"""The epoch rule of `published`."""
 
-SHARPNESS = tuple(2 ** (step / 2) for step in range(-8, 25))
-"""Inverse temperatures to choose from, 1/16 to 4096: strong penalties leave small differences."""
+INVERSE_TEMPERATURES = tuple(2 ** (step / 2) for step in range(-8, 25))
+"""1/16 to 4096: strong penalties leave small differences."""
 
 Setting = Mapping[str, float | str]
 
-Answers = Sequence[npt.NDArray[np.int64]]
+HeldOutLabels = Sequence[npt.NDArray[np.int64]]
 """The labels of each split's test nodes."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Classifiers of one embedding, for each split one per setting.
+    """Classifiers of one embedding, one for each split and setting.
 
-    Whoever chooses among them sees how they do on validation nodes. What they say about test nodes is kept
-    so that the one chosen can be scored later; the test nodes' labels are not here.
+    They hold scores on validation nodes and predictions for test nodes, but no test labels.
 
     Attributes:
-        settings: what the candidates of a split differ in, such as `{"strength": 0.1}`.
+        settings: of each candidate of a split, such as `{"strength": 0.1}`.
         val_accuracy: on each split's validation nodes, `[splits, settings]`.
-        val_loss: mean cross-entropy there, each at the temperature that suits it best (`tempered_loss`),
-            `[splits, settings]`.
-        val_nodes: how many labelled validation nodes each split has, `[splits]`.
-        predicted: of each split, the class that each setting gives each test node, `[settings, nodes]`.
-        odds: of each split, log p / (1 − p) of the rare class at the test nodes, `[settings, nodes]`. One
-            number for each node: all classes' would be as many times as large, and no measure asks for them.
-        classes: how many there are.
-        rare: the class that the odds are for, the one with the fewest training and validation nodes.
+        val_loss: mean cross-entropy there at the best temperature (`tempered_loss`), `[splits, settings]`.
+        val_nodes: labelled validation nodes of each split, `[splits]`.
+        predicted: for each split, the predicted classes of its test nodes, `[settings, nodes]`.
+        odds: for each split, log p / (1 − p) of the rare class at its test nodes, `[settings, nodes]`.
+        classes: number of classes.
+        rare: the class with the fewest training and validation nodes.
     """
 
     settings: tuple[Setting, ...]
@@ -60,125 +57,111 @@ class Candidates:
 
     @property
     def splits(self) -> int:
-        """How many splits there are."""
+        """Number of splits."""
         return len(self.predicted)
 
 
-class SplitOutputs(NamedTuple):
-    """Of one split: validation accuracy and loss `[settings]`, number of nodes, test predictions, odds."""
-
-    accuracy: Tensor
-    loss: Tensor
-    nodes: int
-    predicted: Tensor
-    odds: Tensor
-
-
-def summarize_split(log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, rare: int = 1) -> SplitOutputs:
-    """Return what is kept of one split.
-
-    Args:
-        log_p: class log-probabilities `[settings, nodes, classes]`.
-        labels: int64 `[nodes]`, negative where unknown.
-        val, test: bool `[nodes]`; of the validation nodes, only labelled ones count.
-        rare: the class whose odds are kept.
-    """
-    seen = torch.nonzero(val & (labels >= 0)).flatten()
-    answers = labels[seen]
-    at_val = log_p[:, seen]
-    right = (at_val.argmax(dim=-1) == answers).double()
-    at_test = log_p[:, torch.nonzero(test).flatten()]
-    predicted = at_test.argmax(dim=-1).to(torch.int16)
-    accuracy, loss = right.sum(dim=1) / max(1, len(seen)), tempered_loss(at_val, answers)
-    return SplitOutputs(accuracy, loss, len(seen), predicted, log_odds(at_test, rare))
-
-
-def tempered_loss(log_p: Tensor, answers: Tensor) -> Tensor:
-    r"""Return the mean cross-entropy of each setting at the temperature that suits it best, `[settings]`.
-
-    .. math:: \min_\beta -\frac1n \sum_v \log \mathrm{Softmax}(\beta \log p(v))_{y_v}
-
-    A strong penalty leaves every probability near its class's share, and the plain cross-entropy large,
-    however well the classes are told apart: here a classifier is not judged by how sure it dares to be.
-
-    Args:
-        log_p: class log-probabilities `[settings, nodes, classes]`.
-        answers: the nodes' classes.
-    """
-    given, nodes = log_p.double(), max(1, len(answers))
-    own = given.gather(-1, answers.expand(len(given), -1)[..., None]).squeeze(-1)
-    losses = [((beta * given).logsumexp(dim=-1) - beta * own).sum(dim=1) / nodes for beta in SHARPNESS]
-    return torch.stack(losses).amin(dim=0)
-
-
-def log_odds(log_p: Tensor, chosen: int) -> Tensor:
-    """Return log p / (1 − p) of one class from log-probabilities `[..., classes]`, as float32."""
-    others = [one for one in range(log_p.shape[-1]) if one != chosen]
-    return (log_p[..., chosen] - log_p[..., others].logsumexp(dim=-1)).float()
-
-
-def stack_splits(
-    kept: Sequence[SplitOutputs], settings: Sequence[Setting], classes: int, rare: int = 1
+def summarize_split(
+    log_p: Tensor, labels: Tensor, val: Tensor, test: Tensor, settings: Sequence[Setting], rare: int = 1
 ) -> Candidates:
-    """Join what was kept of each split."""
+    """Return the candidates of one split from class log-probabilities `[settings, nodes, classes]`.
+
+    `labels` are int64 `[nodes]`, negative where unknown; `val` and `test` are bool `[nodes]`.
+    """
+    labelled = torch.nonzero(val & (labels >= 0)).flatten()
+    classes = labels[labelled]
+    at_val, at_test = log_p[:, labelled], log_p[:, torch.nonzero(test).flatten()]
+    correct = (at_val.argmax(dim=-1) == classes).double().sum(dim=1)
     return Candidates(
         tuple(settings),
-        torch.stack([one.accuracy for one in kept]).cpu().numpy(),
-        torch.stack([one.loss for one in kept]).cpu().numpy(),
-        np.array([one.nodes for one in kept]),
-        tuple(one.predicted.cpu().numpy() for one in kept),
-        tuple(one.odds.cpu().numpy() for one in kept),
-        classes,
+        (correct / max(1, len(labelled)))[None].cpu().numpy(),
+        tempered_loss(at_val, classes)[None].cpu().numpy(),
+        np.array([len(labelled)]),
+        (at_test.argmax(dim=-1).to(torch.int16).cpu().numpy(),),
+        (log_odds(at_test, rare).cpu().numpy(),),
+        log_p.shape[-1],
         rare,
     )
 
 
+def tempered_loss(log_p: Tensor, labels: Tensor) -> Tensor:
+    r"""Return the mean cross-entropy of each setting at its best temperature, `[settings]`.
+
+    .. math:: \min_\beta -\frac1n \sum_v \log \mathrm{Softmax}(\beta \log p(v))_{y_v}
+
+    A strong penalty moves all probabilities towards the class shares and makes the plain cross-entropy large,
+    however well the classes are separated. The best temperature removes this effect.
+    """
+    given, nodes = log_p.double(), max(1, len(labels))
+    own = given.gather(-1, labels.expand(len(given), -1)[..., None]).squeeze(-1)
+    losses = [
+        ((beta * given).logsumexp(dim=-1) - beta * own).sum(dim=1) / nodes for beta in INVERSE_TEMPERATURES
+    ]
+    return torch.stack(losses).amin(dim=0)
+
+
+def log_odds(log_p: Tensor, chosen: int) -> Tensor:
+    """Return log p / (1 − p) of one class from log-probabilities `[..., classes]`, float32."""
+    others = [one for one in range(log_p.shape[-1]) if one != chosen]
+    return (log_p[..., chosen] - log_p[..., others].logsumexp(dim=-1)).float()
+
+
+def join_splits(several: Sequence[Candidates]) -> Candidates:
+    """Return the candidates of several splits."""
+    return replace(
+        several[0],
+        val_accuracy=np.concatenate([one.val_accuracy for one in several]),
+        val_loss=np.concatenate([one.val_loss for one in several]),
+        val_nodes=np.concatenate([one.val_nodes for one in several]),
+        predicted=tuple(array for one in several for array in one.predicted),
+        odds=tuple(array for one in several for array in one.odds),
+    )
+
+
 def concat_candidates(several: Mapping[str, Candidates], name: str) -> Candidates:
-    """Return candidates of several kinds as one; `name` says in the settings of which kind each is."""
+    """Concatenate candidates of several kinds; `name` is the key of the kind in their settings."""
     every = list(several.values())
     splits = range(every[0].splits)
-    return Candidates(
-        tuple({**setting, name: kind} for kind, one in several.items() for setting in one.settings),
-        np.concatenate([one.val_accuracy for one in every], axis=1),
-        np.concatenate([one.val_loss for one in every], axis=1),
-        every[0].val_nodes,
-        tuple(np.concatenate([one.predicted[split] for one in every]) for split in splits),
-        tuple(np.concatenate([one.odds[split] for one in every]) for split in splits),
-        every[0].classes,
-        every[0].rare,
+    return replace(
+        every[0],
+        settings=tuple({**setting, name: kind} for kind, one in several.items() for setting in one.settings),
+        val_accuracy=np.concatenate([one.val_accuracy for one in every], axis=1),
+        val_loss=np.concatenate([one.val_loss for one in every], axis=1),
+        predicted=tuple(np.concatenate([one.predicted[split] for one in every]) for split in splits),
+        odds=tuple(np.concatenate([one.odds[split] for one in every]) for split in splits),
     )
 
 
 def candidates_from_scores(
     log_p: Tensor, labels: Tensor, val_mask: Tensor, test_mask: Tensor, rare: int = 1
 ) -> Candidates:
-    """Return the candidates of classifiers that were fitted elsewhere, one for each split.
+    """Return the candidates of one fitted classifier per split, such as a supervised network.
 
     Args:
-        log_p: class log-probabilities `[splits, nodes, classes]`, a supervised network's for instance.
+        log_p: class log-probabilities `[splits, nodes, classes]`.
         labels: int64 `[nodes]`, negative where unknown.
         val_mask, test_mask: bool `[nodes, splits]`.
-        rare: the class whose odds are kept.
+        rare: class of the odds.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
-    kept = [summarize_split(one[None], labels, val[:, i], test[:, i], rare) for i, one in enumerate(log_p)]
-    return stack_splits(kept, [{}], log_p.shape[-1], rare)
+    masks = zip(log_p, val.t(), test.t(), strict=True)
+    return join_splits([summarize_split(one[None], labels, *own, [{}], rare) for one, *own in masks])
 
 
 def count_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
-    """Return how many classes the training and validation nodes show; test labels are not looked at."""
-    seen = labels[(train | val).any(dim=1)]
-    return max(2, int(seen.max()) + 1 if len(seen) else 0)
+    """Return the number of classes of the training and validation nodes."""
+    known = labels[(train | val).any(dim=1)]
+    return max(2, int(known.max()) + 1 if len(known) else 0)
 
 
 def rarest_known_class(labels: Tensor, train: Tensor, val: Tensor) -> int:
-    """Return the class that the fewest training and validation nodes have; test labels are not looked at."""
+    """Return the class with the fewest training and validation nodes."""
     return rarest_class(labels[(train | val).any(dim=1)].cpu().numpy())
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The epoch and the setting that one split's classifier has."""
+    """The epoch and the setting chosen for one split."""
 
     epoch: int
     position: int
@@ -191,51 +174,55 @@ class Choice:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A rule for choosing among candidates, and what it may look at.
+    """A rule for choosing among candidates.
 
     Attributes:
         name: "validation", "nested", "pooled" or "published".
-        uses_test_labels: whether test labels are handed to it.
-        words: what has to be said beside its numbers.
+        uses_test_labels: whether the choice is made on test nodes.
+        description: shown next to its results.
     """
 
     name: str
     uses_test_labels: bool
     description: str
 
-    def epoch_rule(self, asked: str) -> str:
-        """Return how the epoch is chosen under this protocol."""
-        if asked not in EPOCH_RULES:
-            raise InputError(f"there is no epoch rule {asked!r}; the rules are {', '.join(EPOCH_RULES)}")
-        return TEST_EPOCH if self.uses_test_labels else asked
+    def epoch_rule(self, requested: str) -> str:
+        """Return the epoch rule under this protocol."""
+        if requested not in EPOCH_RULES:
+            raise InputError(
+                f"unknown epoch rule {requested!r}; choose one of {', '.join(EPOCH_RULES)}",
+                code="unknown-epoch-rule",
+            )
+        return TEST_EPOCH if self.uses_test_labels else requested
 
-    def choose(self, by_epoch: Mapping[int, Candidates], answers: Answers | None = None) -> list[Choice]:
+    def choose(
+        self, by_epoch: Mapping[int, Candidates], test_labels: HeldOutLabels | None = None
+    ) -> list[Choice]:
         """Choose an epoch and a setting for each split.
 
-        `validation` asks the split's validation nodes: of all whose accuracy there is within one standard
-        error of the best, it takes the one with the smallest loss there (`tempered_loss`). A few dozen nodes
-        cannot tell such candidates apart by accuracy; the loss, which hears of each node how sure a
-        classifier is, often can (`python -m benchmarks.choosing`). `published` takes the best accuracy on
-        the test nodes.
+        `published` takes the best test accuracy. The others consider all candidates whose validation accuracy
+        is within one standard error of the best, and take the one with the smallest validation loss
+        (`tempered_loss`): a few dozen nodes do not separate such candidates by accuracy, but often by loss
+        (`python -m benchmarks.choosing`).
 
         Args:
-            by_epoch: the candidates of each epoch that may be chosen; for the rules "last" and "label-free"
-                that is one.
-            answers: labels of the test nodes, for a protocol that sees them; for any other they are refused.
+            by_epoch: the candidates of each epoch; one epoch for the rules "last" and "label-free".
+            test_labels: only for a protocol that uses them.
         """
-        if self.uses_test_labels != (answers is not None):
+        if self.uses_test_labels != (test_labels is not None):
             raise ValueError(
                 f"{self.name} {'needs' if self.uses_test_labels else 'must not see'} test labels"
             )
         if not by_epoch:
-            raise ValueError("there is nothing to choose from")
+            raise ValueError("no candidates to choose from")
         splits = range(next(iter(by_epoch.values())).splits)
         return [
-            self._choose(by_epoch, split, None if answers is None else answers[split]) for split in splits
+            self._choose(by_epoch, split, None if test_labels is None else test_labels[split])
+            for split in splits
         ]
 
     def _choose(
-        self, by_epoch: Mapping[int, Candidates], split: int, answers: npt.NDArray[np.int64] | None
+        self, by_epoch: Mapping[int, Candidates], split: int, labels: npt.NDArray[np.int64] | None
     ) -> Choice:
         every = [
             (Choice(epoch, position, setting), candidates)
@@ -243,24 +230,23 @@ class Protocol:
             for position, setting in enumerate(candidates.settings)
         ]
         loss = np.array([found.val_loss[split, choice.position] for choice, found in every])
-        if answers is None:
-            right = np.array([found.val_accuracy[split, choice.position] for choice, found in every])
+        if labels is None:
+            accuracy = np.array([found.val_accuracy[split, choice.position] for choice, found in every])
             nodes = int(every[0][1].val_nodes[split])
         else:
-            right = np.array([measures.accuracy(answers, f.predicted[split][c.position]) for c, f in every])
+            accuracy = np.array([metrics.accuracy(labels, f.predicted[split][c.position]) for c, f in every])
             nodes = 0
-        return every[one_standard_error_rule(right, loss, nodes)][0]
+        return every[one_standard_error_rule(accuracy, loss, nodes)][0]
 
 
-def one_standard_error_rule(right: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
-    r"""Return the first with the smallest loss among those whose accuracy is as good as the best.
+def one_standard_error_rule(accuracy: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
+    r"""Return the position of the smallest loss among accuracies within one standard error of the best.
 
-    As good as the best accuracy p is what lies no more than its standard error :math:`\sqrt{p (1 - p) / n}`
-    below it; with no number of nodes n, only the best itself.
+    The standard error of an accuracy p on n nodes is :math:`\sqrt{p (1 - p) / n}`; it is 0 for `nodes=0`.
     """
-    best = float(right.max())
+    best = float(accuracy.max())
     error = (best * (1 - best) / nodes) ** 0.5 if nodes else 0.0
-    near = np.flatnonzero(right >= best - error)
+    near = np.flatnonzero(accuracy >= best - error)
     return int(near[loss[near].argmin()])
 
 
@@ -284,23 +270,25 @@ POOLED = Protocol(
     "overlap, test nodes of one are among those that choose",
 )
 EVERY = {protocol.name: protocol for protocol in (VALIDATION, NESTED, POOLED, PUBLISHED)}
-"""All protocols that a result may name."""
+"""All protocols of results."""
 PROTOCOLS = {protocol.name: protocol for protocol in (VALIDATION, PUBLISHED)}
-"""Those that choose the epoch and the probe of one training."""
+"""The protocols that choose the epoch and the probe of one training run."""
 
 
 def find_protocol(name: str) -> Protocol:
     """Return a protocol by its name."""
     if name not in PROTOCOLS:
-        raise InputError(f"there is no protocol {name!r}; the protocols are {', '.join(PROTOCOLS)}")
+        raise InputError(
+            f"unknown protocol {name!r}; choose one of {', '.join(PROTOCOLS)}", code="unknown-protocol"
+        )
     return PROTOCOLS[name]
 
 
 @dataclass(frozen=True)
 class SplitScores:
-    """How the chosen classifier of each split does on its test nodes, and on its validation nodes.
+    """Test scores of each split's chosen classifier, its validation accuracy, and the choices.
 
-    `beside` holds what stands beside accuracy, see `measures.secondary_measures`.
+    `secondary` has `metrics.secondary_measures`.
     """
 
     accuracy: list[float]
@@ -312,48 +300,45 @@ class SplitScores:
 
     @classmethod
     def joined(cls, several: Sequence[SplitScores]) -> SplitScores:
-        """Return the scores of splits that were scored apart, in their order."""
+        """Concatenate the scores of splits that were scored separately."""
         aucs = [one.roc_auc for one in several if one.roc_auc is not None]
+        names = several[0].secondary
         return cls(
             [value for one in several for value in one.accuracy],
             [value for one in several for value in one.macro_f1],
             [value for one in aucs for value in one] if len(aucs) == len(several) else None,
             [value for one in several for value in one.validation],
             [value for one in several for value in one.chosen],
-            {
-                name: [value for one in several for value in one.secondary[name]]
-                for name in several[0].secondary
-            },
+            {name: [value for one in several for value in one.secondary[name]] for name in names},
         )
 
 
 def score(
-    by_epoch: Mapping[int, Candidates], choices: Sequence[Choice], answers: Answers, top: int | None = None
+    by_epoch: Mapping[int, Candidates],
+    choices: Sequence[Choice],
+    test_labels: HeldOutLabels,
+    top: int | None = None,
 ) -> SplitScores:
-    """Score what was chosen: the one moment at which `validation` looks at test labels.
+    """Score the chosen candidates, the only use of test labels under `validation`.
 
-    Args:
-        by_epoch: the candidates of each epoch.
-        choices: one for each split.
-        answers: labels of the test nodes.
-        top: the k of recall at k; by default as many as the rare class has test nodes.
+    `top` is the k of recall at k; by default the number of test nodes of the rare class.
     """
-    right, f1, auc, validation = [], [], [], []
+    accuracy, f1, auc, validation = [], [], [], []
     secondary: list[dict[str, float]] = []
     for split, choice in enumerate(choices):
-        candidates, position, asked = by_epoch[choice.epoch], choice.position, answers[split]
+        candidates, position, labels = by_epoch[choice.epoch], choice.position, test_labels[split]
         predicted, odds = candidates.predicted[split][position], candidates.odds[split][position]
-        right.append(measures.accuracy(asked, predicted))
-        f1.append(measures.macro_f1(asked, predicted))
+        accuracy.append(metrics.accuracy(labels, predicted))
+        f1.append(metrics.macro_f1(labels, predicted))
         if candidates.classes == 2:
-            auc.append(measures.roc_auc(asked, odds, candidates.rare))
-        secondary.append(measures.secondary_measures(asked, predicted, odds, candidates.rare, top))
+            auc.append(metrics.roc_auc(labels, odds, candidates.rare))
+        secondary.append(metrics.secondary_measures(labels, predicted, odds, candidates.rare, top))
         validation.append(float(candidates.val_accuracy[split, position]))
     each = {name: [one[name] for one in secondary] for name in secondary[0]} if secondary else {}
-    return SplitScores(right, f1, auc or None, validation, [choice.as_dict() for choice in choices], each)
+    return SplitScores(accuracy, f1, auc or None, validation, [choice.as_dict() for choice in choices], each)
 
 
 def held_out_labels(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
-    """Return the labels of each split's test nodes, in the order of the nodes."""
+    """Return the labels of each split's test nodes, in node order."""
     known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
     return [known[masks[:, split]] for split in range(masks.shape[1])]

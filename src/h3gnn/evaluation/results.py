@@ -1,4 +1,4 @@
-"""Results that say where they came from, and whether two of them differ."""
+"""Results with their provenance, and the paired test between two of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TEST_TO_TRAIN = 20 / 48
 
 @dataclass(frozen=True)
 class RepeatedScore:
-    """One measure for each seed and split, `values[seed][split]`, as shares from 0 to 1."""
+    """One measure for each seed and split, `values[seed][split]`, from 0 to 1."""
 
     values: list[list[float]]
 
     @property
     def flat(self) -> npt.NDArray[np.float64]:
-        """All values in one row; what could not be measured (NaN) is left out."""
+        """All values that are not NaN."""
         every = np.array(self.values, dtype=np.float64).ravel()
         return every[~np.isnan(every)]
 
@@ -36,26 +36,25 @@ class RepeatedScore:
 
     @property
     def std(self) -> float:
-        """Standard deviation over all seeds and splits, divided by their number (not one less)."""
+        """Standard deviation over seeds and splits (`ddof=0`)."""
         return float(self.flat.std()) if self.flat.size else float("nan")
 
     @property
     def interval95(self) -> tuple[float, float] | None:
-        """The 95 % t interval of the mean, as if all values were drawn independently; None for one value.
+        """The 95 % t interval of the mean, assuming independent values; None for one value.
 
-        Splits of one graph share nodes, so the true interval is wider: to say that one method is better than
-        another, use `paired_test`.
+        Splits of one graph share nodes, so the true interval is wider; compare methods with `paired_test`.
         """
         from scipy.stats import t
 
-        many = self.flat.size
-        if many < 2:
+        count = self.flat.size
+        if count < 2:
             return None
-        half = float(t.ppf(0.975, many - 1)) * float(self.flat.std(ddof=1)) / float(np.sqrt(many))
+        half = float(t.ppf(0.975, count - 1)) * float(self.flat.std(ddof=1)) / float(np.sqrt(count))
         return self.mean - half, self.mean + half
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, None for what could not be measured."""
+        """Return plain values for JSON, None for NaN."""
         return {
             "test_mean": _plain(self.mean),
             "test_std": _plain(self.std),
@@ -65,33 +64,33 @@ class RepeatedScore:
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> RepeatedScore:
-        """Read what `as_dict` wrote."""
+        """Return the inverse of `as_dict`."""
         rows = kept["per_split"]
         return cls([[float("nan") if one is None else float(one) for one in row] for row in rows])
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a method does on a graph, and all that this depends on.
+    """The scores of a method on a graph, with everything they depend on.
 
     Attributes:
-        method: its name.
-        graph, sha256: the graph's name and the hash of its content.
-        protocol: "validation" or "published".
-        epoch_rule: how the training epoch was chosen.
+        method: name of the method.
+        graph, sha256: name of the graph and hash of its content.
+        protocol: name of the protocol.
+        epoch_rule: choice of the training epoch.
         params: the method's full configuration.
         seeds: of the training runs, in the order of the scores' rows.
         versions: of Python and the libraries.
-        origin: the commit that made it, and fingerprints of the code; None in what was stored without.
-        device: what it was computed on.
-        seconds: wall time of everything, training and evaluation.
-        probe, macro_f1, roc_auc: on test nodes; the ROC-AUC for two classes only.
-        validation: accuracy of what was chosen on validation nodes.
-        chosen: for each seed and split, the epoch and the probe's setting.
-        clustering: for each measure its mean, std and values; None where it was not asked for.
-        secondary: what stands beside accuracy, by the names of `measures.TITLES`, on test nodes.
-        rare: the class that average precision and recall at k are about.
-        top: the k of recall at k; None for as many as that class has test nodes.
+        origin: commit and fingerprints of the code; None in old files.
+        device: device of the computation.
+        seconds: wall time of training and evaluation.
+        probe, macro_f1, roc_auc: on test nodes; ROC-AUC for two classes only.
+        validation: validation accuracy of the chosen classifiers.
+        chosen: epoch and probe setting for each seed and split.
+        clustering: mean, std and values of each measure; None if not requested.
+        secondary: measures that complement accuracy, by the keys of `metrics.TITLES`.
+        rare: the class of average precision and recall at k.
+        top: the k of recall at k; None for the number of test nodes of that class.
     """
 
     method: str
@@ -117,30 +116,28 @@ class Result:
 
     @property
     def leading(self) -> str:
-        """The measure to look at first: accuracy, or where one class is rare one that cannot hide it."""
-        if (
-            not TITLES.keys() - {"accuracy"} <= self.secondary.keys()
-        ):  # stored before there were such measures
+        """The measure to report first, see `metrics.leading_measure`."""
+        if not TITLES.keys() - {"accuracy"} <= self.secondary.keys():  # an old file
             return "accuracy"
         name = leading_measure(self.secondary["majority"].mean, 2 if self.roc_auc is not None else 3)
         return "accuracy" if np.isnan(self.score(name).mean) else name
 
     def score(self, name: str) -> RepeatedScore:
-        """Return accuracy, or what stands beside it, by name."""
+        """Return accuracy or a secondary measure by name."""
         return self.probe if name == "accuracy" else self.secondary[name]
 
     @property
     def description(self) -> str:
-        """What the protocol says about these numbers."""
+        """Description of the protocol."""
         return EVERY[self.protocol].description
 
     def __repr__(self) -> str:
         score = self.score(self.leading)
-        told = f"{TITLES[self.leading]} {100 * score.mean:.1f} ± {100 * score.std:.1f} %"
-        return f"Result({self.method} on {self.graph}: {told})"
+        shown = f"{TITLES[self.leading]} {100 * score.mean:.1f} ± {100 * score.std:.1f} %"
+        return f"Result({self.method} on {self.graph}: {shown})"
 
     def _repr_html_(self) -> str:
-        """Show a notebook every measure, the leading one first, and what the protocol says about them."""
+        """Show all measures in a notebook, the leading one first, and the protocol."""
         named = {
             TITLES[name]: self.score(name)
             for name in dict.fromkeys((self.leading, "accuracy", *self.secondary))
@@ -185,7 +182,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Result:
-        """Read what `as_dict` wrote."""
+        """Return the inverse of `as_dict`."""
         probe = kept["probe"]
         same = ("method", "graph", "sha256", "protocol", "epoch_rule", "params", "seeds", "versions")
         return cls(
@@ -202,7 +199,7 @@ class Result:
 
 
 def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
-    """Return the fields of a `Result` that come from scoring, with one row per seed."""
+    """Return the scores of a `Result`, with one row per seed."""
     names = [name for name in of_seeds[0].secondary if all(name in one.secondary for one in of_seeds)]
     aucs = [one.roc_auc for one in of_seeds if one.roc_auc is not None]
     return {
@@ -217,10 +214,7 @@ def join_seeds(of_seeds: Sequence[SplitScores]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The mean of a − b, how likely one so far from 0 is if there is no difference, and from how many pairs.
-
-    With fewer than two pairs nothing can be said, and the p-value is 1.
-    """
+    """Mean of a − b, its p-value (1 with fewer than two pairs), and the number of pairs."""
 
     difference: float
     p_value: float
@@ -228,27 +222,25 @@ class PairedTest:
 
     @property
     def differ(self) -> bool:
-        """Whether the difference is more than chance, at the 5 % level."""
+        """Whether the difference is significant at the 5 % level."""
         return self.p_value < 0.05
 
 
 def paired_test(a: RepeatedScore, b: RepeatedScore, *, test_to_train: float = TEST_TO_TRAIN) -> PairedTest:
-    r"""Compare two methods that were scored on the same splits and seeds.
+    r"""Compare two methods on the same splits and seeds by the corrected resampled t test.
 
-    Both methods meet the same easy and hard splits, so what counts is the difference on each split. A plain
-    t test of these would be far too sure: the splits of one graph are drawn from the same nodes, their
-    training and test sets overlap, and ten of them hold much less than ten independent experiments. The
-    corrected resampled t test (Nadeau and Bengio, 2003) widens the variance of the mean of J differences
-    with sample variance s² by the share of test to training nodes:
+    A plain t test of the differences per split is too confident: the splits of one graph overlap. The
+    correction (Nadeau and Bengio, 2003) increases the variance of the mean of J differences with sample
+    variance s² by the ratio of test to training nodes:
 
     .. math:: t = \bar d \Big/ \sqrt{\Big(\frac1J + \frac{n_{test}}{n_{train}}\Big) s^2}, \quad J - 1
         \text{ degrees of freedom}
 
-    Seeds of the same split are averaged first, since they share all nodes. Where there is one split only,
-    the seeds are compared with a plain paired t test: it speaks of this split, not of the graph.
+    Seeds of the same split are averaged first, since they share all nodes. With a single split, the seeds are
+    compared by a plain paired t test, which says nothing about other splits.
 
     Args:
-        a, b: scores with the same numbers of splits, and of seeds (or one seed, for a method without chance).
+        a, b: scores with the same numbers of splits, and of seeds (or one seed, for a deterministic method).
         test_to_train: n_test / n_train of a split.
     """
     from scipy.stats import t
@@ -256,19 +248,19 @@ def paired_test(a: RepeatedScore, b: RepeatedScore, *, test_to_train: float = TE
     first, second = np.array(a.values, dtype=np.float64), np.array(b.values, dtype=np.float64)
     seeds = {len(first), len(second)} - {1}
     if first.shape[1] != second.shape[1] or len(seeds) > 1:
-        raise ValueError(f"scores {first.shape} and {second.shape} are not of the same seeds and splits")
-    apart = first - second  # a single seed meets each of the other's
+        raise ValueError(f"scores {first.shape} and {second.shape} do not have the same seeds and splits")
+    apart = first - second  # a single seed is broadcast
     one_split = apart.shape[1] == 1
     pairs = apart[:, 0] if one_split else apart.mean(axis=0)
-    pairs = pairs[~np.isnan(pairs)].round(12)  # rounding errors are no difference
-    many, difference = pairs.size, float(pairs.mean()) if pairs.size else float("nan")
-    if many < 2:
-        return PairedTest(difference, 1.0, many)
-    variance = float(pairs.var(ddof=1)) * (1 / many + (0.0 if one_split else test_to_train))
+    pairs = pairs[~np.isnan(pairs)].round(12)  # ignore rounding errors
+    count, difference = pairs.size, float(pairs.mean()) if pairs.size else float("nan")
+    if count < 2:
+        return PairedTest(difference, 1.0, count)
+    variance = float(pairs.var(ddof=1)) * (1 / count + (0.0 if one_split else test_to_train))
     if variance == 0:
-        return PairedTest(difference, 1.0 if difference == 0 else 0.0, many)
-    p_value = 2 * float(t.sf(abs(difference) / np.sqrt(variance), many - 1))
-    return PairedTest(difference, p_value, many)
+        return PairedTest(difference, 1.0 if difference == 0 else 0.0, count)
+    p_value = 2 * float(t.sf(abs(difference) / np.sqrt(variance), count - 1))
+    return PairedTest(difference, p_value, count)
 
 
 def _plain(value: float) -> float | None:

@@ -25,20 +25,7 @@ def _runs_kernels(values: Tensor) -> bool:
 def _kernels() -> SimpleNamespace | None:
     """Import the kernels; None where Triton is not installed."""
     try:
-        from h3gnn.encoder.triton.attention import fuse, mix_tokens
-        from h3gnn.encoder.triton.rows import activate, add_bias, mask_rows
-        from h3gnn.encoder.triton.sparse import adam, ema_update, is_large, multiply, sampled_product
+        from h3gnn.encoder.triton import attention, rows, sparse
     except ImportError:
         return None
-    return SimpleNamespace(
-        activate=activate,
-        adam=adam,
-        add_bias=add_bias,
-        ema_update=ema_update,
-        fuse=fuse,
-        is_large=is_large,
-        mask_rows=mask_rows,
-        mix_tokens=mix_tokens,
-        multiply=multiply,
-        sampled_product=sampled_product,
-    )
+    return SimpleNamespace(**{**vars(sparse), **vars(rows), **vars(attention)})
