@@ -22,7 +22,7 @@ def draw_maps_before_and_after(rows: Rows) -> Any:
     for column, row in enumerate(rows):
         classes = Category("class", "class", tuple(row["classes"]), np.array(row["labels"]))
         for axis, (which, title) in zip(axes[:, column], SIDES.items(), strict=True):
-            draw_nodes(axis, np.array(row[which]).T, classes, ink=3_000)
+            draw_nodes(axis, np.array(row[which]).T, classes, area=3_000)
             frame(axis, f"{row['graph']}: {title}", fontsize=9)
     return figure
 

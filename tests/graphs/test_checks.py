@@ -102,7 +102,7 @@ import sys
 for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
 import h3gnn.graphs.datasets, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
-import h3gnn.cli.inspect, h3gnn.report.graphics
+import h3gnn.cli.inspect, h3gnn.report.figures
 from h3gnn.graphs.checks import check_graph, valid_weights
 from h3gnn.graphs.profile import profile
 from h3gnn.errors import InputError

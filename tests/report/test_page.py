@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
 from h3gnn.report.findings import RAW, TRAINED, OtherRun
-from h3gnn.report.page import COARSE, Packer, colour_indices, evenly_scaled, page_maps, render_page
+from h3gnn.report.page import COARSE, Packer, balance_columns, colour_indices, page_maps, render_page
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -112,12 +112,12 @@ def test_members_travel_with_their_colours_and_words() -> None:
     }  # fmt: skip
     assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0, teacher["colour"], edges["colour"]]
     assert told["bestMembers"][0]["members"] == ["edges"]
-    assert "divided by the sum of all members' ranks" in told["words"]["share"]
+    assert "divided by the sum of all members' ranks" in told["notes"]["share"]
 
 
 def test_a_page_of_one_objective_tells_of_no_members() -> None:
     told, _ = data_of(made_up_page(30))
-    assert (told["members"], told["bestMembers"], told["words"]) == ([], [], {})
+    assert (told["members"], told["bestMembers"], told["notes"]) == ([], [], {})
     assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0]
 
 
@@ -151,14 +151,14 @@ def test_the_document_tells_what_was_measured() -> None:
 def test_features_that_one_column_decides_are_scaled_for_the_map() -> None:
     random = np.random.default_rng(0)
     shares = random.random((50, 3)).astype(np.float32)
-    same, scaled = evenly_scaled(shares)
+    same, scaled = balance_columns(shares)
     assert not scaled
     assert same is shares
     amounts = np.column_stack([shares, 10_000 * shares[:, :1]])
-    found, scaled = evenly_scaled(amounts)
+    found, scaled = balance_columns(amounts)
     assert scaled
     np.testing.assert_allclose(found.std(axis=0), 1, rtol=1e-5)
-    assert not evenly_scaled(amounts[:, 3:])[1]  # there is nothing that it could outweigh
+    assert not balance_columns(amounts[:, 3:])[1]  # there is nothing that it could outweigh
     findings = replace(made_up_findings(50), embeddings={RAW: amounts, TRAINED: shares})
     assert list(page_maps(findings, method="pca")) == ["H3GNN embedding, PCA", "raw features, scaled, PCA"]
 

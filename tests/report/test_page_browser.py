@@ -344,7 +344,7 @@ def test_models_of_one_objective_are_drawn_together(browser: Any, page_of: Calla
     assert titles(browser, "#history") == wanted
     assert not browser.find_elements("css selector", "#history .key")
     assert titles(browser, "#facts") == ["Facts", "Settings"]
-    assert "Which member carries which class" not in titles(browser, "#scores")
+    assert "Best member by class" not in titles(browser, "#scores")
 
 
 @pytest.mark.parametrize("dark", [False, True])

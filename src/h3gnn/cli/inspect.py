@@ -35,7 +35,7 @@ def inspect(
     loaded = source.load()
     measured = profile(loaded)
     if plot is not None:
-        from h3gnn.report.graphics import plot_profile
+        from h3gnn.report.figures import plot_profile
 
         plot_profile(measured, plot)
     if as_json:

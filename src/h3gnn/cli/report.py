@@ -163,7 +163,7 @@ def plot(
 def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
     from h3gnn.encoder.tokens import token_names
     from h3gnn.experiments import report_data as collect
-    from h3gnn.report import figures, graphics
+    from h3gnn.report import figures
 
     if kind == "map":
         from h3gnn.evaluation.projection import project_to_plane
@@ -174,21 +174,21 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
         figures.draw_maps(out, places, chosen)
     elif kind == "history":
         log = collect.run_log(model)
-        graphics.draw_history(out, log.columns, log.members)
+        figures.draw_history(out, log.columns, log.members)
     elif kind == "homophily":
         from h3gnn.graphs.profile import profile
 
-        graphics.plot_profile(profile(model.graph_), out)
+        figures.plot_profile(profile(model.graph_), out)
     elif kind == "attention":
         attention = collect.token_attention(model)
         if attention is None:
             raise InputError('this run was fitted with fusion="mlp", which has no attention to draw')
         classes = collect.node_classes(model.graph_)
-        graphics.draw_attention(out, attention, token_names(model.hops), classes)
+        figures.draw_attention(out, attention, token_names(model.hops), classes)
     else:
         scores = collect.collect_findings(model).scores
         assert scores is not None
-        graphics.draw_accuracy(out, scores)
+        figures.draw_accuracy(out, scores)
 
 
 def _colour(model: H3GNN, key: str | None) -> Category | Measure:

@@ -1,1 +1,1 @@
-"""Results and embeddings in; tables and pictures out."""
+"""Tables, figures and the HTML page of results and runs."""

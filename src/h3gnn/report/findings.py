@@ -1,4 +1,4 @@
-"""What is known about a fitted run, as plain arrays: experiments collect it, reports show it."""
+"""The content of a report as plain arrays: `experiments.report_data` collects it, this package draws it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ Floats = npt.NDArray[np.floating]
 Whole = npt.NDArray[np.integer]
 
 RAW, UNTRAINED, TRAINED = "raw features", "untrained encoder", "H3GNN"
-"""The representations that are compared, by name."""
+"""Names of the compared representations."""
 
 MEMBER_NOTES = {
     "share": "Effective rank: how many dimensions the member's columns of the joined embedding really use, "
     "measured on a sample of the nodes. Share: that rank, divided by the sum of all members' ranks.",
-    "loss": "Shaded: the middle half of the nodes. Each member counts in units of its own.",
-    "carrier": "The member whose columns alone classify more test nodes of the class right, over all splits, "
-    "than any other's, and how many points of accuracy it is ahead of the next best.",
+    "loss": "Shaded: the middle half of the nodes. The members' losses have different units.",
+    "best_member": "The member whose columns alone classify the most test nodes of the class correctly, over "
+    "all splits, and its lead over the next best member in points of accuracy.",
 }
-"""What a report's numbers about the members of a committee mean."""
+"""Explanations of the numbers about the members of a committee."""
 
 
 def member_representation(name: str) -> str:
-    """Return the name under which a member's own columns are compared with the representations."""
+    """Return the representation name of a member's own columns."""
     return f"{TRAINED}: {name}"
 
 
 @dataclass(frozen=True, eq=False)
 class Category:
-    """A property with few values: the class of a node, its cluster, its split.
+    """A categorical property of nodes, such as class, cluster or split.
 
-    Attributes:
-        key: short name, unique on a page.
-        title: what a person reads.
-        names: what each value stands for.
-        values: `[nodes]`, positions in `names`, -1 where unknown.
+    `values` are positions in `names`, `[nodes]`, -1 where unknown; `key` is unique on a page.
     """
 
     key: str
@@ -48,7 +44,7 @@ class Category:
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """A property with a number: degree, difficulty; `values` is `[nodes]`, NaN where unknown."""
+    """A numeric property of nodes, such as degree or difficulty; `values` is `[nodes]`, NaN where unknown."""
 
     key: str
     title: str
@@ -57,14 +53,14 @@ class Measure:
 
 @dataclass(frozen=True, eq=False)
 class NeighborWeights:
-    """Who each node hears in the graph, in compressed rows, and how strongly.
+    """The neighbours that each node receives messages from, in compressed rows.
 
     Attributes:
-        crow: where each node's entries begin `[nodes + 1]`.
-        sources: the nodes heard `[entries]`.
-        weight: the learned weight of each, mean over models.
-        start: the weight before training.
-        total: how many each node hears `[nodes]`; more than its entries where some were left out.
+        crow: start of each node's entries `[nodes + 1]`.
+        sources: the sending nodes `[entries]`.
+        weight: learned weights, mean over models.
+        start: weights before training.
+        total: number of neighbours `[nodes]`, including those that are not shown.
     """
 
     crow: Whole
@@ -76,7 +72,7 @@ class NeighborWeights:
 
 @dataclass(frozen=True)
 class EdgeChange:
-    """How training changed the weights of one kind of edge, relative to their start."""
+    """Relative change of the weights of one kind of edge in training; `turned_down` is a share."""
 
     kind: str
     edges: int
@@ -86,16 +82,15 @@ class EdgeChange:
 
 @dataclass(frozen=True, eq=False)
 class RepresentationScores:
-    """One representation's scores; each array has one value per split (probe) or seed (k-means).
+    """Scores of one representation, with one value per split (probe) or seed (k-means).
 
     Attributes:
-        probe: test accuracy of the linear probe, None without labels.
-        clustering: by name of the measure.
-        by_class: test accuracy `[classes]`, NaN where no test node has the class.
+        probe: test accuracy of the linear probe; None without labels.
+        clustering: by measure.
+        by_class: test accuracy `[classes]`, NaN without test nodes.
         by_homophily: test accuracy `[bins]`.
-        secondary: what stands beside accuracy, by the names of `evaluation.measures`.
-        precision: of the rare class, at evenly spaced recalls from 0 to 1, mean over splits; None where no
-            class is rare.
+        secondary: by the keys of `evaluation.metrics.TITLES`.
+        precision: of the rare class at evenly spaced recalls, mean over splits; None without a rare class.
     """
 
     representation: str
@@ -109,15 +104,10 @@ class RepresentationScores:
 
 @dataclass(frozen=True)
 class BestMember:
-    """Which member of a committee knows a class best.
+    """The best member of a committee for one class, or several equally good ones.
 
-    Attributes:
-        class_name: of the class.
-        tested: how many test nodes it has, over all splits.
-        members: the best one; several where they are equally good.
-        accuracy: of its probe on the class's test nodes, over all splits.
-        margin: by how much that is above the next best member's, 0 where several are equally good.
-        whole: the accuracy of the joined embedding.
+    Over the `tested` nodes of all splits: its `accuracy`, its `margin` over the next best member, and the
+    accuracy of the `whole` embedding.
     """
 
     class_name: str
@@ -130,19 +120,19 @@ class BestMember:
 
 @dataclass(frozen=True, eq=False)
 class Scoreboard:
-    """All representations' scores and what the trained one confuses.
+    """Scores of all representations, and the confusion matrix of the trained one.
 
     Attributes:
-        rows: one for each representation.
-        protocol: how the numbers came about, in a sentence.
-        confusion: test nodes by class (row) and predicted class (column), over all splits.
+        rows: one per representation.
+        protocol: description of the protocol.
+        confusion: test nodes by class (row) and prediction (column), over all splits.
         class_names: of the rows and columns.
         class_counts: test nodes of each class, over all splits.
         homophily_bins: borders of the bins of local homophily.
         homophily_counts: test nodes in each bin, over all splits.
-        best_members: the best member for each class, of a committee.
-        leading: the measure to look at first; other than "accuracy" where one class is rare.
-        rare: the name of the class that average precision and recall at k are about.
+        best_members: the best member of a committee for each class.
+        leading: the measure to report first.
+        rare: the class of average precision and recall at k.
     """
 
     rows: tuple[RepresentationScores, ...]
@@ -161,12 +151,7 @@ class Scoreboard:
 class Member:
     """The models of a committee that share an objective.
 
-    Attributes:
-        name: the objective.
-        models: which models they are.
-        loss: in the last epoch, mean over the models; NaN without one.
-        rank: effective rank of their columns of the joined embedding.
-        share: of the joined embedding; `MEMBER_NOTES` says how it is counted.
+    `loss` is that of the last epoch, mean over models; `rank` and `share` are explained in `MEMBER_NOTES`.
     """
 
     name: str
@@ -178,15 +163,15 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class RunLog:
-    """What happened in training, and what the run came from.
+    """Training history and provenance of a run.
 
     Attributes:
         columns: of the history, each `[epochs, models]`, NaN where not measured.
-        collapsed: a sentence if the representation collapsed, else "".
+        collapsed: a message if the representation collapsed, else "".
         facts: seconds, memory, device, versions, by name.
         settings: the estimator's arguments.
-        provenance: source, hash and notes of the graph.
-        members: of a committee; empty where all models have the same objective.
+        provenance: source, hash and repairs of the graph.
+        members: of a committee; empty if all models have the same objective.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -199,13 +184,7 @@ class RunLog:
 
 @dataclass(frozen=True)
 class OtherRun:
-    """A run that is compared with the one that a page is about.
-
-    Attributes:
-        name: of its representation, among the embeddings and the scores.
-        different: the settings that differ, by name, first here and then there.
-        notes: what else differs, such as the graph.
-    """
+    """Another run for comparison; `different` has the settings that differ, here and there."""
 
     name: str
     different: dict[str, tuple[Any, Any]]
@@ -214,23 +193,25 @@ class OtherRun:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """Everything a report shows; what a run does not have is empty or None.
+    """The content of a report; parts that a run does not have are empty or None.
 
     Attributes:
         title: of the graph.
-        figures: counts of the graph, by name.
+        figures: statistics of the graph, by name.
         ids: of the nodes, as text.
-        embeddings: by name of the representation, `[nodes, dimensions]`.
-        categories, measures: what nodes can be coloured by.
+        embeddings: by representation, `[nodes, dimensions]`.
+        categories, measures: properties that nodes can be coloured by.
         tokens: names of the encoder's tokens.
         attention: `[nodes, tokens]`, rows sum to 1; None without attention.
-        nearest: `[nodes, k]`, the nearest nodes in the embedding, the nearest first.
+        nearest: `[nodes, k]`, the nearest nodes in the embedding, nearest first.
         similarity: their cosine similarity.
-        neighbors: the graph's neighbours.
-        edge_changes: what training did to edges of each kind.
-        shown: "" or a sentence saying which nodes were left out.
-        texts: what the user wrote about the nodes, by the name of its column, to be read and searched.
-        other: the run beside it, None where there is one run alone.
+        neighbors: of each node in the graph.
+        edge_changes: effect of training by kind of edge.
+        scores: None without labels and clusters.
+        run: training history and provenance.
+        shown: "" or a note on which nodes are omitted.
+        texts: the user's text columns by name, for display and search.
+        other: the run to compare with.
     """
 
     title: str
@@ -253,13 +234,13 @@ class Findings:
 
     @property
     def nodes(self) -> int:
-        """How many nodes are shown."""
+        """Number of nodes shown."""
         return len(self.ids)
 
     def category(self, key: str) -> Category | None:
-        """Return the category with this key, if the run has it."""
+        """Return the category with this key."""
         return next((one for one in self.categories if one.key == key), None)
 
     def measure(self, key: str) -> Measure | None:
-        """Return the measure with this key, if the run has it."""
+        """Return the measure with this key."""
         return next((one for one in self.measures if one.key == key), None)

@@ -1,8 +1,7 @@
-"""The report page: one HTML file that holds its data, its drawing and nothing from elsewhere.
+"""The report page: one self-contained HTML file.
 
-The data is one gzip stream: a length, a JSON description, and the arrays one after another, each at a
-multiple of eight bytes. As base64 it contains no character that HTML reads, so nothing in it can be mistaken
-for markup.
+The data is a gzip stream of a length, a JSON description, and arrays aligned to eight bytes. In base64 it
+cannot be mistaken for markup.
 """
 
 from __future__ import annotations
@@ -41,22 +40,17 @@ from h3gnn.report.findings import (
 from h3gnn.resources import map_in_threads
 from h3gnn.storage.atomic import write_atomically
 
-_PARTS = "data colours points map node charts find scores main"
-SCRIPTS = tuple(f"{part}.js" for part in _PARTS.split())
-"""In the order in which they are read; together they are one script."""
-
+SCRIPTS = ("data", "colours", "points", "map", "node", "charts", "find", "scores", "main")
+"""Script files, concatenated in this order."""
 FINE, COARSE = "uint16", "uint8"
-"""How finely numbers are kept: in 65,535 steps or in 255; the step after the last one means "not known"."""
-
-WORD = 8
-
-DOMINATES = 0.5
-"""A column of the features with more than this share of their variance decides a map alone."""
-
-PLACES = {RAW: 7, UNTRAINED: 1, TRAINED: 0}
-"""Which of the page's sixteen colours each representation has; the others are for members."""
-OTHER_PLACE = 13
-"""That of another run: members take theirs from the front."""
+"""Types of quantised numbers, with 65,535 or 255 steps; the largest value means unknown."""
+ALIGNMENT = 8
+DOMINANT = 0.5
+"""A feature column with more than this share of the variance would determine a map alone."""
+COLOUR_INDEX = {RAW: 7, UNTRAINED: 1, TRAINED: 0}
+"""Colours of the representations among the page's sixteen; the others are for members."""
+OTHER_RUN_COLOUR = 13
+"""Colour of another run; members start from the front."""
 
 
 def page_maps(
@@ -66,22 +60,22 @@ def page_maps(
     seed: int = 0,
     progress: Callable[[str, float], None] = lambda words, share: None,
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the two maps of a page: the embedding, and beside it the other run's or the raw features.
+    """Return the two maps of a page: the embedding, and that of the other run or the raw features.
 
     Args:
         findings: of a run.
         method: "tsne", "umap" or "pca".
-        seed: of the map.
-        progress: called with what is done next, and the share of all maps that is done.
+        seed: of the maps.
+        progress: receives the next step and the fraction of the maps that is done.
     """
     kind = MAPS[method]
     if method == "tsne" and findings.nodes > LANDMARKS:
         kind += f" by {LANDMARKS:,} landmarks"
-    raw, scaled = evenly_scaled(findings.embeddings[RAW])
-    first, beside = "H3GNN embedding", {"raw features, scaled" if scaled else "raw features": raw}
+    raw, scaled = balance_columns(findings.embeddings[RAW])
+    first, second = "H3GNN embedding", {"raw features, scaled" if scaled else "raw features": raw}
     if findings.other is not None:
-        first, beside = "this run", {findings.other.name: findings.embeddings[findings.other.name]}
-    shown = {first: findings.embeddings[TRAINED], **beside}
+        first, second = "this run", {findings.other.name: findings.embeddings[findings.other.name]}
+    shown = {first: findings.embeddings[TRAINED], **second}
     begun: list[str] = []
 
     def placed(title: str) -> npt.NDArray[np.float32]:
@@ -89,24 +83,20 @@ def page_maps(
         begun.append(title)
         return project_to_plane(shown[title], method=method, seed=seed)
 
-    places = map_in_threads(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE places no more of them
+    places = map_in_threads(placed, shown, min(findings.nodes, LANDMARKS))  # t-SNE's maximum
     return {f"{title}, {kind}": one for title, one in zip(shown, places, strict=True)}
 
 
-def evenly_scaled(rows: Floats) -> tuple[Floats, bool]:
-    """Return features for a map, and whether they were scaled.
-
-    Where one column alone holds most of what sets nodes apart, such as an amount beside shares, a map of the
-    features as they are would be a line along it. Then each column is divided by its own spread.
-    """
+def balance_columns(rows: Floats) -> tuple[Floats, bool]:
+    """Return features for a map, and whether they were standardised because one column dominates."""
     variance = np.var(rows, axis=0, dtype=np.float64)
-    if rows.shape[1] < 2 or variance.max(initial=0) <= DOMINATES * variance.sum():
+    if rows.shape[1] < 2 or variance.max(initial=0) <= DOMINANT * variance.sum():
         return rows, False
     return standardise(torch.from_numpy(np.asarray(rows, dtype=np.float32))).numpy(), True
 
 
 def write_page(path: Path, findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     write_atomically(path, render_page(findings, maps).encode())
 
 
@@ -114,10 +104,10 @@ def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]
     """Return the page as HTML.
 
     Args:
-        findings: what is shown.
-        maps: places of the nodes by title, each `[nodes, 2]`; the first is the one that is looked at first.
+        findings: the content.
+        maps: positions of the nodes by title, each `[nodes, 2]`; the first is shown first.
     """
-    script = '(() => {\n"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();"
+    script = '(() => {\n"use strict";\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "})();"
     style = _asset("page.css")
     policy = (
         f"default-src 'none'; script-src '{_fingerprint(script)}'; style-src '{_fingerprint(style)}'; "
@@ -134,7 +124,7 @@ def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]
 
 
 def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> str:
-    """Return everything that the page's script reads, as base64."""
+    """Return the data of the page's script as base64."""
     packer = Packer()
     run = findings.run
     colours = colour_indices([member.name for member in run.members])
@@ -158,7 +148,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "measures": [
             {"key": m.key, "title": m.title, "values": packer.scaled(m.values)}
             for m in findings.measures
-            if not m.key.startswith("attention")  # the page works these out
+            if not m.key.startswith("attention")  # computed by the page
         ],
         "texts": [{"title": name, "words": list(words)} for name, words in findings.texts.items()],
         "other": _other(findings),
@@ -171,7 +161,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "history": {name: _plain(values) for name, values in run.columns.items()},
         "members": [_plain(vars(one)) | {"colour": colours[one.name]} for one in run.members],
         "bestMembers": [_plain(vars(one)) for one in findings.scores.best_members] if findings.scores else [],
-        "words": MEMBER_NOTES if run.members else {},
+        "notes": MEMBER_NOTES if run.members else {},
         "collapsed": run.collapsed,
         "facts": {name: _plain(value) for name, value in run.facts.items()},
         "settings": {k: _plain(v) for k, v in run.settings.items()},
@@ -203,22 +193,22 @@ def _neighbors(neighbors: NeighborWeights | None, packer: Packer) -> dict[str, A
 
 
 def _other(findings: Findings) -> dict[str, Any] | None:
-    """Return the other run: its name, and what differs as rows of name, here, there."""
+    """Return the name of the other run and the differing settings as rows of name, here, there."""
     if findings.other is None:
         return None
-    rows = [[name, _words(here), _words(there)] for name, (here, there) in findings.other.different.items()]
+    rows = [[name, _text(here), _text(there)] for name, (here, there) in findings.other.different.items()]
     return {"name": findings.other.name, "rows": rows, "notes": list(findings.other.notes)}
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def colour_indices(members: Sequence[str]) -> dict[str, int]:
-    """Return which of the page's colours each representation and each member has, by its name."""
-    free = [place for place in range(16) if place not in PLACES.values()]
+    """Return the colour of each representation and member by name."""
+    free = [index for index in range(16) if index not in COLOUR_INDEX.values()]
     own = {name: free[which % len(free)] for which, name in enumerate(members)}
-    return PLACES | {member_representation(name): place for name, place in own.items()} | own
+    return COLOUR_INDEX | {member_representation(name): index for name, index in own.items()} | own
 
 
 def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, Any] | None:
@@ -237,7 +227,7 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
         "rows": [
             {
                 "representation": row.representation,
-                "colour": colours.get(row.representation, OTHER_PLACE),
+                "colour": colours.get(row.representation, OTHER_RUN_COLOUR),
                 "probe": _plain(row.probe),
                 "clustering": {name: _plain(values) for name, values in row.clustering.items()},
                 "byClass": _plain(row.by_class),
@@ -252,7 +242,7 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON: arrays as lists, what is not a number as null."""
+    """Return a value for JSON: arrays as lists, NaN and infinity as null."""
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, dict):
@@ -275,20 +265,20 @@ def _fingerprint(text: str) -> str:
 
 
 class Packer:
-    """Collects arrays and returns, for each, what the page needs to find it again."""
+    """Concatenates arrays; each method returns the description of one array."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._length = 0
 
     def whole(self, values: npt.NDArray[Any]) -> dict[str, Any]:
-        """Keep non-negative whole numbers in as few bytes as their largest needs."""
+        """Add non-negative integers, in the smallest type that holds them."""
         largest = int(values.max(initial=0))
         kind = "uint8" if largest < 2**8 else "uint16" if largest < 2**16 else "uint32"
-        return self._keep(np.asarray(values).astype(kind), kind)
+        return self._add(np.asarray(values).astype(kind), kind)
 
     def scaled(self, values: npt.NDArray[Any], low: float | None = None, kind: str = FINE) -> dict[str, Any]:
-        """Keep numbers as steps between their smallest (or `low`) and largest; NaN stays unknown."""
+        """Add numbers quantised between their minimum (or `low`) and maximum; NaN means unknown."""
         unknown = int(np.iinfo(kind).max)
         numbers = np.asarray(values, dtype=np.float64)
         known = np.isfinite(numbers)
@@ -296,18 +286,18 @@ class Packer:
         largest = float(numbers[known].max()) if known.any() else smallest
         step = (largest - smallest) / (unknown - 1) or 1.0
         steps = np.where(known, np.round((np.where(known, numbers, smallest) - smallest) / step), unknown)
-        return self._keep(steps.astype(kind), kind) | {"low": smallest, "step": step}
+        return self._add(steps.astype(kind), kind) | {"low": smallest, "step": step}
 
-    def _keep(self, values: npt.NDArray[Any], kind: str) -> dict[str, Any]:
+    def _add(self, values: npt.NDArray[Any], kind: str) -> dict[str, Any]:
         content = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
-        told = {"at": self._length, "length": int(values.size), "kind": kind}
-        self._parts += [content, bytes(-len(content) % WORD)]
-        self._length += len(content) + (-len(content) % WORD)
-        return told
+        described = {"at": self._length, "length": int(values.size), "kind": kind}
+        self._parts += [content, bytes(-len(content) % ALIGNMENT)]
+        self._length += len(content) + (-len(content) % ALIGNMENT)
+        return described
 
     def pack(self, description: dict[str, Any]) -> str:
         """Return the description and all arrays as base64."""
         text = json.dumps(description, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
-        text += b" " * (-(len(text) + WORD) % WORD)
+        text += b" " * (-(len(text) + ALIGNMENT) % ALIGNMENT)
         content = struct.pack("<II", len(text), 0) + text + b"".join(self._parts)
         return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")

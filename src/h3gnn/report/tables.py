@@ -1,4 +1,4 @@
-"""Results as tables in the terminal, and all that is known about each node as a Parquet table."""
+"""Results as tables in the terminal, and node properties as a Parquet table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from h3gnn.storage.atomic import write_atomically
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 
 LONG = 14
-"""The name of a measure that is as long stands in two lines above its column."""
+"""Column titles of at least this length are wrapped."""
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """Print one row per result, probe and k-means apart, and what the protocol says about the numbers."""
+    """Print tables of probe and k-means scores with one row per result, and the protocol."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -34,20 +34,20 @@ def print_results(results: Sequence[Result]) -> None:
     clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
     if clustered:
         console.print(_table(f"{graphs}: k-means", clustered))
-    words_of = [words(result) for words in (rare_class_note, _words) for result in results]
-    for words in dict.fromkeys(one for one in words_of if one):
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
+    notes = [note(result) for note in (rare_class_note, _protocol_note) for result in results]
+    for note in dict.fromkeys(one for one in notes if one):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 def percent(scores: RepeatedScore) -> str:
-    """Return mean ± standard deviation in per cent; a dash where nothing could be measured."""
+    """Return mean ± standard deviation in per cent, or a dash without values."""
     if not scores.flat.size:
         return "–"
     return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}"
 
 
 def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
-    """Return a table of named cells; a column stands where any row has a cell for it."""
+    """Return a table with the columns of all rows."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -78,7 +78,7 @@ def _probe_cells(result: Result) -> dict[str, str]:
 
 
 def _usual_cells(result: Result) -> dict[str, str]:
-    """Return what stands in a table of its own where one class is rare."""
+    """Return the cells of the second table, printed if one class is rare."""
     auc = {} if result.roc_auc is None else {"ROC-AUC": percent(result.roc_auc)}
     return {
         "accuracy": percent(result.probe),
@@ -89,12 +89,12 @@ def _usual_cells(result: Result) -> dict[str, str]:
 
 
 def other_measures(leading: str) -> list[str]:
-    """Return the measures that stand beside the one that leads, where one class is rare."""
+    """Return the measures to show next to the leading one if one class is rare."""
     return [name for name in TITLES if name not in (leading, "majority")]
 
 
 def rare_class_note(result: Result) -> str:
-    """Return what the measures of a rare class are about, for below a table; "" where none is rare."""
+    """Return the note on the measures of a rare class; "" if no class is rare."""
     if result.leading == "accuracy":
         return ""
     k = "as many as it has test nodes" if result.top is None else str(result.top)
@@ -111,7 +111,7 @@ def _cluster_cells(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _words(result: Result) -> str:
+def _protocol_note(result: Result) -> str:
     seeds, splits = len(result.probe.values), len(result.probe.values[0])
     return (
         f"protocol {result.protocol}: {result.description}; epoch: {result.epoch_rule}; "
@@ -122,14 +122,13 @@ def _words(result: Result) -> str:
 def write_node_table(path: Path, findings: Findings, places: Floats, raw_places: Floats) -> None:
     """Write one row per node, for other viewers.
 
-    Columns: `node`; `x`, `y` and `raw_x`, `raw_y`, the places on the two maps; one for each category (words,
-    null where unknown) and each measure, by its key; and `embedding`, a list of float32.
+    Columns: `node`; `x`, `y` and `raw_x`, `raw_y`, the positions on the two maps; each category (text, null
+    where unknown) and each measure by its key; and `embedding`, a list of float32.
 
     Args:
-        path: the file.
+        path: the Parquet file.
         findings: of a run.
-        places: of the embedding `[nodes, 2]`.
-        raw_places: of the raw features.
+        places, raw_places: positions of the embedding and of the raw features, `[nodes, 2]`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

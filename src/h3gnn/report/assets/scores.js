@@ -56,9 +56,9 @@ function differences({ name, rows, notes }) {
   return wide(card(`What differs in ${name}`, notes.join("; "), told));
 }
 
-function bestMemberTable({ bestMembers, words }) {
+function bestMemberTable({ bestMembers, notes }) {
   const rows = bestMembers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.margin), percent(one.whole)] }));
-  return wide(card("Which member carries which class", words.carrier,
+  return wide(card("Best member by class", notes.best_member,
     tableOf(["class", "test nodes", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
 }
 
@@ -140,7 +140,7 @@ function showRun(host, facts, data) {
   const quantile = (q, models) => history[`difficulty_q${q}`]?.map((row) => meanOfRow(models ? models.map((m) => row[m]) : row));
   for (const one of history.loss ? members : []) {
     host.append(lineChart(`Loss: ${one.name}`, modelLines(history.loss, [one]),
-      { band: [quantile(25, one.models), quantile(75, one.models)], note: data.words.loss }));
+      { band: [quantile(25, one.models), quantile(75, one.models)], note: data.notes.loss }));
   }
   for (const [key, title, options] of HISTORY) {
     if (history[key] && !(members.length && key === "loss")) host.append(lineChart(title, modelLines(history[key], members), options));
@@ -154,7 +154,7 @@ function showRun(host, facts, data) {
   const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", repairs && repairs.map((repair) => repair.message)]].filter(([, value]) => value !== undefined);
   if (members.length) {
     const rows = members.map((one) => ({ cells: [one.name, one.models.join(", "), short(one.loss), short(one.rank), percent(one.share)] }));
-    facts.append(wide(card("Members", data.words.share, tableOf(["member", "models", "last loss", "effective rank", "share"], rows, "Members"))));
+    facts.append(wide(card("Members", data.notes.share, tableOf(["member", "models", "last loss", "effective rank", "share"], rows, "Members"))));
   }
   facts.append(card("Facts", "", definitions([...origin, ...factLines(data)])), wide(card("Settings", "", definitions(Object.entries(data.settings), "facts long"))));
 }
