@@ -23,6 +23,7 @@ from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk import mapped as mapped_module
 from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes, open_mapped, support_rows
 from h3gnn.ondisk.prepare import prepare_graph
+from h3gnn.tables import files
 from h3gnn.tables.read import read_graph
 from tests.rejects import rejects
 
@@ -77,6 +78,8 @@ def test_many_blocks_and_ranges_make_the_same_graph(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(engine, "BATCH_ROWS", 7)
     monkeypatch.setattr(prepare, "BLOCK_ROWS", 13)
     monkeypatch.setattr(prepare, "RANGE_ROWS", 100)
+    monkeypatch.setattr(files, "BLOCK_ROWS", 30)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 900)
     for kind in ("csv", "parquet"):
         mapped = prepare_graph(tmp_path / f"e.{kind}", tmp_path / f"f.{kind}", tmp_path / kind)
         assert_same(mapped, graph)

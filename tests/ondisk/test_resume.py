@@ -17,6 +17,7 @@ from h3gnn.errors import GraphError
 from h3gnn.ondisk import prepare
 from h3gnn.ondisk.engine import DATABASE, Work, hidden_beside
 from h3gnn.ondisk.prepare import prepare_graph
+from h3gnn.tables import files
 from tests.program import run
 from tests.rejects import rejects
 
@@ -28,6 +29,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of several blocks and ranges."""
     monkeypatch.setattr(prepare, "BLOCK_ROWS", 13)
     monkeypatch.setattr(prepare, "RANGE_ROWS", 20)
+    monkeypatch.setattr(files, "BLOCK_ROWS", 20)
     random = np.random.default_rng(0)
     ends, ids = random.integers(0, NODES, (2, 90)), np.array([f"n{i}" for i in range(NODES)])
     numbers, weight = random.normal(size=(NODES, 3)).round(4), random.random(90).round(3)

@@ -1,12 +1,13 @@
 """Write tables of any size as a graph in memory-mapped files, with DuckDB as the engine.
 
-A database in a hidden folder beside the target keeps the finished stages: all features, then one range of
-edge rows after another (a text file is one range). A repeated call keeps these and starts the others again.
+A database in a hidden folder beside the target keeps the finished stages: all features, then one group of
+edges after another. A repeated call keeps these and starts the others again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +26,8 @@ from h3gnn.graphs.formats import array_place, read_array
 from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair
 from h3gnn.graphs.ids import is_plain, quoted
 from h3gnn.graphs.provenance import Repair
-from h3gnn.graphs.scaling import MomentSums
-from h3gnn.ondisk.engine import (
-    INTEGER,
-    Edges,
-    TableScan,
-    Work,
-    as_edges,
-    index_type,
-    key_of,
-    work_folder,
-    write_rows,
-)
+from h3gnn.graphs.scaling import BLOCK_ROWS, MomentSums
+from h3gnn.ondisk.engine import Edges, Work, as_edges, index_type, work_folder, write_rows
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
     FEATURE_COLS,
@@ -53,25 +44,34 @@ from h3gnn.ondisk.mapped import (
     open_mapped,
 )
 from h3gnn.storage.schema import check_values
-from h3gnn.tables.edges import FIX_WEIGHT, EdgeTable, open_edges
+from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureTable, open_features
-from h3gnn.tables.files import Problems
+from h3gnn.tables.files import MOST_SHOWN, Problems
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
-from h3gnn.tables.reader import FIX_ID, FIX_UNKNOWN, decode_numbers, odd_list
+from h3gnn.tables.reader import (
+    FIX_DUPLICATE,
+    FIX_ID,
+    FIX_NUMBER,
+    FIX_UNKNOWN,
+    LoadedTable,
+    arrow_ids,
+    decode_numbers,
+    odd_list,
+)
 from h3gnn.tables.roles import Column, is_no_feature
 
-MADE_BY = 2
+MADE_BY = 3
 """Version of the hidden folder: one of another version is removed."""
-BLOCK_ROWS = 1 << 16
-"""Rows of features that are written at a time, as many as a graph in memory is scaled by."""
 BLOCK_BYTES = 64 << 20
-"""Size of a block of wide rows, which has fewer of them."""
+"""Size of a block of features; wide tables have fewer rows in each."""
 RANGE_ROWS = 1 << 25
-"""Rows of a Parquet file of edges that are one stage."""
+"""Edges that are one stage, at least."""
+INTEGER = "CASE WHEN TRY_CAST({0} AS BIGINT)::VARCHAR = {0} THEN TRY_CAST({0} AS BIGINT) END"
+"""The integer of a text in canonical form, which "007" and "+7" are not."""
 
 Progress = Callable[[str, float], None]
-"""Called with a stage ("features", "edges", "sorting") and the share of it that is done, 0 to 1."""
+"""Called with a stage ("features", "edges", "sorting") and its finished share, 0 to 1."""
 
 
 def prepare_graph(
@@ -107,7 +107,7 @@ def prepare_graph(
             Without splits, ten are drawn.
         memory: limit for joining and sorting in bytes; None for half of the available memory. Blocks of
             features and labels add to it.
-        progress: called with each stage and the share of it that is done.
+        progress: called with each stage and its finished share.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
@@ -176,8 +176,15 @@ class FeatureSource:
     table: FeatureTable | None = None
     repairs: tuple[Repair, ...] = ()
 
+    def place(self, row: int, column: int, width: int) -> str:
+        """Name a cell of features of this width."""
+        if self.table is None:
+            return array_place(self.path)(row)
+        chosen = self.table.chosen
+        return self.table.table.place(row, chosen[column] if len(chosen) == width else None)
+
     def names(self, width: int) -> list[str]:
-        """Return one name per feature, or none where the file does not give them."""
+        """Return one name per feature, or none if the file does not give them."""
         if self.table is None or not self.table.table.header:
             return []
         listed = plain_plan(self.table.names, width).names
@@ -220,15 +227,12 @@ def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tup
     stored = None
     with work.transaction():
         if source.table is not None:
-            scan = TableScan(work, source.table.table, [source.table.key], source.table.chosen)
-            blocks = _table_blocks(work, scan, source.table, progress)
-            sums = _write_dense(work.folder, blocks, scan.place, source.table.chosen)
-            _check_nodes(work, scan, source.table.key)
+            sums = _write_dense(work.folder, _table_blocks(work, source.table, progress), source)
+            _check_nodes(work, source.table)
         elif isinstance(source.values, Tensor):
             sums, stored = _write_sparse(work.folder, source.values)
         else:
-            blocks = _array_blocks(source.values)
-            sums = _write_dense(work.folder, blocks, lambda row, _: array_place(source.path)(row))
+            sums = _write_dense(work.folder, _array_blocks(source.values), source)
         if source.table is None:
             work.run(f"CREATE TABLE nodes AS SELECT range AS id, range AS node FROM range({sums.rows})")
         work.store("features", {"stored": stored, "sums": sums.as_dict()})
@@ -236,7 +240,6 @@ def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tup
 
 
 def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
-    """Write a sparse matrix; return its moments and how many values it stores."""
     sums = MomentSums(matrix.shape[1])
     sums.add(matrix)
     matrix.crow_indices().numpy().tofile(folder / FEATURE_CROW)
@@ -249,87 +252,111 @@ def _array_blocks(array: Any) -> Iterator[npt.NDArray[Any]]:
     return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
 
 
-def _write_dense(
-    folder: Path,
-    blocks: Iterator[npt.NDArray[Any]],
-    place: Callable[[int, int | None], str],
-    columns: Sequence[int] = (),
-) -> MomentSums:
-    """Write blocks of rows as float32 and return their moments.
-
-    A bad value is reported after all blocks: malformed rows, which shift the others, are reported first.
-    """
+def _write_dense(folder: Path, blocks: Iterator[npt.NDArray[Any]], source: FeatureSource) -> MomentSums:
+    """Write blocks of rows as float32 and return their moments."""
     sums: MomentSums | None = None
-    fault: tuple[int, int, float] | None = None
     with (folder / "features.bin").open("wb") as file:
         for block in blocks:
             with np.errstate(over="ignore"):
                 values = np.array(block, dtype=np.float32, order="C")  # a copy: files are read-only
             sums = MomentSums(values.shape[1]) if sums is None else sums
-            if fault is None and (bad := np.argwhere(~np.isfinite(values))).size:
-                row, column = (int(one) for one in bad[0])
-                fault = sums.rows + row, column, float(block[row, column])
+            if (bad := np.argwhere(~np.isfinite(values))).size:
+                row, column = bad[0].tolist()
+                where = source.place(sums.rows + row, column, values.shape[1])
+                large = not np.isnan(block[row, column])
+                kind = "infinite or beyond the range of float32" if large else "empty or NaN"
+                message = f"{where}: the value is {kind}; fill the cell or leave the column out"
+                raise GraphError(message, code="feature-not-finite")
             sums.add(torch.from_numpy(values))
             file.write(values.tobytes())
         os.fsync(file.fileno())
     assert sums is not None  # a file without rows is rejected
-    if fault is not None:
-        row, column, value = fault
-        kind = "empty or NaN" if np.isnan(value) else "infinite or beyond the range of float32"
-        where = place(row, columns[column] if len(columns) == len(sums.mean) else None)
-        message = f"{where}: the value is {kind}; fill the cell or leave the column out"
-        raise GraphError(message, code="feature-not-finite")
     return sums
 
 
 def _table_blocks(
-    work: Work, scan: TableScan, features: FeatureTable, progress: Progress
+    work: Work, features: FeatureTable, progress: Progress
 ) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the features of a table block by block, and write the table of nodes on the way."""
-    import pyarrow as pa
-
-    columns = [scan.id(features.key, trim=True), *(scan.number(column) for column in features.chosen)]
+    """Yield blocks of features with equal numbers of rows, and write the table of nodes meanwhile."""
     wide = BLOCK_BYTES // (8 * len(features.chosen))
     rows = min(BLOCK_ROWS, 1 << max(8, wide.bit_length() - 1))
-    work.run(f"CREATE TABLE nodes (id {scan.id_kind(features.key)}, node BIGINT)")
-    done, widths = 0, dict[int, int]()
-    for block in scan.blocks(f"SELECT {', '.join(columns)} FROM {scan.sql()}", rows):
-        numbered = pa.table({"id": block.column(0), "node": np.arange(done, done + len(block))})
-        work.connection.register("numbered", numbered)
-        work.run("INSERT INTO nodes SELECT * FROM numbered")
+    rest: npt.NDArray[np.float64] | None = None
+    for block in _read_features(work, features, progress):
+        rest = block if rest is None else np.concatenate([rest, block])
+        while len(rest) >= rows:
+            yield rest[:rows]
+            rest = rest[rows:]
+    if rest is not None and len(rest):
+        yield rest
+
+
+def _read_features(
+    work: Work, features: FeatureTable, progress: Progress
+) -> Iterator[npt.NDArray[np.float64]]:
+    import pyarrow as pa
+
+    widths, total = dict[int, int](), features.table.count_blocks()
+    for number, block in enumerate(features.table.load_blocks([features.key, *features.chosen]), 1):
+        ids = _ids(block, features.key)
+        kind = "BIGINT" if pa.types.is_integer(ids.type) else "VARCHAR"
+        work.run(f"CREATE TABLE IF NOT EXISTS nodes (id {kind}, node BIGINT)")
+        numbered = pa.record_batch({"id": ids, "node": _row_numbers(block, ids)})
+        with work.table("numbered", numbered.schema, [numbered]):
+            work.run("INSERT INTO nodes SELECT * FROM numbered")
         values = []
-        for column, chunks in zip(features.chosen, block.columns[1:], strict=True):
-            cells = chunks.combine_chunks()
-            if (odd := odd_list(cells, widths.get(column))) is not None:
-                place = scan.place(done + odd, column)
-                raise GraphError(
-                    f"{place}: the list has another length than the first", code="list-length-differs"
-                )
-            values.append(decode_numbers(cells, f"{scan.table.path}{scan.table.title(column)}"))
-            widths[column] = values[-1].shape[1]
+        for at in features.chosen:
+            values.append(_features(block, at, widths.get(at)))
+            widths[at] = values[-1].shape[1]
         yield np.concatenate(values, axis=1)
-        done += len(block)
-        progress("features", done / scan.rows if scan.rows else 0.0)
-    scan.check_rows(done)
+        progress("features", min(1.0, number / total))
 
 
-def _check_nodes(work: Work, scan: TableScan, key: int) -> None:
+def _ids(block: LoadedTable, at: int) -> Any:
+    return arrow_ids(block.columns[at].chunk(0), f"{block.table.path}{block.table.title(at)}")
+
+
+def _row_numbers(block: LoadedTable, column: Any) -> npt.NDArray[np.int64]:
+    return np.arange(block.first, block.first + len(column))
+
+
+def _features(block: LoadedTable, at: int, width: int | None) -> npt.NDArray[np.float64]:
+    """Return a column of numbers or of lists of this width as `[rows, values]`."""
+    if block.table.delimiter is not None:
+        values, unreadable = block.weights(at)
+        block.add_unreadable(at, unreadable, FIX_NUMBER)
+        block.problems.check()
+        return values[:, None]
+    cells = block.columns[at].chunk(0)
+    if (odd := odd_list(cells, width)) is not None:
+        message = f"{block.place(odd, at)}: the list has another length than the first"
+        raise GraphError(message, code="list-length-differs")
+    return decode_numbers(cells, f"{block.table.path}{block.table.title(at)}")
+
+
+def _first_problems(work: Work, query: str, problems: Problems) -> list[tuple[Any, ...]]:
+    """Return the first rows of a query for problems; the others are only counted."""
+    work.run(f"CREATE OR REPLACE TEMP TABLE problems AS {query}")
+    problems.count += max(0, work.run("SELECT count(*) FROM problems")[0][0] - MOST_SHOWN)
+    return work.run(f"SELECT * FROM problems LIMIT {MOST_SHOWN}")
+
+
+def _check_nodes(work: Work, features: FeatureTable) -> None:
     """Reject missing and duplicate ids; store plain integers as such."""
-    problems = Problems(scan.table.path)
+    table, problems = features.table, Problems(features.table.path)
     missing = "SELECT node FROM nodes WHERE id IS NULL OR id::VARCHAR = '' ORDER BY node"
-    for (row,) in work.sample(missing, problems):
-        problems.add(scan.place(row, key), "the node id is missing", FIX_ID, "id-missing")
+    for (row,) in _first_problems(work, missing, problems):
+        problems.add(table.place(row, features.key), "the node id is missing", FIX_ID, "id-missing")
     problems.check()
     again = (
         "SELECT nodes.node, nodes.id, first FROM nodes JOIN (SELECT id, min(node) AS first FROM nodes "
         "GROUP BY id HAVING count(*) > 1) USING (id) WHERE nodes.node > first ORDER BY nodes.node"
     )
-    remedy = "keep one row for each node; if another column holds the ids, name it (--id-column)"
-    for row, node, first in work.sample(again, problems):
-        what = f"node {_shown(node)} is already in {scan.place(first)}"
-        problems.add(scan.place(row), what, remedy, "id-duplicate")
+    for row, node, first in _first_problems(work, again, problems):
+        what = f"node {_shown(node)} is already in {table.place(first)}"
+        problems.add(table.place(row), what, FIX_DUPLICATE, "id-duplicate")
     problems.check()
-    if work.run(f"SELECT bool_and({INTEGER.format('id')} IS NOT NULL) FROM nodes")[0][0]:
+    plain = f"SELECT bool_and({INTEGER.format('id')} IS NOT NULL) FROM nodes"
+    if work.id_kind == "VARCHAR" and work.run(plain)[0][0]:
         work.run("ALTER TABLE nodes ALTER id TYPE BIGINT")
 
 
@@ -339,89 +366,106 @@ def _shown(node: Any) -> str:
 
 
 def _edge_stage(work: Work, edges: EdgeTable, known_by: Path, nodes: int, progress: Progress) -> None:
-    """Write the table of edges by node numbers, one range of rows after another."""
-    done = work.state("edges") or {"rows": 0, "trim": False, "finished": False}
+    """Write the table of edges by node numbers, one group of blocks after another."""
+    done = work.state("edges") or {"blocks": 0, "finished": False}
     if done["finished"]:
         return
-    scan = TableScan(work, edges.table, edges.ends, edges.weight)
     kind = "INTEGER" if index_type(nodes) == np.int32 else "BIGINT"
     work.run(f"CREATE TABLE IF NOT EXISTS edges (target {kind}, source {kind}, weight DOUBLE, row BIGINT)")
     fault = "source IS NULL OR target IS NULL"
     if edges.weight:
         fault += f" OR weight IS NULL OR NOT (weight > {WEIGHT_ABOVE!r} AND weight < {WEIGHT_BELOW!r})"
-    while not done["finished"]:
-        last = None if scan.rows is None else min(done["rows"] + RANGE_ROWS, scan.rows)
-        span = None if last is None else (done["rows"], last)
-        try:
-            with work.transaction():
-                with scan.errors():
-                    work.run(f"INSERT INTO edges {_joined(work, scan, edges, span, trim=done['trim'])}")
-                rows = _count_edges(work, scan, fault)
-                done = {**done, "rows": rows, "finished": last == scan.rows}
-                work.store("edges", done)
-        except _InvalidEdgesError:
-            if done["trim"]:
-                _raise_edge_problems(work, scan, edges, span, fault, known_by)
-            done["trim"] = True  # white space around ids is rare, and removing it costs time
-        progress("edges", done["rows"] / (scan.rows or done["rows"] or 1))
+    reader, total = _EdgeReader(edges, done["blocks"]), edges.table.count_blocks()
+    while reader.upcoming is not None:
+        before = reader.read
+        with work.transaction():
+            with work.table("block", reader.upcoming.schema, reader.group()):
+                joined = _joined(work, reader.upcoming.schema)
+                work.run(f"INSERT INTO edges SELECT target, source, weight, row FROM ({joined})")
+            _, bad = work.run(f"SELECT count(*), count(*) FILTER (WHERE {fault}) FROM edges")[0]
+            if bad:
+                _raise_edge_problems(work, edges, _EdgeReader(edges, before), fault, known_by)
+            work.store("edges", {"blocks": reader.read, "finished": reader.upcoming is None})
+        progress("edges", min(1.0, reader.read / total))
+    progress("edges", 1.0)
 
 
-class _InvalidEdgesError(Exception):
-    """Some edges have no valid nodes or weight."""
+class _EdgeReader:
+    """Reads a table of edges as Arrow batches, after the first `read` ones, in groups of `RANGE_ROWS`."""
+
+    def __init__(self, edges: EdgeTable, read: int) -> None:
+        self._edges, self.read = edges, read
+        self._batches = itertools.islice(self._all(), read, None)
+        self.upcoming = next(self._batches, None)
+
+    def group(self) -> Iterator[Any]:
+        """Yield the batches of one group."""
+        rows = 0
+        while self.upcoming is not None and rows < RANGE_ROWS:
+            yield self.upcoming
+            rows, self.read = rows + len(self.upcoming), self.read + 1
+            self.upcoming = next(self._batches, None)
+
+    def _all(self) -> Iterator[Any]:
+        import pyarrow as pa
+
+        edges = self._edges
+        for block in edges.table.load_blocks((*edges.ends, *edges.weight)):
+            source, target = (_ids(block, at) for at in edges.ends)
+            weight = pa.nulls(len(source), pa.float64())
+            for at in edges.weight:
+                values, unreadable = block.weights(at)
+                block.add_unreadable(at, unreadable, FIX_COLUMN)
+                block.problems.check()
+                weight = pa.array(values)
+            rows = _row_numbers(block, source)
+            yield pa.record_batch({"s": source, "t": target, "weight": weight, "row": rows})
 
 
-def _count_edges(work: Work, scan: TableScan, fault: str) -> int:
-    rows, bad = work.run(f"SELECT count(*), count(*) FILTER (WHERE {fault}) FROM edges")[0]
-    scan.check_rows(rows)
-    if bad:
-        raise _InvalidEdgesError
-    return int(rows)
+def _joined(work: Work, schema: Any) -> str:
+    """Return the query that replaces the ids of a block by node numbers, NULL for unknown nodes."""
+    import pyarrow as pa
 
-
-def _joined(
-    work: Work,
-    scan: TableScan,
-    edges: EdgeTable,
-    span: tuple[int, int] | None,
-    *,
-    trim: bool,
-    named: bool = False,
-) -> str:
-    """Return the query for edges by node numbers, NULL for unknown nodes; `named` adds row and ids."""
-    kind = work.id_kind
-    keys = [key_of(scan.id(end, trim=trim), scan.kinds[end], kind) for end in edges.ends]
-    names = [f"{scan.id(end, trim=True)}::VARCHAR" if named else "NULL" for end in edges.ends]
-    weight = scan.number(edges.weight[0]) if edges.weight else "NULL"
-    numbered = named or bool(edges.weight)  # weights of duplicate edges are added in the order of the file
-    rows = (
-        f"SELECT {keys[0]} AS s, {keys[1]} AS t, {weight} AS weight, {'row' if numbered else 'NULL AS row'}, "
-        f"{names[0]} AS a, {names[1]} AS b FROM {scan.sql(span, numbered=numbered)}"
+    wanted = work.id_kind
+    source, target = (
+        _key(f"block.{end}", wanted, integer=pa.types.is_integer(schema.field(end).type)) for end in "st"
     )
     return (
-        f"SELECT targets.node AS target, sources.node AS source, weight, row{', a, b' * named} FROM ({rows}) "
-        "LEFT JOIN nodes AS sources ON sources.id = s LEFT JOIN nodes AS targets ON targets.id = t"
+        "SELECT targets.node AS target, sources.node AS source, weight, row, s::VARCHAR, t::VARCHAR "
+        f"FROM block LEFT JOIN nodes AS sources ON sources.id = {source} "
+        f"LEFT JOIN nodes AS targets ON targets.id = {target}"
     )
+
+
+def _key(id_: str, wanted: str, *, integer: bool) -> str:
+    """Return the expression of an id as the type of the nodes' ids, NULL where it cannot be one."""
+    if wanted == "VARCHAR":
+        return f"{id_}::VARCHAR"
+    return id_ if integer else INTEGER.format(id_)
 
 
 def _raise_edge_problems(
-    work: Work, scan: TableScan, edges: EdgeTable, span: tuple[int, int] | None, fault: str, known_by: Path
+    work: Work, edges: EdgeTable, reader: _EdgeReader, fault: str, known_by: Path
 ) -> None:
-    """Read a range of rows again, and raise with those that have no valid nodes or weight."""
-    table, problems = scan.table, Problems(scan.table.path)
-    joined = _joined(work, scan, edges, span, trim=True, named=True)
-    query = f"SELECT * FROM ({joined}) WHERE {fault} ORDER BY row"
-    for target, source, weight, row, *names in work.sample(query, problems):
+    """Read a group again, and raise with the rows that have no valid nodes or weight."""
+    table, problems = edges.table, Problems(edges.table.path)
+    assert reader.upcoming is not None
+    schema = reader.upcoming.schema
+    with work.table("block", schema, reader.group()):
+        query = f"SELECT * FROM ({_joined(work, schema)}) WHERE {fault} ORDER BY row"
+        rows = _first_problems(work, query, problems)
+    for target, source, weight, row, *names in rows:
         for end, node, name in zip(edges.ends, (source, target), names, strict=True):
             hint = "if this row is a header, say so (--header); " if row == 0 and not table.header else ""
             if not name:
-                problems.add(scan.place(row, end), "the node id is missing", FIX_ID, "id-missing")
+                problems.add(table.place(row, end), "the node id is missing", FIX_ID, "id-missing")
             elif node is None:
                 unknown = f"node {_shown(name)} is unknown; it is not in {known_by}"
-                problems.add(scan.place(row), unknown, hint + FIX_UNKNOWN, "node-unknown")
+                problems.add(table.place(row), unknown, hint + FIX_UNKNOWN, "node-unknown")
         value = np.array([np.nan if weight is None else weight])
         if edges.weight and not valid_weights(value)[0]:
             what = f"the edge weight {value[0]:g} is not a positive number"
-            problems.add(scan.place(row), what, FIX_WEIGHT, "edge-weight-not-positive")
+            problems.add(table.place(row), what, FIX_WEIGHT, "edge-weight-not-positive")
     problems.check()
 
 
@@ -446,9 +490,8 @@ def _write_ids(work: Work) -> None:
 
     schema = pa.schema([("node", pa.int64() if work.id_kind == "BIGINT" else pa.string())])
     with pa.OSFile(str(work.folder / IDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for block in work.blocks("SELECT id FROM nodes", BLOCK_ROWS):
-            column = block.column(0).combine_chunks().cast(schema.field(0).type)
-            writer.write_batch(pa.record_batch([column], schema=schema))
+        for batch in work.stream("SELECT id FROM nodes"):
+            writer.write_batch(pa.record_batch([batch.column(0).cast(schema.field(0).type)], schema=schema))
 
 
 def _write_labels(
@@ -484,14 +527,13 @@ def _find(work: Work, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the node of each id, -1 where there is none."""
     import pyarrow as pa
 
-    kind = "BIGINT" if ids.dtype.kind == "i" else "VARCHAR"
-    wanted = pa.table({"id": pa.array(ids.tolist()), "position": np.arange(len(ids))})
-    work.connection.register("wanted", wanted)
     found = np.full(len(ids), -1, dtype=np.int64)
-    key = key_of("wanted.id", kind, work.id_kind)
-    for batch in work.stream(f"SELECT position, node FROM wanted JOIN nodes ON nodes.id = {key}"):
-        position, node = (column.to_numpy() for column in batch.columns)
-        found[position] = node
+    key = _key("wanted.id", work.id_kind, integer=ids.dtype.kind == "i")
+    wanted = pa.record_batch({"id": pa.array(ids.tolist()), "position": np.arange(len(ids))})
+    with work.table("wanted", wanted.schema, [wanted]):
+        for batch in work.stream(f"SELECT position, node FROM wanted JOIN nodes ON nodes.id = {key}"):
+            position, node = (column.to_numpy() for column in batch.columns)
+            found[position] = node
     return found
 
 

@@ -126,9 +126,7 @@ def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules:
         loaded.check_known(ids, known, known_by)
     for at in edges.weight:
         weight, unreadable = loaded.weights(at)
-        for row in unreadable.tolist():
-            what = f"{str(loaded.columns[at][row]).strip()!r} is not a number"
-            loaded.add(row, at, what, FIX_COLUMN, "cell-unreadable")
+        loaded.add_unreadable(at, unreadable, FIX_COLUMN)
         invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
         for row in np.setdiff1d(invalid, unreadable).astype(int).tolist():
             what = f"the edge weight {weight[row]:g} is not a positive number"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -56,24 +56,32 @@ USUAL_NAMES = {
 Ids = npt.NDArray[Any]
 
 
-def decode_ids(column: Any, place: str) -> Ids:
-    """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing."""
+def arrow_ids(column: Any, place: str) -> Any:
+    """Return an Arrow column of node ids as int64 or as trimmed text, whichever its type decides."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
+    if pa.types.is_integer(kind) and kind != pa.uint64():  # beyond 64 bits an id is text
+        return column.cast(pa.int64())
     if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
         gaps = f", and fill the {column.null_count:,} missing ids" if column.null_count else ""
         message = f"{place}: column type {kind} cannot be used as node ids; use integers or strings{gaps}"
         raise GraphError(message, code="id-type-invalid")
-    try:
-        if pa.types.is_integer(kind) and not column.null_count:
-            return np.asarray(column.cast(pa.int64()).to_numpy())
-    except pa.ArrowInvalid:
-        pass  # beyond 64 bits an id is text
-    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
+    return pc.utf8_trim_whitespace(column.cast(pa.string()))
+
+
+def decode_ids(column: Any, place: str) -> Ids:
+    """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids = arrow_ids(column, place)
+    if pa.types.is_integer(ids.type) and not ids.null_count:
+        return np.asarray(ids.to_numpy())
+    texts = pc.fill_null(ids.cast(pa.string()), "")
     try:
         if pc.all(pc.match_substring_regex(texts, PLAIN)).as_py():
             return np.asarray(texts.cast(pa.int64()).to_numpy())
@@ -136,9 +144,11 @@ class LoadedTable:
     columns: Mapping[int, Any]  # Arrow columns by their position in the file
     problems: Problems
     malformed: Sequence[int] = ()  # the rows of the file that were left out
+    first: int = 0  # the number of the first row in the file
 
     def place(self, row: int, at: int | None = None) -> str:
         """Name a row (and a column) of the file."""
+        row += self.first
         for left_out in self.malformed:
             row += left_out <= row
         return self.table.place(row, at)
@@ -213,6 +223,12 @@ class LoadedTable:
         place = f"{self.table.path}{self.table.title(at)}"
         return np.concatenate([decode_numbers(one, place) for one in column.chunks])[:, 0], NO_ROWS
 
+    def add_unreadable(self, at: int, rows: Rows, remedy: str) -> None:
+        """Add cells of a column that are not numbers to the problems."""
+        for row in rows.tolist():
+            what = f"{str(self.columns[at][row]).strip()!r} is not a number"
+            self.add(row, at, what, remedy, "cell-unreadable")
+
     def frame(self, columns: Sequence[int]) -> pd.DataFrame:
         """Return columns as a DataFrame."""
         import pandas as pd
@@ -282,16 +298,47 @@ class Table:
         wanted = list(dict.fromkeys(columns))
         malformed = dict[int, int]()
         blocks = list(self._arrow_blocks(wanted, malformed))
-        problems = Problems(self.path)
-        for row, count in malformed.items():
-            self.add_cell_count(problems, partial(self.place, row), count)
+        problems = self._malformed_rows(malformed)
         if not any(len(block[0]) for block in blocks):
             problems.check()
-            what = "a header and no row" if self.delimiter else "no row"
-            raise GraphError(f"{self.path} has {what}", code="table-empty")
+            self._reject_empty()
         parts = zip(wanted, zip(*blocks, strict=True), strict=True)
         columns_by_position = {at: pa.chunked_array(list(chunks)) for at, chunks in parts}
         return LoadedTable(self, columns_by_position, problems, [*malformed])
+
+    def load_blocks(self, columns: Sequence[int]) -> Iterator[LoadedTable]:
+        """Yield some columns, a block of rows at a time; reject malformed rows and an empty table."""
+        import pyarrow as pa
+
+        wanted, malformed, first = list(dict.fromkeys(columns)), dict[int, int](), 0
+        for block in self._arrow_blocks(wanted, malformed):
+            self._malformed_rows(malformed).check()
+            chunks = {at: pa.chunked_array([column]) for at, column in zip(wanted, block, strict=True)}
+            yield LoadedTable(self, chunks, Problems(self.path), first=first)
+            first += len(block[0])
+        if not first:
+            self._reject_empty()
+
+    def count_blocks(self) -> int:
+        """Return the number of blocks that `load_blocks` yields, approximately."""
+        import pyarrow.parquet as pq
+
+        if self.delimiter is not None:
+            return 1 + self.path.stat().st_size // files.BLOCK_BYTES
+        with reading(self.path, "Parquet"):
+            return 1 + int(pq.read_metadata(self.path).num_rows) // files.BLOCK_ROWS
+
+    def _malformed_rows(self, counts: Mapping[int, int]) -> Problems:
+        """Return rows that have too few or too many cells as problems."""
+        problems = Problems(self.path)
+        for row, count in counts.items():
+            what = f"{count} cell(s), the first row has {len(self.names)}"
+            problems.add(partial(self.place, row), what, FIX_CELLS, "row-length-differs")
+        return problems
+
+    def _reject_empty(self) -> NoReturn:
+        what = "a header and no row" if self.delimiter else "no row"
+        raise GraphError(f"{self.path} has {what}", code="table-empty")
 
     def unique_names(self, columns: Sequence[int]) -> list[str]:
         """Return the names of some columns; one that occurs twice contains its position."""
@@ -314,11 +361,6 @@ class Table:
         if column is None:
             return ""
         return f", column {column + 1}" + (f" ({self.names[column]})" if self.header else "")
-
-    def add_cell_count(self, problems: Problems, place: str | Callable[[], str], count: int) -> None:
-        """Add a row that has too few or too many cells to the problems."""
-        what = f"{count} cell(s), the first row has {len(self.names)}"
-        problems.add(place, what, FIX_CELLS, "row-length-differs")
 
     def _arrow_blocks(self, wanted: Sequence[int], malformed: dict[int, int]) -> Iterator[list[Any]]:
         """Yield some columns, a block of rows at a time; count the cells of malformed rows."""
@@ -373,7 +415,8 @@ class Table:
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
             check_parquet(self.path, file, wanted)
-            batches = file.iter_batches(batch_size=files.BLOCK_ROWS, columns=names)
+            rows = min(files.BLOCK_ROWS, max(256, files.BLOCK_BYTES // len(wanted)))  # fewer of wide tables
+            batches = file.iter_batches(batch_size=rows, columns=names)
         with file:
             while True:
                 with reading(self.path, "Parquet"):
