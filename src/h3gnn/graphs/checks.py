@@ -87,7 +87,7 @@ def check_features(features: Any, where: Locate) -> Tensor:
     """Return float32 features `[nodes, features]`, dense, or CSR for sparse input."""
     if isinstance(features, Tensor) and features.layout != torch.strided:
         features = _scipy_matrix(features)
-    if sp.issparse(features):
+    if is_sparse(features):
         _check_table(features.shape)
         check_size(features)
         matrix = sp.csr_matrix(features)
@@ -188,6 +188,11 @@ def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
         raise GraphError(
             f"{part} are not an array; do all rows have the same length?", code="not-an-array"
         ) from None
+
+
+def is_sparse(values: Any) -> bool:
+    """Return whether this is a scipy sparse matrix or array; `sp.issparse` would narrow the type."""
+    return bool(sp.issparse(values))
 
 
 def _check_edges(
@@ -348,7 +353,7 @@ def _stored(matrix: Any) -> int:
 
 
 def _stays_sparse(matrix: Any) -> bool:
-    return 0 < _stored(matrix) < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1]
+    return bool(0 < _stored(matrix) < SPARSE_BELOW * matrix.shape[0] * matrix.shape[1])
 
 
 SPLIT_NAMES = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from torch import Tensor
 
 from h3gnn.errors import GraphError
@@ -20,6 +19,7 @@ from h3gnn.graphs.checks import (
     as_masks,
     check_graph,
     holds_dates,
+    is_sparse,
     split_masks,
 )
 from h3gnn.graphs.graph import Graph
@@ -89,7 +89,7 @@ def as_graph(
         graph = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
     elif kind == "dgl":
         graph = from_dgl(data, source=source or "DGL graph")
-    elif sp.issparse(data):
+    elif is_sparse(data):
         edges, weights = _edges_of_adjacency(data)
         name = source or "adjacency"
         graph = build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
@@ -134,7 +134,7 @@ def _from_arrays(
     known = np.arange(nodes, dtype=np.int64) if ids is None else ids
     weights: Any = None
     unused: tuple[Repair, ...] = ()
-    if sp.issparse(edge_index):
+    if is_sparse(edge_index):
         edge_index, weights = _edges_of_adjacency(edge_index)
     else:
         check_edge_index(edge_index, nodes)

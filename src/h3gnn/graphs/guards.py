@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import DATES, as_numpy, holds_dates
+from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
 from h3gnn.graphs.graph import GraphLike
 from h3gnn.tables.frames import as_frame, column_names, is_frame, names_edges
 
@@ -34,7 +33,7 @@ def input_kind(data: Any) -> str | None:
         return "networkx"
     if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
         return "dgl"
-    return "adjacency" if sp.issparse(data) and data.shape[1:] == data.shape[:1] else None
+    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
 
 
 def is_graph(data: Any) -> bool:
@@ -81,7 +80,7 @@ def check_dates(table: Any) -> None:
         for position, name in enumerate(getattr(table, "columns", ())):
             if holds_dates(table.iloc[:, position]):
                 raise GraphError(f"the column {name!r} of the features holds {DATES}", code="dates")
-    elif not sp.issparse(table) and holds_dates(np.asarray(table)):
+    elif not is_sparse(table) and holds_dates(np.asarray(table)):
         raise GraphError(f"the features hold {DATES}", code="dates")
 
 
@@ -102,7 +101,7 @@ def check_table(table: Any) -> None:
         _check_frame(table)
         if column_names(table):
             return  # named columns are features
-    if sp.issparse(table):
+    if is_sparse(table):
         _warn_about_row_subset(table)
         return
     array = np.asarray(table)

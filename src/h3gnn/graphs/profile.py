@@ -370,8 +370,9 @@ def profile(graph: Graph) -> GraphProfile:
     components, member = sp.csgraph.connected_components(adjacency, directed=False)
     degree = np.diff(adjacency.indptr)
     smooth, centred = _smoothness(graph.features, adjacency)
-    labelled = 0 if graph.labels is None else int((graph.labels >= 0).sum())
-    measured = measure_homophily(edges, graph.labels, graph.num_classes) if labelled else None
+    labels = torch.empty(0) if graph.labels is None else graph.labels
+    labelled = int((labels >= 0).sum())
+    measured = measure_homophily(edges, labels, graph.num_classes) if labelled else None
     return GraphProfile(
         source=graph.provenance.source,
         sha256=graph.provenance.sha256,

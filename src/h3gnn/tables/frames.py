@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import DATES, as_numpy, holds_dates
+from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
 from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.plan import TablePlan, encode_table
@@ -86,7 +85,7 @@ def numbers_of_table(features: Any) -> Any:
         ]
         return np.stack(columns, axis=1) if columns else np.empty((len(features), 0))
     try:
-        table = features if sp.issparse(features) or isinstance(features, Tensor) else np.asarray(features)
+        table = features if is_sparse(features) or isinstance(features, Tensor) else np.asarray(features)
     except ValueError:
         message = "the features are ragged: their rows do not all have the same length"
         raise GraphError(message, code="not-an-array") from None

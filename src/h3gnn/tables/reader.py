@@ -89,7 +89,7 @@ def decode_ids(column: Any, place: str) -> Ids:
         pass
     encoded = texts.dictionary_encode()  # a text that occurs in many rows is made once
     words = np.array(encoded.dictionary.to_pylist(), dtype=object)
-    return words[encoded.indices.to_numpy()]
+    return np.asarray(words[encoded.indices.to_numpy()])
 
 
 def decode_numbers(column: Any, place: str) -> Floats:
