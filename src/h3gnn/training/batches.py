@@ -14,6 +14,7 @@ from torch import Tensor
 
 from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.features import FeatureMatrix
+from h3gnn.encoder.layers import Generators
 from h3gnn.encoder.noise import Noise, PerNodeNoise, SequentialNoise, keep_scale, node_randint
 from h3gnn.encoder.sparse import Adjacency, Pattern, add_rows, take_rows
 from h3gnn.encoder.support import Support
@@ -40,6 +41,8 @@ MIN_COMPARED = 8192
 """By default a step compares half of the nodes, but at least this many."""
 
 Result = TypeVar("Result")
+StepNoise = tuple[Noise, Generators]
+"""The noise of a step, and the generators of the models' objectives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +51,9 @@ class Batch:
 
     Attributes:
         part: the seeds of this process and their sampled neighbourhoods.
-        factor: fixed factor of each edge weight.
-        start: initial value of each edge weight.
-        pair_of: number of the pair of neighbours that each edge weight connects, the same for both
-            directions, -1 for a loop; in the whole graph a position in `pairs`.
-        pairs: positions of both ends of pairs of neighbours among the seeds, `[2, pairs]`.
-        pair_keys: numbers of these pairs in `pair_of`.
+        factor, start: fixed factor and initial value of each edge weight.
+        pair_of: number of each edge weight's pair of neighbours, equal for both directions, -1 for a loop.
+        pairs: positions of both ends of pairs among the seeds, `[2, pairs]`; `pair_keys` are their numbers.
         seeds: the seeds of all processes; None is all nodes.
         own: number of seeds in this process's share; further seeds only complete pairs.
         compared: positions of the nodes that are fused and compared in this step; None is all seeds.
@@ -86,7 +86,7 @@ class Batch:
         """Drop pairs of neighbours, both directions together; loops stay.
 
         Returns the factor of each edge weight `[models, weights]` and which of `pairs` are kept, bool
-        `[models, pairs]`; None if nothing is dropped.
+        `[models, pairs]`.
         """
         if not any(rates):
             return None
@@ -96,10 +96,8 @@ class Batch:
             every = torch.cat([every, every.new_ones(len(every), 1)], dim=1)  # loops are number -1
             kept, seen = every[:, self.pair_of], every[:, self.pair_keys]
         else:
-            kept, seen = (
-                cast(Tensor, noise.keep(rates, keys, (), EDGE_NOISE))
-                for keys in (self.pair_of, self.pair_keys)
-            )
+            keys = (self.pair_of, self.pair_keys)
+            kept, seen = (cast(Tensor, noise.keep(rates, key, (), EDGE_NOISE)) for key in keys)
         scaled = kept * keep_scale(rates, self.factor)[:, None]
         return torch.where(self.pair_of < 0, 1.0, scaled), seen
 
@@ -125,8 +123,8 @@ class Batch:
 class Source(Protocol):
     """Yields every node of a graph once per epoch, as a seed of some batch.
 
-    `in_a_step` is the maximum number of nodes that a step compares; `whole` is true if the whole graph is the
-    only batch; `device` is the device of the encoder.
+    `in_a_step` is the maximum number of nodes that a step compares; `whole`: the whole graph is the only
+    batch.
     """
 
     nodes: int
@@ -141,9 +139,7 @@ class Source(Protocol):
     def batch_of(self, seeds: Tensor) -> Batch:
         """Return a batch whose seeds include these nodes."""
 
-    def noise(
-        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
-    ) -> tuple[Noise, Sequence[torch.Generator]]:
+    def noise(self, generators: Generators, order: torch.Generator, ranks: Ranks) -> StepNoise:
         """Return the noise of a step, and the generators of the models' objectives."""
 
 
@@ -207,9 +203,7 @@ class WholeGraph:
         """Return the one batch."""
         return self._batch
 
-    def noise(
-        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
-    ) -> tuple[Noise, Sequence[torch.Generator]]:
+    def noise(self, generators: Generators, order: torch.Generator, ranks: Ranks) -> StepNoise:
         """Draw from each model's own generator, as a captured step does."""
         return SequentialNoise(generators), generators
 
@@ -219,15 +213,10 @@ class WholeGraph:
 
 
 class SampledBatches:
-    """All nodes of a graph in batches of seeds, with the neighbours that a sampler draws.
+    """All nodes of a graph in batches of `batch_size` seeds, with the neighbours that a sampler draws.
 
-    Args:
-        graph: rows of features, and the support on the sampler's device.
-        sampler: draws the neighbours of the seeds.
-        batch_size: seeds per batch, over all processes.
-        device: device of the encoder.
-        clusters: batches consist of these clusters of nodes, if given.
-        paired: add a random neighbour of each seed to the seeds, for objectives on pairs.
+    Batches consist of `clusters`, if given. `paired` adds a random neighbour of each seed, for objectives on
+    pairs. The support is on the sampler's device; `device` is that of the encoder.
     """
 
     whole = False
@@ -284,9 +273,7 @@ class SampledBatches:
     def _to_sampler(self, nodes: NodeIds) -> Tensor:
         return torch.from_numpy(nodes).to(self.sampler.device)
 
-    def noise(
-        self, generators: Sequence[torch.Generator], order: torch.Generator, ranks: Ranks
-    ) -> tuple[Noise, Sequence[torch.Generator]]:
+    def noise(self, generators: Generators, order: torch.Generator, ranks: Ranks) -> StepNoise:
         """Draw a seed for each model: its noise then belongs to nodes, not to batches or processes.
 
         Objectives draw from generators of this process, so that the models' generators stay equal in all
@@ -394,16 +381,10 @@ def sampled_batches(
     batches: str = "neighbours",
     paired: bool = False,
 ) -> SampledBatches:
-    """Return mini-batches of a graph.
+    """Return mini-batches of a graph, of "neighbours" or METIS "clusters".
 
-    Args:
-        graph: rows of features, and the support.
-        hops: of the encoder.
-        device: device of the encoder.
-        batch_size: seeds per batch, over all processes.
-        num_neighbors: neighbours per node and hop; None is 10, then 5.
-        batches: "neighbours", or "clusters" for METIS clusters.
-        paired: add a random neighbour of each seed to the seeds.
+    `num_neighbors` is per hop; None is 10, then 5. `paired` adds a random neighbour of each seed to the
+    seeds.
     """
     graph = GraphRows(graph.read, _move_support(graph.support, device), graph.columns)
     crow, cols = graph.support.pattern.crow, graph.support.pattern.cols

@@ -69,10 +69,9 @@ class Ranks:
 class ProcessGroup(Ranks):
     """One of several processes that train one model.
 
-    `device` is the device of the messages: CPU for gloo, CUDA for NCCL. `prefetching` is a second group of
-    the same processes, for the thread that reads the rows of the next batch: in one group its messages and
-    those of the training would interleave differently in each process. It uses gloo on GPUs too, since the
-    rows are in host memory.
+    `device` is the device of the messages: CPU for gloo, CUDA for NCCL. `prefetching` is a second group,
+    always of gloo, for the thread that reads the rows of the next batch: in one group its messages and those
+    of the training would interleave differently in each process.
     """
 
     prefetching: ProcessGroup
@@ -108,8 +107,18 @@ class ProcessGroup(Ranks):
         return int(value)
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Gather the shares."""
-        return torch.cat(self._gather(values.t().contiguous())).t()
+        """Gather the shares; they may differ in length, so the messages are padded."""
+        mine = values.t().contiguous()
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=mine.device)
+        lengths[self.rank] = mine.shape[0]
+        with self._reporting_lost_ranks():
+            dist.all_reduce(lengths, group=self._group)
+            padded = mine.new_zeros(int(lengths.max()), *mine.shape[1:])
+            padded[: mine.shape[0]] = mine
+            shares = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(shares, padded, group=self._group)
+        self.sent += (padded.numel() * padded.element_size() + 8) * (self.size - 1)
+        return torch.cat([one[:length] for one, length in zip(shares, lengths.tolist(), strict=True)]).t()
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Send the tensors of process 0 to all."""
@@ -119,20 +128,6 @@ class ProcessGroup(Ranks):
                 sent = kept.to(self._device).reshape(-1).view(torch.uint8)  # gloo has no int16, NCCL no CPU
                 dist.broadcast(sent, 0, group=self._group)
                 kept.copy_(sent.view(kept.dtype).view(kept.shape))
-
-    def _gather(self, mine: Tensor) -> list[Tensor]:
-        """Return the tensor of every process; they may differ in length, so the messages are padded."""
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=mine.device)
-        lengths[self.rank] = mine.shape[0]
-        with self._reporting_lost_ranks():
-            dist.all_reduce(lengths, group=self._group)
-            longest = int(lengths.max())
-            padded = mine.new_zeros(longest, *mine.shape[1:])
-            padded[: mine.shape[0]] = mine
-            everyone = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(everyone, padded, group=self._group)
-        self.sent += (padded.numel() * padded.element_size() + 8) * (self.size - 1)
-        return [one[:length] for one, length in zip(everyone, lengths.tolist(), strict=True)]
 
     @contextmanager
     def _reporting_lost_ranks(self) -> Iterator[None]:
@@ -197,7 +192,7 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
 class RowRequest:
     """One exchange of rows: every process asks the owners for the rows it needs, at the same time.
 
-    `inverse` is the position of each requested node among the received rows, which ascend by node.
+    `inverse` is the position of each requested node among the received rows, which ascend by node;
     `requested` are the rows that the processes request from this one, counted from the start of its shard.
     """
 
@@ -230,10 +225,9 @@ class RowRequest:
 
 
 def shard_rows(graph: GraphRows, ranks: Ranks, *, in_memory: bool) -> GraphRows:
-    """Return a graph whose feature rows come from the processes that hold them.
+    """Return a graph whose feature rows come from the processes that hold them; all read a batch together.
 
-    All processes read a batch at the same time. With `in_memory`, each copies its own shard now, so that the
-    full matrix can be freed; otherwise rows are read where they are, such as from files.
+    With `in_memory`, each copies its own shard now, so that the full matrix can be freed.
     """
     if ranks.size == 1:
         return graph

@@ -34,9 +34,9 @@ class History:
 
     `history["loss"]` is an array `[epochs, models]`, as is every column in `history.names`;
     `history.to_frame()` is a table. Effective rank, teacher distance and quantiles of the difficulty are
-    measured every few epochs and are NaN in between. `history.engine` has the device, the precision, how
-    features are stored and how many models were trained at once; `history.difficulty` is that of the last
-    epoch, `[models, nodes]`, or None if it was not stored.
+    measured every few epochs and are NaN in between. `history.engine` has device, precision, storage of the
+    features and the number of models trained at once; `history.difficulty` is that of the last epoch,
+    `[models, nodes]`, or None if not stored.
     """
 
     def __init__(
@@ -88,9 +88,8 @@ class History:
 
     def last(self, name: str) -> npt.NDArray[Any]:
         """Return the last measured value of each model `[models]`."""
-        values = self.columns[name]
-        measured = ~np.isnan(values).all(axis=1)
-        last: npt.NDArray[Any] = values[measured][-1] if measured.any() else values[-1]
+        at, values = self.measured(name)
+        last: npt.NDArray[Any] = values[-1] if len(at) else self.columns[name][-1]
         return last
 
     def measured(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -113,22 +112,18 @@ class History:
         columns = {name: np.array(rows, dtype=np.float64) for name, rows in kept["columns"].items()}
         return cls(columns, kept["engine"])
 
-    def _column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column; NaN if these models have none, such as the distance to a teacher."""
-        if name in self.columns:
-            return self.columns[name]
-        return np.full_like(next(iter(self.columns.values())), np.nan, dtype=np.float64)
-
     @classmethod
     def side_by_side(cls, parts: Sequence[History]) -> History:
         """Join the histories of groups of models that were trained one after another."""
         names, epochs = dict.fromkeys(name for part in parts for name in part.columns), max(map(len, parts))
 
-        def whole(part: History, name: str) -> npt.NDArray[Any]:  # one that a signal ended has fewer epochs
-            values = part._column(name)
+        def padded(part: History, name: str) -> npt.NDArray[Any]:
+            """Return a column; models without a teacher lack some, and a stopped group lacks epochs."""
+            missing = np.full(part["loss"].shape, np.nan)
+            values = part.columns.get(name, missing)
             return np.pad(values, ((0, epochs - len(values)), (0, 0)), constant_values=np.nan)
 
-        joined = cls({name: np.concatenate([whole(part, name) for part in parts], axis=1) for name in names})
+        joined = cls({name: np.concatenate([padded(part, name) for part in parts], axis=1) for name in names})
         kept = [part.difficulty for part in parts if part.difficulty is not None]
         joined.difficulty = torch.cat(kept) if len(kept) == len(parts) else None
         return joined
@@ -266,17 +261,12 @@ def sample_rows(nodes: int) -> Tensor:
 
 def collapse_epochs(history: History) -> dict[int, int]:
     """Return, for each collapsed model, the first epoch at which its rank was below the bound."""
-    if not len(history):
-        return {}
-    at, ranks = history.measured("effective_rank")
-    if not len(at):  # an embedding that is not finite has no rank
-        return {}
+    at, ranks = history.measured("effective_rank") if len(history) else ([], [])
     collapsed = {}
-    for model in range(ranks.shape[1]):
-        bound = max(MIN_RANK, MIN_SHARE * ranks[0, model])
-        under = [int(epoch) for epoch, rank in zip(at, ranks[:, model], strict=True) if rank < bound]
-        if under and ranks[0, model] >= MIN_RANK:
-            collapsed[model] = under[0]
+    for model, initial in enumerate(ranks[0] if len(at) else ()):  # an embedding with NaN has no rank
+        below = at[ranks[:, model] < max(MIN_RANK, MIN_SHARE * initial)]
+        if len(below) and initial >= MIN_RANK:
+            collapsed[model] = int(below[0])
     return collapsed
 
 

@@ -39,8 +39,8 @@ class CapturedStep:
     """A `Step` that captures itself once for each mask strategy and then replays the CUDA graph.
 
     All shapes are static and nothing is read back, so mask, both encodings, backward, Adam and moving average
-    are one graph. The first steps run eagerly, on the captured stream. If capture fails, a warning says so
-    and every step runs eagerly.
+    are one graph. The first steps run eagerly, on the captured stream; if capture fails, all do, with a
+    warning.
     """
 
     def __init__(self, step: Step) -> None:
@@ -99,18 +99,11 @@ def train(
     after_epoch: AfterEpoch | None = None,
     recorder: Recorder | None = None,
 ) -> History:
-    """Train the student(s) of a step in place and return the history.
+    """Train the student(s) of a step in place and return the history, with the signal that ended it, if any.
 
-    A signal that ends the training early is stored in the history, for the caller to raise.
-
-    Args:
-        step: one epoch.
-        epochs: number of epochs in total.
-        mask_of: from epoch to its mask strategy; the same object for the same strategy, since on CUDA a graph
-            is stored for each.
-        learning_rate_of: from epoch to the factor of the learning rate.
-        after_epoch: called after each epoch.
-        recorder: the epochs so far, if the step resumes from a checkpoint.
+    `mask_of` and `learning_rate_of` map an epoch to its mask strategy, the same object for the same strategy
+    since on CUDA a graph is stored for each, and to the factor of the learning rate. `recorder` has the
+    epochs before a checkpoint.
     """
     recorder = Recorder() if recorder is None else recorder
     run = make_runner(step)

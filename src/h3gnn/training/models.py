@@ -106,10 +106,7 @@ class Shape(FromSettings):
         )
 
     def build(self, features: int, entries: int, models: int, device: torch.device) -> EncoderStack:
-        """Return an uninitialized stack of encoders for a number of features and of entries of the support.
-
-        The device decides the memory layout of the weights.
-        """
+        """Return an uninitialized stack of encoders; the device decides the memory layout of its weights."""
         self.check_memory(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         options["fuse_in_bfloat16"] = use_bfloat16(options.pop("precision"), device)
@@ -192,17 +189,19 @@ def train_models(
 ) -> tuple[EncoderStack, History]:
     """Train one model for each seed and return them as one stack, with their history.
 
+    A model's result does not depend on the others.
+
     Args:
         build: from a number of models to an uninitialized stack.
         source: the batches of the graph.
-        seeds: one for each model; a model's result does not depend on the others.
+        seeds: one for each model.
         training: how to train.
         at_once: number of models trained as one program; by default as many as memory allows on the whole
             graph, and all in mini-batches. A resumed run trains as many as before.
         chunk: number of nodes that are fused at a time; by default chosen by device.
         show: draw a progress bar.
         checkpoints: where and how often to store the state; several groups have a subfolder each.
-        fingerprint: everything that the result depends on, by name, for the checkpoints.
+        fingerprint: everything that the result depends on, for the checkpoints.
         snapshots: epochs after which to pass on the embedding.
         after_epoch_of: from the first model of a group to the callback for its epochs.
         ranks: the processes that share the mini-batches.
@@ -309,11 +308,7 @@ def stack_step(
 
 
 def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
-    """Return the generator of the order of nodes.
-
-    The sample of the whole graph is the same for every stack, so that a model's result does not depend on the
-    others.
-    """
+    """Return the generator of the order of nodes; of the whole graph it is the same for every stack."""
     if source.whole:
         return torch.Generator(source.device).manual_seed(ORDER_SALT)
     return torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
@@ -346,10 +341,7 @@ def plan_memory(
     device: torch.device,
     budget: int | None,
 ) -> tuple[int | None, int | None]:
-    """Return the number of models to train at once and of nodes to fuse at a time within a memory budget.
-
-    Without a budget, and in mini-batches, both are None.
-    """
+    """Return how many models to train at once and nodes to fuse at a time in a budget; None is automatic."""
     if params["batch_size"] is not None:
         return None, None
     with torch.device("meta"):

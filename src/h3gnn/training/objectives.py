@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 import torch
@@ -31,12 +31,9 @@ class View:
     """The data of one step that an objective compares the embedding with, for its own models.
 
     Attributes:
-        batch: of this step.
         teacher: from some seeds to the teacher's embedding of them, `[models, rows, D]`; None without one.
         mask: nodes whose features were hidden from the student, bool `[models, seeds]`.
         pairs_kept: which of the batch's pairs of neighbours were not, bool `[models, pairs]`; None is all.
-        generators: one per model.
-        ranks: the processes that share the batch.
     """
 
     batch: Batch
@@ -76,8 +73,7 @@ class Objective(nn.Module):
     Attributes:
         needs_teacher: it compares with a teacher's view of the unmasked graph.
         needs_pairs: it uses pairs of neighbours, so that a batch must contain some.
-        node_by_node: a node's share depends on that node's embedding alone, so that nodes can be processed in
-            chunks.
+        node_by_node: a node's share depends on that node's embedding alone, which allows chunks of nodes.
         views: default rates at which the student's view drops feature columns and edges and masks nodes.
     """
 
@@ -364,15 +360,14 @@ class ObjectiveEnsemble(nn.Module):
         compares = []
         for one, models in self:
             of = slice(models.start, models.stop)
-            mine = View(
-                view.batch,
-                teacher_of(of) if one.needs_teacher else None,
-                view.mask[of],
-                None if view.pairs_kept is None else view.pairs_kept[of],
-                view.generators[of],
-                view.ranks,
+            own = replace(
+                view,
+                teacher=teacher_of(of) if one.needs_teacher else None,
+                mask=view.mask[of],
+                pairs_kept=None if view.pairs_kept is None else view.pairs_kept[of],
+                generators=view.generators[of],
             )
-            compares.append(one.compare(mine))
+            compares.append(one.compare(own))
         sizes = [len(models) for models in self.runs]
 
         def shares(embedding: Tensor, rows: slice) -> Tensor:

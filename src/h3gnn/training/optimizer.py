@@ -30,13 +30,10 @@ class ParameterStack:
 class Group:
     """Parameters that share one learning rate and one weight decay.
 
-    Attributes:
-        parameters: whole stacks, or one model's slices of them.
-        slices: stack and position of each slice; empty for whole stacks.
-        base: learning rate before its schedule.
-        rate: current learning rate; on CUDA a tensor, which a captured step reads.
-        weight_decay: a tensor, like the rate, broadcasts over the parameters: models with different rates
-            share one update.
+    `parameters` are whole stacks, or one model's slices of them; `slices` has the stack and position of each
+    slice. `base` is the learning rate before its schedule; `rate`, the current one, is a tensor on CUDA,
+    which a captured step reads. A tensor as `weight_decay` broadcasts over the parameters, as then does the
+    rate: models with different rates share one update.
     """
 
     parameters: list[Tensor]

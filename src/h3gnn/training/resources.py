@@ -61,7 +61,7 @@ def use_bfloat16(precision: str, device: torch.device) -> bool:
     if precision != "auto":
         return precision == "bfloat16"
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return _cpu_bfloat16()
 
 
@@ -122,11 +122,7 @@ def cost_of(seconds: float, megabytes: float | None, models: int) -> dict[str, A
 
 
 def models_at_once(models: int, parameters: int, values_per_node: int, nodes: int, free: int) -> int:
-    """Return how many models fit into `free` bytes as one program.
-
-    `parameters` of one model are stored six times (weights, gradient, two moments, teacher, one temporary),
-    and `values_per_node` activations for each node.
-    """
+    """Return how many models fit into `free` bytes; each stores its parameters six times."""
     bytes_each = 4 * (6 * parameters + nodes * values_per_node)
     return max(1, min(models, int(SHARE * free / bytes_each)))
 

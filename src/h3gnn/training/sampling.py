@@ -194,12 +194,10 @@ def find_clusters(crow: npt.NDArray[Any], cols: npt.NDArray[Any], size: int) -> 
 def _undirected(crow: npt.NDArray[Any], cols: npt.NDArray[Any]) -> tuple[NodeIds, NodeIds]:
     """Return each edge in both directions, once, and no loops."""
     nodes = len(crow) - 1
-    rows = np.repeat(np.arange(nodes), np.diff(crow))
-    ends = np.asarray(cols, dtype=np.int64)
-    keys = np.unique(np.concatenate([rows * nodes + ends, ends * nodes + rows]))
-    rows, ends = keys // nodes, keys % nodes
+    rows, ends = np.repeat(np.arange(nodes), np.diff(crow)), np.asarray(cols, dtype=np.int64)
     rows, ends = rows[rows != ends], ends[rows != ends]
-    return np.searchsorted(rows, np.arange(nodes + 1)), ends
+    keys = np.unique(np.concatenate([rows * nodes + ends, ends * nodes + rows]))
+    return np.searchsorted(keys // nodes, np.arange(nodes + 1)), keys % nodes
 
 
 def cluster_batches(clusters: list[NodeIds], generator: torch.Generator) -> list[NodeIds]:

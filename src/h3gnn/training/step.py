@@ -36,11 +36,7 @@ class Step:
     alone.
 
     Attributes:
-        student: a stack of one or more models.
         teacher: of the first models, if any has one.
-        objectives: one for each model.
-        optimizer: over the parameters of student and objectives.
-        source: the batches of the graph.
         feature_drop, edge_drop: rates at which feature columns and edges are hidden from each model's
             student.
         replace_rate: rates at which a masked node gets another node's features instead of the mask token.
@@ -48,7 +44,6 @@ class Step:
         order: generator of the order of nodes, the samples, and the noise of batches; equal in all processes.
         chunk: number of nodes that are fused at a time.
         keep: whether the fusion block's results for all nodes fit into memory, for losses over all nodes.
-        ranks: the processes that share the work.
         difficulty: `[models, nodes]`, of each node when it was last a seed.
     """
 
