@@ -1,4 +1,4 @@
-"""Small graphs that fit in the head, shared by all tests."""
+"""Small graphs shared by all tests."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _layout_that_is_young() -> None:
-    """Let torch say once, before the tests that make such tensors by themselves, that CSR is young."""
+def _csr_warning() -> None:
+    """Trigger torch's one-time warning that the CSR layout is in beta."""
     csr_tensor(torch.tensor([0, 0]), torch.empty(0, dtype=torch.long), torch.empty(0), (1, 1))
 
 
 @pytest.fixture
 def path_graph() -> Graph:
-    """0 – 1 – 2 – 3 – 4, each node with a feature of its own."""
+    """0 – 1 – 2 – 3 – 4, with one-hot features."""
     edge_index = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4], [1, 0, 2, 1, 3, 2, 4, 3]])
     return check_graph(torch.eye(5), edge_index, labels=[0, 0, 0, 1, 1])
 
 
 @pytest.fixture(scope="session")
 def small_mixed() -> Graph:
-    """A hundred nodes of mixed homophily: large enough to train on, small enough to be quick."""
+    """A hundred nodes of mixed homophily."""
     return mixed_graph(100, words=60, splits=3)

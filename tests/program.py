@@ -1,8 +1,7 @@
-"""The program in a process of its own, without seconds of imports for each.
+"""Commands in processes forked from one that has imported everything they need.
 
-One process has imported what commands need and waits; a command is a fork of it. So exit codes, signals,
-kills and what is written to the two streams are those of a real process. What a bare Python does before,
-`python -m h3gnn` from its first import on, is tested in tests/cli/test_ending.py.
+Exit codes, signals and output are those of a real process, without seconds of imports for each. Starting
+`python -m h3gnn` itself is tested in tests/cli.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _forks.set_forkserver_preload(
 
 
 class Program:
-    """Python code in a fork, with as much of the interface of `subprocess.Popen` as tests use."""
+    """Python code in a fork, with the part of the interface of `subprocess.Popen` that tests use."""
 
     def __init__(self, code: str, *arguments: object, cwd: Path) -> None:
         self.args = ["h3gnn", *map(str, arguments)]
         self._folder = Path(tempfile.mkdtemp(prefix="h3gnn-test-"))
         self._streams = [self._folder / name for name in ("stdout", "stderr")]
-        told = (code, self.args, str(cwd), *map(str, self._streams))
-        self._process = _forks.Process(target=_be, args=told)
+        arguments = (code, self.args, str(cwd), *map(str, self._streams))
+        self._process = _forks.Process(target=_main, args=arguments)
         self._process.start()
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or minus the signal that killed it; None while it runs."""
+        """The exit code, or minus the signal that ended it; None while it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
@@ -53,38 +52,38 @@ class Program:
             os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         self._process.kill()
 
     def communicate(self, timeout: float = 120) -> tuple[str, str]:
-        """Wait for the end; return what it wrote to its two streams."""
+        """Wait for the end, and return standard output and standard error."""
         self._process.join(timeout)
         if self._process.is_alive():
             self.kill()
             raise subprocess.TimeoutExpired(self.args, timeout)
-        said, words = (path.read_text(encoding="utf-8") if path.exists() else "" for path in self._streams)
+        output, errors = (path.read_text(encoding="utf-8") if path.exists() else "" for path in self._streams)
         shutil.rmtree(self._folder)
-        return said, words
+        return output, errors
 
 
 def start(*arguments: object, cwd: Path) -> Program:
-    """Start a command of the program."""
+    """Start a command of h3gnn."""
     return Program(PROGRAM, *arguments, cwd=cwd)
 
 
 def run(*arguments: object, cwd: Path, code: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    """Run a command of the program, or other code with such arguments, to its end."""
+    """Run a command of h3gnn, or other code, to its end."""
     program = Program(code, *arguments, cwd=cwd)
-    said, words = program.communicate()
+    output, errors = program.communicate()
     assert program.returncode is not None
-    return subprocess.CompletedProcess(program.args, program.returncode, said, words)
+    return subprocess.CompletedProcess(program.args, program.returncode, output, errors)
 
 
-def _be(code: str, arguments: list[str], folder: str, said: str, words: str) -> None:
-    """Become what a person started at a terminal, not a background job, which has signals ignored."""
+def _main(code: str, arguments: list[str], folder: str, output: str, errors: str) -> None:
+    """Run code with the signal handlers of a foreground process; background jobs ignore some signals."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    for stream, path in ((1, said), (2, words)):
+    for stream, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
     os.environ.clear()
     os.environ.update(ENVIRONMENT)

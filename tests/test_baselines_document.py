@@ -1,4 +1,4 @@
-"""The table of docs/baselines.md is what the stored checks give, and every system has one."""
+"""docs/baselines.md matches the stored checks, and every system has one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from benchmarks.checks.measuring import checks_of
 from h3gnn.baselines.registry import systems
 
 
-def test_the_document_is_what_the_stored_checks_give() -> None:
+def test_the_document_matches_the_stored_checks() -> None:
     assert DOCUMENT.read_text() == document(json.loads(KEPT.read_text())), (
-        "docs/baselines.md is not what the stored checks and today's code give: "
-        "`python -m benchmarks.checks --document` writes it"
+        "docs/baselines.md is out of date; run `python -m benchmarks.checks --document`"
     )
 
 
-def test_every_system_is_held_against_a_reported_figure() -> None:
+def test_every_system_is_compared_with_a_published_figure() -> None:
     assert {check["system"] for check in checks_of([])} == set(systems())

@@ -9,36 +9,37 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from h3gnn import H3GNN, Graph, InputError, NodeClassifier
+from h3gnn import H3GNN, Graph, NodeClassifier
+from tests.rejects import rejects
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 1, "device": "cpu"}
 
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The epochs of every embedding that was fitted."""
-    counted: list[int] = []
-    plain = H3GNN.fit
+    """Return a list of the epochs of every fit."""
+    epochs: list[int] = []
+    fit = H3GNN.fit
 
     def counting(self: H3GNN, *given: Any, **named: Any) -> H3GNN:
-        counted.append(self.epochs)
-        return plain(self, *given, **named)
+        epochs.append(self.epochs)
+        return fit(self, *given, **named)
 
     monkeypatch.setattr(H3GNN, "fit", counting)
-    return counted
+    return epochs
 
 
-def test_nodes_are_split_and_the_graph_never_is(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
+def test_cross_validation_fits_one_embedding(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
     assert small_mixed.labels is not None
     nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, memory=str(tmp_path))
     scores = cross_val_score(nodes, np.arange(100), small_mixed.labels.numpy(), cv=3)
     assert scores.shape == (3,)
-    assert fits == [2]  # an embedding needs no labels: one serves all folds
+    assert fits == [2]
     NodeClassifier(H3GNN.from_settings(QUICK), small_mixed).fit(np.arange(100), small_mixed.labels.numpy())
-    assert fits == [2, 2]  # without `memory` nothing is kept
+    assert fits == [2, 2]  # no cache without `memory`
 
 
-def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
+def test_a_grid_search_fits_each_setting_once(small_mixed: Graph, fits: list[int], tmp_path: Path) -> None:
     assert small_mixed.labels is not None
     nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, memory=str(tmp_path))
     grid = {"embedder__epochs": [0, 2], "class_weight": ["none", "balanced"]}
@@ -47,7 +48,7 @@ def test_a_search_fits_each_setting_once(small_mixed: Graph, fits: list[int], tm
     assert search.best_params_.keys() == grid.keys()
 
 
-def test_clones_share_the_graph_and_nothing_that_was_learned(small_mixed: Graph) -> None:
+def test_clones_share_the_graph_only(small_mixed: Graph) -> None:
     nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed, threshold=0.2)
     other = clone(nodes)
     assert other.graph is small_mixed
@@ -57,7 +58,7 @@ def test_clones_share_the_graph_and_nothing_that_was_learned(small_mixed: Graph)
     assert nodes.embedder.epochs == 2
 
 
-def test_named_nodes_and_worded_classes(fits: list[int]) -> None:
+def test_nodes_and_classes_may_be_text() -> None:
     graph = nx.Graph()
     for side in ("a", "b"):
         for one in range(12):
@@ -66,24 +67,25 @@ def test_named_nodes_and_worded_classes(fits: list[int]) -> None:
     nodes = NodeClassifier(H3GNN.from_settings({**QUICK, "smoothing": 0.5}), graph)
     known = [f"{side}{one}" for side in "ab" for one in range(6)]
     nodes.fit(known, ["left"] * 6 + ["right"] * 6)
-    asked = ["a7", "b7", "b11"]
-    assert nodes.predict(asked).tolist() == ["left", "right", "right"]
+    queries = ["a7", "b7", "b11"]
+    assert nodes.predict(queries).tolist() == ["left", "right", "right"]
     assert nodes.classes_.tolist() == ["left", "right"]
-    probabilities = nodes.predict_proba(asked)
+    probabilities = nodes.predict_proba(queries)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    assert nodes.cannot_tell(asked).dtype == bool
-    assert nodes.score(asked, ["left", "right", "right"]) == 1
-    with pytest.raises(InputError, match="no node 'c1'"):
+    np.testing.assert_array_equal(nodes.predict_rows(nodes.embedding_[[7]]).every, probabilities[:1])
+    assert nodes.cannot_tell(queries).dtype == bool
+    assert nodes.score(queries, ["left", "right", "right"]) == 1
+    with rejects("unknown-node"):
         nodes.predict(["c1"])
 
 
-def test_what_is_no_list_of_nodes_is_refused(small_mixed: Graph) -> None:
-    with pytest.raises(InputError, match="needs the graph"):
+def test_invalid_nodes_and_labels_are_rejected(small_mixed: Graph) -> None:
+    with rejects("graph-missing"):
         NodeClassifier().fit([0], [1])
     nodes = NodeClassifier(H3GNN.from_settings(QUICK), small_mixed)
-    with pytest.raises(InputError, match="not features: one column"):
+    with rejects("nodes-not-one-column"):
         nodes.fit(np.ones((5, 3)), np.zeros(5))
-    with pytest.raises(InputError, match="row 1: the class is missing"):
+    with rejects("label-missing"):
         nodes.fit([0, 1], [1.0, np.nan])
-    with pytest.raises(InputError, match="one class for each of 2 nodes"):
+    with rejects("label-shape"):
         nodes.fit([0, 1], [1])

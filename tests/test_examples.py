@@ -1,4 +1,4 @@
-"""The page for people of pandas and the notebook run as they stand."""
+"""The page for pandas users and the notebook run: with short fits always, unchanged in the slow tests."""
 
 from __future__ import annotations
 
@@ -11,41 +11,49 @@ from typing import Any
 
 import pytest
 
+from h3gnn import H3GNN
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
-def shown(source: str, name: str, names: dict[str, Any]) -> Any:
-    """Run a cell as a notebook does, and return what its last line is worth."""
+@pytest.fixture(params=["short", pytest.param("full", marks=pytest.mark.slow)], autouse=True)
+def _fits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = H3GNN.fit
+
+    def short(self: H3GNN, *given: Any, **named: Any) -> H3GNN:
+        self.epochs, self.channels = min(self.epochs, 1), 8
+        return fit(self, *given, **named)
+
+    if request.param == "short":
+        monkeypatch.setattr(H3GNN, "fit", short)
+
+
+def run_cell(source: str, name: str, names: dict[str, Any]) -> None:
+    """Run a cell, and evaluate its last expression as a notebook does to show it."""
     tree = ast.parse(source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), names)
-    if last is None:
-        return None
-    assert isinstance(last, ast.Expr)
-    return eval(compile(ast.Expression(last.value), name, "eval"), names)
+    if isinstance(last, ast.Expr):
+        repr(eval(compile(ast.Expression(last.value), name, "eval"), names))
 
 
-def test_the_page_for_people_of_pandas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_for_pandas_users(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "pandas.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        shown(block, "pandas.md", names)
+        run_cell(block, "pandas.md", names)
     assert set(names["table"].index) == set(names["unknown"])
     assert names["table"][["farm", "home", "shop"]].sum(axis=1).to_numpy() == pytest.approx(1)
     assert names["extension"].node_ids.tolist() == ["n1", "n2"]
     assert names["model"].embedding_.shape[0] == 240
-    told = capsys.readouterr().out
-    assert "note | text" in told
-    assert "embedder__epochs" in told
+    printed = capsys.readouterr().out
+    assert "note | text" in printed
+    assert "embedder__epochs" in printed
 
 
-def test_there_is_a_notebook() -> None:
-    assert NOTEBOOKS
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = NOTEBOOKS
     for script in path.parent.glob("*.py"):
         shutil.copy(script, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -54,8 +62,8 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     names: dict[str, Any] = {}
     for cell in book["cells"]:
         if cell["cell_type"] == "code":
-            assert not cell["outputs"], "a notebook is kept without what it printed on some machine"
+            assert not cell["outputs"], "notebooks are stored without output"
             assert cell["execution_count"] is None
-            shown("".join(cell["source"]), f"{path.name} {cell['id']}", names)
+            run_cell("".join(cell["source"]), f"{path.name} {cell['id']}", names)
     assert names["later"].between(0, 1).all()
     assert len(names["answers"]) == len(names["accounts"]) - len(names["known"])

@@ -1,4 +1,4 @@
-"""The commands of the README's section "Your own graph" run as they stand."""
+"""The commands of the README's section "Your own graph" run."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.shell import ROOT, run_commands
+from tests.shell import ROOT, run_in_process, run_in_shell, shell_blocks
 
-README = ROOT / "README.md"
-HEADING = "## Your own graph"
-
-
-def commands_of(text: str) -> list[str]:
-    """Return the shell blocks of the section, in order."""
-    section = text.split(f"{HEADING}\n", 1)[1]
-    section = re.split(r"^## ", section, maxsplit=1, flags=re.MULTILINE)[0]
-    return re.findall(r"^```(?:sh|bash|console)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SECTION = re.split(r"^## ", README.split("## Your own graph\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="the commands need a shell")
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the commands are written for a shell")
-@pytest.mark.skipif(not README.exists(), reason="the README is not there yet")
-def test_the_commands_for_your_own_graph_run_as_they_stand(tmp_path: Path) -> None:
-    blocks = commands_of(README.read_text(encoding="utf-8"))
-    assert any("h3gnn fit --edges" in block for block in blocks)
-    run_commands("\n".join(blocks), tmp_path)
+@pytest.mark.parametrize("unchanged", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_commands_for_your_own_graph_run(tmp_path: Path, unchanged: bool) -> None:
+    commands = "\n".join(shell_blocks(SECTION))
+    assert "h3gnn fit --edges" in commands
+    if unchanged:
+        run_in_shell(commands, tmp_path)
+    else:
+        run_in_process(commands.replace("--epochs 20", "--epochs 1 --set n_models=4"), tmp_path)
     rows = (tmp_path / "embeddings.csv").read_text(encoding="utf-8").splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["ann", "bob", "cid", "dan", "eve"]

@@ -1,4 +1,4 @@
-"""NodeClassifier: classes of nodes as a scikit-learn classifier over a graph."""
+"""NodeClassifier: a scikit-learn classifier of the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ from h3gnn.graphs.ids import is_missing
 
 
 class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classes of a graph's nodes from the labelled ones, with calibrated probabilities.
+    """Node classification with calibrated probabilities, on an embedding that uses no labels.
 
-    The graph is given once; `fit` and `predict` take nodes. So `cross_val_score` and `GridSearchCV` split the
-    nodes and never the graph. With `memory=`, an embedding, which needs no labels, is fitted once for each
-    setting, whatever the number of folds.
+    The graph is an argument of the constructor; `fit` and `predict` take nodes. So `cross_val_score` and
+    `GridSearchCV` split the nodes and never the graph. With `memory=`, each setting's embedding is fitted
+    once, whatever the number of folds.
 
         nodes = NodeClassifier(H3GNN(epochs=50), graph, memory="cache")
         cross_val_score(nodes, labelled_ids, their_classes)
 
     Args:
-        embedder: an `H3GNN`, or any transformer whose `fit_transform` takes the graph and gives one row for
-            each node; None is `H3GNN()`.
-        graph: whatever `h3gnn.as_graph` takes: all nodes, all edges, all features.
-        edge_index: the edges, where `graph` is a table of features.
-        class_weight: "none", or "balanced" to decide as is best for balanced accuracy.
-        threshold: of two classes, the probability from which on the rarer one is decided; "auto" learns it.
-        cannot_tell_below: probability below which a class is marked; None learns it on held-out nodes.
-        memory: a folder or a `joblib.Memory` in which embeddings are cached, as in scikit-learn's `Pipeline`;
-            None caches nothing.
-        random_state: seed of the folds on which strength and calibration are chosen.
+        embedder: an `H3GNN`, or any transformer whose `fit_transform` takes the graph and returns one row per
+            node; None is `H3GNN()`.
+        graph: anything that `h3gnn.as_graph` takes.
+        edge_index: the edges, if `graph` is a table of features.
+        class_weight: "none", or "balanced" to optimize balanced accuracy.
+        threshold: of two classes, the probability from which the rarer one is predicted; "auto" learns it.
+        cannot_tell_below: probability below which `cannot_tell` is True; None learns it on held-out nodes.
+        memory: a folder or a `joblib.Memory` in which embeddings are cached, as in scikit-learn's `Pipeline`.
+        random_state: seed of the folds that choose penalty and calibration.
 
     Attributes:
         classes_: the classes, sorted.
         graph_: the graph as it was read.
         embedding_: its embedding, `[nodes, D]`.
-        predictor_: what was learned from the labelled nodes.
+        predictor_: the fitted `NodePredictor`.
     """
 
     def __init__(
@@ -73,15 +72,15 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from labelled nodes.
 
         Args:
-            X: their ids; positions, where the graph's nodes have no names.
-            y: their classes, numbers or words.
+            X: their ids, or positions if the graph's nodes have no ids.
+            y: their classes, numbers or text.
         """
         if self.graph is None:
-            raise InputError("NodeClassifier needs the graph that its nodes are of: NodeClassifier(graph=…)")
+            raise InputError("NodeClassifier needs a graph: NodeClassifier(graph=…)", code="graph-missing")
         self.graph_: Graph = as_graph(self.graph, self.edge_index)
         nodes = self._positions(X)
         self.classes_, labels = self._classes(y, len(nodes))
-        check_labels(labels, tuple(str(one) for one in self.classes_))
+        check_labels(labels, tuple(map(str, self.classes_)))
         rule = Rule(self.class_weight, self.threshold, self.cannot_tell_below)
         rule.check(len(self.classes_))
         embedder = H3GNN() if self.embedder is None else self.embedder
@@ -98,19 +97,19 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """Return the class of each node."""
-        found: npt.NDArray[Any] = self.classes_[self._decide(X).classes]
-        return found
+        predicted: npt.NDArray[Any] = self.classes_[self._decide(X).classes]
+        return predicted
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return the calibrated probability of each class for each node, `[nodes, classes]`."""
-        return self._decide(X).every
+        return self._decide(X).probabilities
 
     def cannot_tell(self, X: Any) -> npt.NDArray[np.bool_]:  # noqa: N803
-        """Tell for each node whether its class is too uncertain to be told."""
+        """Return for each node whether its class is too uncertain."""
         return self._decide(X).cannot_tell
 
     def predict_rows(self, embedding: npt.NDArray[np.float32]) -> Decision:
-        """Say what rows of the embedding are that no fitted node has: of `H3GNN.extend`, say."""
+        """Predict rows of embeddings of other nodes, for example of `H3GNN.extend`."""
         check_is_fitted(self)
         return self.predictor_(embedding)
 
@@ -123,8 +122,9 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nodes = nodes[:, 0] if nodes.ndim == 2 and nodes.shape[1] == 1 else nodes
         if nodes.ndim != 1:
             raise InputError(
-                f"X holds nodes, by id or position, not features: one column, not shape {list(nodes.shape)}; "
-                "the features belong to the graph"
+                f"X must be one column of node ids or positions, not shape {list(nodes.shape)}; the features "
+                "are in the graph",
+                code="nodes-not-one-column",
             )
         return find_nodes(self.graph_, nodes.tolist())
 
@@ -132,19 +132,24 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _classes(y: Any, nodes: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         given = np.asarray(y)
         if given.shape != (nodes,):
-            raise InputError(f"y needs one class for each of {nodes} nodes, not shape {list(given.shape)}")
-        missing = [row for row, one in enumerate(given.tolist()) if is_missing(one)]
+            shape = list(given.shape)
+            raise InputError(
+                f"y must be one class for each of {nodes} nodes, not {shape}", code="label-shape"
+            )
+        missing = [row for row, value in enumerate(given.tolist()) if is_missing(value)]
         if missing:
-            raise InputError(f"y, row {missing[0]}: the class is missing; fit on labelled nodes alone")
+            raise InputError(
+                f"y, row {missing[0]}: the class is missing; fit on labelled nodes only", code="label-missing"
+            )
         classes, labels = np.unique(given, return_inverse=True)
         return classes, labels.astype(np.int64)
 
 
 def _fit_embedding(key: dict[str, Any], embedder: Any, graph: Graph) -> npt.NDArray[np.float32]:
     """Return the embedding of a graph; `key` identifies it for `memory`."""
-    found: npt.NDArray[np.float32] = np.asarray(clone(embedder).fit_transform(graph), dtype=np.float32)
-    if len(found) != graph.num_nodes:
+    embedding = np.asarray(clone(embedder).fit_transform(graph), dtype=np.float32)
+    if len(embedding) != graph.num_nodes:
         raise InputError(
-            f"the embedder returned {len(found)} rows for {graph.num_nodes} nodes", code="embedder-rows"
+            f"the embedder returned {len(embedding)} rows for {graph.num_nodes} nodes", code="embedder-rows"
         )
-    return found
+    return embedding

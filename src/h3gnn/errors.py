@@ -9,17 +9,15 @@ import signal
 from collections.abc import Collection
 from typing import Any
 
-STOPPING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # not all on Windows
-"""The signals that ask a command to end: it does when what it writes is whole."""
+STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that ask a command to end, which it does once the current file is complete."""
 
 
 class InputError(ValueError):
-    """Invalid user input. The message says what is wrong, where, and what to do.
+    """Invalid user input; the message says what is wrong, where, and what to do.
 
     Attributes:
-        code: stable identifier of the problem, such as "edge-weight-not-positive", for programs and tests.
+        code: stable identifier of the problem, such as "edge-weight-not-positive".
     """
 
     default_code = "input"
@@ -58,42 +56,39 @@ class CheckpointError(InputError):
 
 
 class RankLostError(RuntimeError):
-    """Another process of a distributed job is gone; empty where a survivor has already said so."""
+    """Another process of a distributed job has ended; the message is empty if one has reported it."""
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """A signal ended the training between two epochs; the message says which, and what was kept."""
+    """A signal ended the training between two epochs; the message names the epoch and what was stored."""
 
     def __init__(self, progress: str, signal_number: int, kept: str = "") -> None:
         super().__init__(f"{progress}; {kept}" if kept else progress)
-        self.progress = progress
-        self.signal_number = signal_number
+        self.progress, self.signal_number = progress, signal_number
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number that is at least `least`, and at most `most`."""
+    """Return an integer in [least, most]."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(
-            f"{name} must be an integer of at least {least}, not {value!r}", code="value-invalid"
-        )
-    if most is not None and int(value) > most:
-        raise InputError(f"{name} must be at most {most:,}, not {value:,}", code="value-invalid")
-    return int(value)
+        problem = f"{name} must be an integer of at least {least}, not {value!r}"
+    elif most is not None and int(value) > most:
+        problem = f"{name} must be at most {most:,}, not {value:,}"
+    else:
+        return int(value)
+    raise InputError(problem, code="value-invalid")
 
 
 def check_number(name: str, value: Any, least: float, below: float, *, closed: bool = False) -> float:
     """Return a number in [least, below), or [least, below] when `closed`."""
     number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     if not least <= number <= below or (number == below and not closed):
-        bound = "]" if closed else ")"
-        raise InputError(
-            f"{name} must be in [{least:g}, {below:g}{bound}, not {value!r}", code="value-invalid"
-        )
+        interval = f"[{least:g}, {below:g}{']' if closed else ')'}"
+        raise InputError(f"{name} must be in {interval}, not {value!r}", code="value-invalid")
     return number
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
-    """Return one of the choices."""
+    """Return the value if it is one of the choices."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(map(repr, choices))
         raise InputError(f"{name} must be one of {names}, not {value!r}", code="value-invalid")
@@ -101,5 +96,5 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without the passwords of addresses in it."""
+    """Return a text with the passwords in URLs removed."""
     return re.sub(r"(?<=://)[^/@\s]*@", "…@", text)

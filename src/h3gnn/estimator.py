@@ -66,51 +66,38 @@ from h3gnn.tables.plan import check_as_is, check_same_plan
 from h3gnn.training.distributed import is_distributed, process_group
 from h3gnn.training.history import History, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
-from h3gnn.training.models import (
-    Shape,
-    Training,
-    derive_seeds,
-    plan_memory,
-    train_models,
-)
+from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
 from h3gnn.training.objectives import assign_objectives
-from h3gnn.training.resources import (
-    cost_of,
-    peak_megabytes,
-    pick_device,
-    use_bfloat16,
-)
+from h3gnn.training.resources import cost_of, peak_megabytes, pick_device, use_bfloat16
 from h3gnn.tuned import preset
+
+Embedding = npt.NDArray[np.float32]
 
 
 class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Node embeddings without labels, for graphs that mix homophily and heterophily.
 
-    A student encoder sees a masked graph and predicts what was hidden: the embedding that its teacher, a
-    moving average of itself, computes from the whole graph, or the hidden edges. The default is a committee:
-    models with different objectives, whose embeddings are concatenated. See docs/method.md.
-
-    The defaults are for a graph without tuning; `H3GNN.from_preset("paper")` follows the paper's equations.
-    Former names of arguments, and settings of a group given without it, still work with a `FutureWarning`.
+    A student encoder sees a masked graph and predicts the embedding that its teacher, a moving average of
+    itself, computes from the whole graph, or the hidden edges. By default, models with different objectives
+    are trained and their embeddings concatenated (docs/method.md). `H3GNN.from_preset("paper")` follows the
+    paper's equations. Former names of arguments still work, with a `FutureWarning`.
 
     Args:
         channels: width C of a token.
         hops: K, one weighted-GCN token for each hop 1…K.
-        objective: training objective: "teacher" (the paper's), "decorrelation", "neighbours", "edges",
-            "features" or "masked-features"; or a list, which is assigned to the models in turn.
+        objective: "teacher" (the paper's), "decorrelation", "neighbours", "edges", "features" or
+            "masked-features"; or a list, which is assigned to the models in turn.
         n_models: number of models to train; their embeddings are concatenated.
         epochs: training steps; 0 leaves the encoder untrained.
         learning_rate, weight_decay: of Adam.
-        smoothing: strength s of smoothing: 0 leaves embeddings unchanged; towards 1 each becomes the mean
-            over ever longer walks from its node (for homophilous graphs); below 0 it is contrasted with its
-            neighbours (for heterophilous graphs); "auto" compares the features of neighbours, never labels,
-            and stores its choice in `smoothing_`.
+        smoothing: strength of smoothing: 0 leaves embeddings unchanged; towards 1 each becomes the mean over
+            ever longer walks from its node (for homophilous graphs); below 0 it is contrasted with its
+            neighbours (for heterophilous graphs); "auto" compares the features of neighbours.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: nearest neighbours that each row of a table without edges is connected to.
         undirected: let messages flow both ways along each edge.
         self_loops: include each node in its own neighbourhood.
-        encoder: an `EncoderConfig`; None is the default one. Its fields are set one at a time with
-            `set_params(encoder__heads=2)`.
+        encoder: an `EncoderConfig`, or None for the default. `set_params(encoder__heads=2)` sets one field.
         masking: a `MaskingConfig`, or None.
         target: a `TargetConfig`, or None.
         batch_size: nodes per mini-batch, with sampled neighbours; None trains on the full graph.
@@ -118,8 +105,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             then 5.
         batches: "neighbours", or "clusters" for METIS clusters (needs `pymetis`).
         memory: a budget such as "8GB", which limits how many nodes are processed at a time (docs/scale.md).
-        random_state: seed; the same seed on the same machine gives the same result, bit for bit on CPU (see
-            docs/determinism.md).
+        random_state: seed; the same seed gives the same result, bit for bit on CPU (docs/determinism.md).
         device: "auto", "cpu", "cuda", or one of several: "cuda:1".
         verbose: show a progress bar if standard error is a terminal.
 
@@ -128,8 +114,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         members_: the objective of each model, in the order of the embedding's columns.
         smoothing_: the strength of smoothing, as set or as chosen.
         graph_: the fitted `Graph`, or `MappedGraph` of a graph on disk.
-        embedding_: its embedding, float32 `[nodes, n_models · D]`; with several objectives, each column has
-            mean 0 and variance 1 before smoothing.
+        embedding_: its embedding, `[nodes, n_models · D]`; with several objectives, columns have mean 0 and
+            variance 1 before smoothing.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit, and each model's share of them.
         n_features_in_: number of feature columns.
@@ -210,24 +196,22 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     ) -> Self:
         """Learn from a graph; labels, if there are any, are not used.
 
-        Ctrl-C lets the epoch end and raises `TrainingStopped`, a `KeyboardInterrupt`; the model then keeps
-        the state reached, with `embedding_` and `history_`. A second Ctrl-C stops at once. A fit that fails
-        leaves the state of an earlier one unchanged.
+        Ctrl-C lets the epoch end and raises `TrainingStopped`, a `KeyboardInterrupt`; the model then has the
+        state of that epoch. A second Ctrl-C stops at once. A fit that fails changes nothing.
 
         Args:
             X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph` or `MappedGraph`; or
                 features (dense or scipy sparse) with `edge_index`; or a table alone, which becomes a
                 nearest-neighbour graph.
-            y: ignored, unless it looks like edges: then it is rejected.
+            y: ignored; rejected if it looks like edges.
             edge_index: if X holds features, `[2, edges]`, rows of source and target, a scipy sparse
                 adjacency, or a DataFrame (see `as_graph`).
-            checkpoints: where and how often to store the state of the training. If the folder holds a run
-                with the same settings on the same graph, the fit resumes it; when it ends, the checkpoints
-                are removed.
+            checkpoints: where and how often to store the state of the training. A run with the same settings
+                on the same graph is resumed; when the fit ends, the checkpoints are removed.
             snapshots: epochs after which a function receives the models' embedding; not in mini-batches, and
                 not together with checkpoints.
-            after_epoch_of: returns, for a group of models that starts with a given one, a function called
-                after each of its epochs with the epoch and the records so far.
+            after_epoch_of: maps the first model of a group trained together to a function called after each
+                epoch with the epoch and the records so far.
         """
         settings = self.get_settings()
         check_arguments(settings)
@@ -243,14 +227,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             if snapshots is not None:
                 read_out = snapshot_read_out(graph, settings, smoothing, device)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
-            at_once, chunk = plan_memory(
-                settings,
-                graph.num_nodes,
-                prepared.support.entries,
-                graph.num_features,
-                device,
-                self._memory(),
-            )
+            size = graph.num_nodes, prepared.support.entries, graph.num_features
+            at_once, chunk = plan_memory(settings, *size, device, self._memory())
             encoder, history = train_models(
                 stack_builder(settings, prepared, device),
                 prepared.source(settings, device, ranks),
@@ -271,7 +249,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._set_fitted(fitted, embedding, history, seeds, cost)
         warn_of_collapse(history, stacklevel=3)
         stopped, history.stopped = history.stopped, None
-        if stopped is not None:  # the model is fitted as far as the training came
+        if stopped is not None:
             raise stopped
         if checkpoints is not None and not checkpoints.keep_finished:
             clear(Path(checkpoints.folder))
@@ -280,12 +258,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _set_fitted(
         self,
         fitted: FittedEncoder,
-        embedding: npt.NDArray[np.float32] | None,
+        embedding: Embedding | None,
         history: History,
         seeds: list[int],
         cost: dict[str, Any],
     ) -> None:
-        """Set all learned attributes at once, so that a failed fit changes none of them."""
+        """Set all learned attributes after everything that can fail."""
         prepared, graph = fitted.prepared, fitted.graph
         self.inference_, self.encoder_, self.smoothing_ = fitted, fitted.encoder, fitted.smoothing
         self.graph_: Any = graph  # a Graph, or a MappedGraph on disk
@@ -303,36 +281,25 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             checkpoints.check()
             if not isinstance(self.random_state, numbers.Integral):
                 raise InputError("checkpoints need an integer random_state", code="checkpoints-need-seed")
-        if self.batch_size is not None or input_kind(X) == "mapped":
-            if snapshots is not None:
-                raise InputError(
-                    "snapshots need full-graph training: omit batch_size", code="snapshots-in-batches"
-                )
-            if self.batch_size is None:
-                raise InputError(
-                    "a graph on disk is trained in mini-batches: give batch_size (--batch-size 1024)",
-                    code="batch-size-missing",
-                )
-            return
-        if checkpoints is not None and snapshots is not None:
+        on_disk = input_kind(X) == "mapped"
+        if self.batch_size is None and (on_disk or is_distributed()):
+            what = "a graph on disk needs" if on_disk else "several processes need"
+            raise InputError(
+                f"{what} mini-batches: give batch_size (--batch-size 1024)", code="batch-size-missing"
+            )
+        if snapshots is not None and self.batch_size is not None:
+            raise InputError("snapshots need the full graph: omit batch_size", code="snapshots-in-batches")
+        if snapshots is not None and checkpoints is not None:
             raise InputError(
                 "a resumed run has no earlier snapshots: give checkpoints or snapshots, not both",
                 code="snapshots-with-checkpoints",
             )
-        if is_distributed():
-            raise InputError(
-                "several processes share mini-batches: give batch_size (--batch-size 1024)",
-                code="batch-size-missing",
-            )
 
-    def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield an embedding some nodes at a time, `[some, n_models · D]`, in bounded memory.
-
-        A graph on disk has no `embedding_`; this computes its embedding.
+    def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[Embedding]:
+        """Yield the embedding in chunks `[some, n_models · D]`; a graph on disk has no `embedding_`.
 
         Args:
-            graph: another graph on disk, with the columns of the fitted one, which is the default. As in
-                `transform`, edges of the fitted graph keep their learned weights.
+            graph: another graph on disk with the columns of the fitted one, which is the default.
         """
         fitted = self._fitted()
         if graph is None and fitted.graph.in_memory:
@@ -341,8 +308,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             yield from fitted.in_chunks(graph).chunks()
 
     @contextmanager
-    def embedding_rows(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Give the fitted graph's embedding as one array; beyond half of memory it is a temporary file."""
+    def embedding_rows(self) -> Iterator[Embedding]:
+        """Yield the fitted graph's embedding as one array, in a temporary file if memory is too small."""
         fitted = self._fitted()
         if fitted.graph.in_memory:
             yield self.embedding_
@@ -353,12 +320,10 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def transform(self, X: Any, *, edge_index: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
 
-        The fitted graph gets its fitted embedding. In a new graph with the same feature columns, an edge of
-        the fitted graph keeps its learned weight, and others take their initial value. Nodes are the same if
-        their ids are or, without ids, if position and features are. If neither graph has features, the
-        structural features of the new one are expressed in terms of the fitted one. A new row of a table
-        receives from its nearest fitted rows. Feature columns are matched by name. Rows without edges are
-        embedded if they are those of the fitted graph, or if the model was fitted without edges.
+        The fitted graph gets its fitted embedding. In another graph, feature columns are matched by name;
+        nodes are matched by id or, without ids, by position and features; edges of the fitted graph keep
+        their learned weights. A new row of a table receives messages from its nearest fitted rows. Rows
+        without edges must be those of the fitted graph, unless the model was fitted without edges.
         """
         fitted = self._fitted()
         if input_kind(X) == "mapped":
@@ -377,13 +342,13 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         same = graph.provenance.sha256 == self.graph_.provenance.sha256
         return as_output(self, self.embedding_.copy() if same else fitted.embed(graph), graph, X)
 
-    def _transform_table(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
+    def _transform_table(self, X: Any) -> Embedding:  # noqa: N803
         graph = read_rows(self, X, self.graph_)
         if not self.is_table_:
             check_same_rows(self.graph_, graph)
             return self.embedding_.copy()
         known = match_rows(self.graph_.features, graph.features)
-        embedding: npt.NDArray[np.float32] = self.embedding_[np.maximum(known, 0)]
+        embedding: Embedding = self.embedding_[np.maximum(known, 0)]
         new = np.flatnonzero(known < 0)
         if new.size:
             rows, fitted = self.scaler_(graph.features).to_dense()[new], self._fitted()
@@ -396,17 +361,14 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return as_output(self, self.embedding_.copy(), self.graph_, X)
 
     def extend(self, X: Any, edges: Any = None, *, refresh: bool = False) -> Extension:  # noqa: N803
-        """Embed nodes that join the fitted graph; only the new rows are computed.
-
-        New nodes receive from fitted ones and from one another; fitted nodes keep their embeddings, as a
-        vector store needs. The model itself does not change.
+        """Embed nodes that join the fitted graph; the model and the fitted nodes' embeddings do not change.
 
         Args:
-            X: features of the new nodes alone: a DataFrame whose index names them; or an array, whose rows
-                are positions after the fitted nodes.
+            X: features of the new nodes only: a DataFrame indexed by node id; or an array, whose rows get
+                positions after the fitted nodes.
             edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions. A
-                model of a table needs none: new rows are connected to their nearest.
-            refresh: embed all nodes again in the extended graph; edges between fitted nodes are used, too.
+                model of a table needs none: new rows are connected to their nearest neighbours.
+            refresh: embed all nodes again in the extended graph, with edges between fitted nodes.
         """
         self._check_in_memory()
         fitted = self._fitted()
@@ -420,18 +382,16 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         table = align_columns(self.graph_, table)
         if edges is None and self.is_table_:
             edges = fitted.nearest_edges(self.scaler_(table.features).to_dense()).edge_index.numpy()
-        grown = add_nodes(self.graph_, table, edges, between_known=refresh)
+        graph, edge_index, edge_weight, notes = add_nodes(self.graph_, table, edges, between_known=refresh)
+        known, new = self.graph_.num_nodes, table.num_nodes
         if refresh:
-            every = self.transform(grown.graph)
-            return Extension(every, grown.graph.node_ids, grown.graph, True, grown.new, grown.notes)
+            return Extension(self.transform(graph), graph.node_ids, graph, True, new, notes)
         weight = self.graph_.edge_weight
         loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
-        joining = NewEdges(grown.edge_index, grown.edge_weight, grown.known, grown.new, loop)
-        new = torch.arange(grown.known, grown.graph.num_nodes)
-        rows = self.scaler_(grown.graph.feature_reader(FeatureScaler("none"))(new))
+        rows = self.scaler_(graph.feature_reader(FeatureScaler("none"))(torch.arange(known, known + new)))
+        joining = NewEdges(edge_index, edge_weight, known, new, loop)
         embedding = fitted.embed_new(rows, joining, self.embedding_)
-        ids = grown.graph.node_ids[grown.known :]
-        return Extension(embedding, ids, grown.graph, False, grown.new, grown.notes)
+        return Extension(embedding, graph.node_ids[known:], graph, False, new, notes)
 
     def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
         """Return the nodes most similar to the given ones, with explanations; see `similar_nodes`.
@@ -444,12 +404,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._check_in_memory()
         check_whole("k", k, 1)
         single = isinstance(nodes, str) or np.ndim(nodes) == 0
-        asked = find_nodes(self.graph_, [nodes] if single else nodes)
+        queries = find_nodes(self.graph_, [nodes] if single else nodes)
         has_attention = self._fitted().settings["fusion"] != "mlp"
         return similar_nodes(
             self.graph_,
             self.embedding_,
-            asked,
+            queries,
             k,
             feature_names=getattr(self, "feature_names_in_", None),
             tokens=self._token_columns(),
@@ -458,7 +418,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         )
 
     def anomalies(self) -> pd.DataFrame:
-        """Return all nodes, first those that features and neighbours do not predict; `find_anomalies`."""
+        """Return all nodes by anomaly score, the highest first; see `find_anomalies`."""
         self._check_in_memory()
         difficulty = self.history_.difficulty
         values = None if difficulty is None else difficulty.float().numpy()
@@ -468,28 +428,28 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Return the most likely pairs of nodes without an edge; see `find_links`.
 
         Args:
-            nodes: ids, one of which every pair has; all by default.
+            nodes: ids, one of which is in every pair; all by default.
             top: number of pairs.
-            check: hide some edges and fit again without them, to calibrate on hidden edges and to score on
-                others; otherwise pairs are ranked by similarity alone.
+            check: hide some edges and fit again without them, to train and score a classifier of links;
+                otherwise pairs are ranked by similarity alone.
         """
         self._check_in_memory()
         check_whole("top", top, 1)
 
-        def refit(graph: Graph) -> npt.NDArray[np.float32]:
+        def refit(graph: Graph) -> Embedding:
             fitted: H3GNN = clone(self).fit(graph)
             return fitted._by_model()
 
-        asked = None if nodes is None else find_nodes(self.graph_, nodes)
-        embedding = self._by_model()
+        queries = None if nodes is None else find_nodes(self.graph_, nodes)
+        embedding, seed = self._by_model(), self.seeds_[0]
         return find_links(
-            self.graph_, embedding, refit if check else None, queries=asked, top=top, seed=self.seeds_[0]
+            self.graph_, embedding, refit if check else None, queries=queries, top=top, seed=seed
         )
 
-    def attention(self, nodes: Any = None) -> npt.NDArray[np.float32]:
-        """Return how much each token of each fitted node attends to each token.
+    def attention(self, nodes: Any = None) -> Embedding:
+        """Return attention between tokens, averaged over heads, `[n_models, nodes, tokens, tokens]`.
 
-        `[n_models, nodes, tokens, tokens]`, averaged over heads; the tokens are linear, MLP, hop 1, hop 2, ….
+        The tokens are linear, MLP, hop 1, hop 2, ….
 
         Args:
             nodes: positions of nodes; all by default.
@@ -561,20 +521,18 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _check_in_memory(self) -> None:
         check_is_fitted(self)
         if not self.graph_.in_memory:
-            raise InputError(
-                "this needs the graph in memory, but the fitted graph is on disk", code="graph-on-disk"
-            )
+            raise InputError("the fitted graph is on disk, but must be in memory", code="graph-on-disk")
 
-    def _by_model(self) -> npt.NDArray[np.float32]:
+    def _by_model(self) -> Embedding:
         return np.asarray(self.embedding_).reshape(len(self.embedding_), self.n_models, -1)
 
     def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Return each token's columns of the embedding; nothing if it keeps one token only."""
+        """Return each token's columns of the embedding; nothing if the output is a single token."""
         if self._fitted().settings["output"] != "flatten":
             return {}
-        place = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
+        columns = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
         names = token_names(self.hops)
-        return {name: place[:, at :: len(names)].ravel() for at, name in enumerate(names)}
+        return {name: columns[:, at :: len(names)].ravel() for at, name in enumerate(names)}
 
     def _memory(self) -> int | None:
         return None if self.memory is None else parse_memory(self.memory)
@@ -583,7 +541,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 def _fingerprint(
     settings: dict[str, Any], seeds: list[int], graph: GraphLike, device: torch.device
 ) -> dict[str, Any]:
-    """Return everything the result depends on: a checkpoint is resumed only if all of it is equal."""
+    """Return everything that must be equal for a checkpoint to be resumed."""
     return {
         **original(kept_for("run", settings)),
         "precision": "bfloat16" if use_bfloat16(settings["precision"], device) else "float32",  # not "auto"

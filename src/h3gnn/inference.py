@@ -1,7 +1,7 @@
 """Inference with a fitted encoder: embeddings of its graph, of other graphs, and of new nodes.
 
-New nodes receive messages from fitted nodes and from one another, and fitted nodes receive none from them. So
-the embeddings of fitted nodes do not change, and only the part of the graph around the new nodes is encoded.
+New nodes receive messages from fitted nodes and from one another; fitted nodes receive none from them. So the
+embeddings of fitted nodes do not change, and only the subgraph around the new nodes is encoded.
 """
 
 from __future__ import annotations
@@ -48,26 +48,19 @@ from h3gnn.training.resources import physical_memory
 Array = npt.NDArray[np.float32]
 CHUNK = 16_384
 """Nodes embedded at a time where memory is limited."""
-PRECISION, MOST_STEPS = 1e-6, 2000
-"""Walks are followed until the relative change of a step is below the first, for at most the second steps."""
+TOLERANCE, MAX_STEPS = 1e-6, 2000
+"""Relative change of a smoothing step at which the iteration ends, and the largest number of steps."""
 
 
 @dataclass(frozen=True)
 class NewEdges:
-    """Edges of nodes that join a graph; new nodes are numbered after the known ones.
+    """Edges of nodes that join a graph; new nodes are numbered after the known ones."""
 
-    Attributes:
-        edge_index: `[2, edges]`, source above target; at least one end of each edge is new.
-        weight: positive `[edges]`, or None for ones.
-        known, new: numbers of nodes.
-        loop: weight of a node's loop to itself, the mean edge weight of the fitted graph.
-    """
-
-    edge_index: Tensor
-    weight: Tensor | None
+    edge_index: Tensor  # [2, edges]; at least one end of each edge is new
+    weight: Tensor | None  # [edges]
     known: int
     new: int
-    loop: float = 1.0
+    loop: float = 1.0  # weight of a self-loop, the mean edge weight of the fitted graph
 
     @classmethod
     def to_nearest(cls, neighbours: Tensor, known: int) -> NewEdges:
@@ -77,10 +70,7 @@ class NewEdges:
         return cls(torch.stack([neighbours.flatten(), target]), None, known, new)
 
     def entries(self, *, undirected: bool, self_loops: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return rows, columns and weights of the new nodes' entries, and their degrees in both roles.
-
-        Sorted by row, then column. A new node's degree as a sender counts the known nodes at its edges.
-        """
+        """Return rows, columns and weights of the new nodes' entries, sorted, and in- and out-degrees."""
         total = self.known + self.new
         keys, weights = adjacency_entries(
             self.edge_index, self.weight, total, undirected=undirected, self_loops=False
@@ -94,22 +84,15 @@ class NewEdges:
         rows, cols = keys // total, keys % total
         receives = torch.zeros(total).index_add_(0, rows, weights)[self.known :]
         sends = torch.zeros(total).index_add_(0, cols, weights)[self.known :]
-        heard = rows >= self.known
-        return rows[heard], cols[heard], weights[heard], receives, sends
+        to_new = rows >= self.known
+        return rows[to_new], cols[to_new], weights[to_new], receives, sends
 
 
 def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_loops: bool) -> Support:
     r"""Return the support with new nodes, which receive from known nodes and from each other.
 
-    An entry between a new node v and a known u is the one that Ã would have if v alone were added:
-    :math:`w / \sqrt{d_v (d_u + w)}`. So a new node's messages do not depend on other new nodes, except its
-    neighbours.
-
-    Args:
-        support: of the known nodes.
-        edges: of the new ones.
-        undirected: whether messages flow both ways along each edge.
-        self_loops: whether each new node receives from itself, too.
+    An entry between a new node v and a known u is the one that Ã would have if v alone were added,
+    :math:`w / \sqrt{d_v (d_u + w)}`. So a new node depends on no other new nodes but its neighbours.
     """
     rows, cols, weights, receives, sends = edges.entries(undirected=undirected, self_loops=self_loops)
     degree = torch.where(support.out_degree > 0, support.out_degree, 1.0)
@@ -133,10 +116,10 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
 
 
 def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Tensor]:
-    """Return the subgraph of all nodes within `hops` of some nodes, and the numbers of its nodes, ascending.
+    """Return the subgraph of all nodes within `hops` of some nodes, and the sorted positions of its nodes.
 
-    Rows of all but the outermost nodes are complete, and degrees are those of the whole graph. So an encoder
-    with that many hops gives the chosen nodes the same embeddings as in the whole graph.
+    All but the outermost rows are complete, and degrees are those of the whole graph. So an encoder with that
+    number of hops gives the chosen nodes the same embeddings as in the whole graph.
     """
     kept = torch.zeros(support.nodes, dtype=torch.bool)
     kept[nodes] = True
@@ -163,7 +146,6 @@ def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Ten
 
 
 def _entries_of(support: Support, rows: Tensor) -> Tensor:
-    """Return the entries of some rows, row after row."""
     crow = support.pattern.crow.long()
     counts = crow[rows + 1] - crow[rows]
     ends = counts.cumsum(0)
@@ -173,16 +155,10 @@ def _entries_of(support: Support, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def smooth_attached(embedding: Tensor, known: Tensor, edges: NewEdges, strength: float) -> Tensor:
-    r"""Return the read-out of new nodes beside that of the known ones, which stays as it is, `[new, D]`.
+    r"""Return the smoothed embeddings of new nodes `[new, D]`, given the smoothed `known` ones.
 
-    The walks of `Smoother` from the new nodes, where a walk that enters the known graph has the embedding
-    that is there: :math:`Z = (1 - s) H + s (P_{new} Z + P_{known} Z_{known})`.
-
-    Args:
-        embedding: the new nodes' own, not smoothed, `[new, D]`.
-        known: the smoothed embeddings of the known nodes, `[nodes, D]`.
-        edges: of the new nodes.
-        strength: s.
+    The walks of `Smoother` from the new nodes; a walk that reaches a known node takes its embedding:
+    :math:`Z = (1 - s) H + s (P_{new} Z + P_{known} Z_{known})`.
     """
     if not strength:
         return embedding
@@ -198,35 +174,26 @@ def smooth_attached(embedding: Tensor, known: Tensor, edges: NewEdges, strength:
 
     fixed = (1 - strength) * embedding + strength * (matrix(old, 0, edges.known) @ known)
     step, now = matrix(~old, edges.known, edges.new), embedding
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         before, now = now, torch.add(fixed, step @ now, alpha=strength)
-        if float((now - before).abs().max()) <= PRECISION * float(now.abs().max().clamp_min(1e-12)):
+        if float((now - before).abs().max()) <= TOLERANCE * float(now.abs().max().clamp_min(1e-12)):
             break
     return now
 
 
 @dataclass(frozen=True)
 class ChunkedEmbedding:
-    """An embedding of a graph that may not fit in memory, computed in chunks.
+    """An embedding of a graph that may not fit in memory, computed in chunks."""
 
-    Attributes:
-        encode: yields the models' concatenated embeddings `[some nodes, D]` in the order of the nodes, with
-            arrays over all nodes placed by the allocator.
-        nodes, width: N and D.
-        budget: bytes of memory; beyond half of it, arrays over all nodes are in temporary files.
-        scale: standardizes a slice of columns; None leaves them unchanged.
-        smoother: smooths them along the edges.
-    """
-
-    encode: Callable[[Allocate | None], Iterator[Tensor]]
+    encode: Callable[[Allocate | None], Iterator[Tensor]]  # yields concatenated embeddings [some nodes, D]
     nodes: int
     width: int
-    budget: int
-    scale: Callable[[Tensor, slice], Tensor] | None
+    budget: int  # bytes; beyond half of it, arrays over all nodes are in temporary files
+    scale: Callable[[Tensor, slice], Tensor] | None  # standardizes a slice of columns
     smoother: Smoother
 
     def chunks(self) -> Iterator[Array]:
-        """Yield the embedding, some nodes at a time."""
+        """Yield the embedding in chunks of nodes."""
         if self.scale is None and not self.smoother.strength:
             with self._allocator() as allocate:
                 yield from (piece.cpu().contiguous().numpy() for piece in self.encode(allocate))
@@ -236,17 +203,17 @@ class ChunkedEmbedding:
 
     @contextmanager
     def rows(self) -> Iterator[Array]:
-        """Give the embedding as one array, in memory or in a temporary file."""
+        """Yield the embedding as one array, in memory or in a temporary file."""
         with self._allocator() as allocate:
             make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
             rows, first = make("embedding", (self.nodes, self.width), torch.float32), 0
             for piece in self.encode(allocate):
                 rows[first : first + len(piece)] = piece
                 first += len(piece)
-            some = max(1, self.budget // (32 * self.nodes))
-            for first in range(0, self.width, some):
-                part = rows[:, first : first + some]
-                scaled = part.clone() if self.scale is None else self.scale(part, slice(first, first + some))
+            step = max(1, self.budget // (32 * self.nodes))
+            for first in range(0, self.width, step):
+                part = rows[:, first : first + step]
+                scaled = part.clone() if self.scale is None else self.scale(part, slice(first, first + step))
                 part.copy_(self.smoother(scaled))
             yield rows.numpy()
 
@@ -258,26 +225,15 @@ class ChunkedEmbedding:
 
 @dataclass(eq=False)
 class FittedEncoder:
-    """A trained encoder with the graph it was fitted on.
-
-    Attributes:
-        encoder: the trained models, an `EncoderStack`.
-        prepared: the fitted graph, its scaling and its support.
-        settings: all settings of the fit, flat.
-        smoothing: strength of the smoothing.
-        device: where to compute.
-        memory: budget in bytes, or None.
-        columns: mean and spread of the embedding's columns, once they are known; None where models of one
-            objective leave the columns unchanged.
-    """
+    """A trained encoder with the graph it was fitted on."""
 
     encoder: EncoderStack
     prepared: PreparedGraph
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # all settings of the fit, flat
     smoothing: float
     device: torch.device
-    memory: int | None = None
-    columns: ColumnScaler | None = None
+    memory: int | None = None  # budget in bytes
+    columns: ColumnScaler | None = None  # of the embedding, if its columns are standardized
 
     @property
     def graph(self) -> GraphLike:
@@ -297,9 +253,9 @@ class FittedEncoder:
         return int(self.settings["n_models"] * (self.encoder.out_channels + extra))
 
     def embed_fitted(self) -> Array:
-        """Return the embedding of the fitted graph in memory `[nodes, D]`, and learn its columns' scale."""
+        """Return the embedding of the fitted graph `[nodes, D]`, and learn its columns' scale."""
         if self.memory is None and self.settings["batch_size"] is None:
-            encoded = self._embed(self._in_memory(self.prepared))
+            encoded = self._embed(self._on_device(self.prepared))
         else:
             chunks = self._layers(self.prepared.rows()).chunks(with_tokens=self.settings["concat_tokens"])
             encoded = torch.cat(list(chunks), dim=1).cpu()
@@ -308,54 +264,43 @@ class FittedEncoder:
         return _as_array(self.smoother(self.graph, rows.device)(self._scaled(rows)))
 
     def embed(self, graph: Graph) -> Array:
-        """Return the embedding of another graph in memory `[nodes, D]`.
-
-        An edge of the fitted graph keeps its learned weight, others take their initial value.
-        """
+        """Return the embedding of another graph `[nodes, D]`; edges of the fitted graph keep weights."""
         if graph.provenance.structural:
             assert isinstance(self.graph, Graph)
             graph, same = transfer_structural_features(self.graph, graph)
         else:
             same = match_nodes(self.graph, graph)
         support = self.preprocessing.support(graph)
-        return self.embed_with(
-            graph, support, transfer_edge_weights(self.encoder, self.prepared.support, support, same)
-        )
+        weights = transfer_edge_weights(self.encoder, self.prepared.support, support, same)
+        return self.embed_with(graph, support, weights)
 
     def embed_with(self, graph: Graph, support: Support, edge_weights: Tensor) -> Array:
-        """Return the embedding of another graph in memory with given edge weights `[models, entries]`."""
+        """Return the embedding of another graph with given edge weights `[models, entries]`."""
         prepared = PreparedGraph(graph, self.prepared.scaler, support)
-        rows = concat_models(self._embed(self._in_memory(prepared), edge_weights.to(self.device)))
+        rows = concat_models(self._embed(self._on_device(prepared), edge_weights.to(self.device)))
         return _as_array(self.smoother(graph, self.device)(self._scaled(rows)))
 
     def nearest_edges(self, rows: Tensor) -> NewEdges:
-        """Return edges from the nearest fitted rows of a table to new rows, given scaled and dense."""
+        """Return edges from the nearest fitted rows of a table to new, scaled rows."""
         fitted = self.prepared.scaler(self.graph.features).to_dense()
         nearest = torch.from_numpy(find_nearest(fitted, rows, self.settings["n_neighbors"]))
         return NewEdges.to_nearest(nearest, self.graph.num_nodes)
 
     def embed_new(self, rows: Tensor, edges: NewEdges, known: Array) -> Array:
-        """Return embeddings of new nodes; those of the fitted nodes, `known`, do not change.
-
-        Args:
-            rows: scaled features of the new nodes.
-            edges: of the new nodes.
-            known: embeddings of the fitted nodes.
-        """
+        """Return embeddings of new nodes with scaled features `rows`; `known` are the fitted embeddings."""
         undirected, self_loops = self.settings["undirected"], self.settings["self_loops"]
         support = attach_nodes(self.prepared.support, edges, undirected=undirected, self_loops=self_loops)
         new = torch.arange(edges.known, edges.known + edges.new)
         graph, weights, kept = self._part(support, new, rows)
         encoded = concat_models(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
-        return _as_array(
-            smooth_attached(self._scaled(encoded), torch.from_numpy(known), edges, self.smoothing)
-        )
+        smoothed = smooth_attached(self._scaled(encoded), torch.from_numpy(known), edges, self.smoothing)
+        return _as_array(smoothed)
 
     def attention(self, nodes: npt.NDArray[np.int64] | None = None) -> Array:
         """Return attention between tokens `[models, nodes, tokens, tokens]`, averaged over heads."""
         encoder = self.encoder.to(self.device).eval()
         if nodes is None:
-            parts = LayerwiseEncoder(encoder, self._in_memory(self.prepared)).tokens()
+            parts = LayerwiseEncoder(encoder, self._on_device(self.prepared)).tokens()
         else:
             wanted = torch.as_tensor(nodes)
             graph, edge_weights, kept = self._part(self.prepared.support, wanted)
@@ -396,7 +341,7 @@ class FittedEncoder:
         """How graphs are prepared for the encoder."""
         return Preprocessing.of(self.settings)
 
-    def _in_memory(self, prepared: PreparedGraph) -> GraphRows:
+    def _on_device(self, prepared: PreparedGraph) -> GraphRows:
         features = prepared.features(self.settings["feature_storage"], self.device)
         return GraphRows.in_memory(features, prepared.support.to(self.device))
 
@@ -411,7 +356,7 @@ class FittedEncoder:
         return LayerwiseEncoder(self.encoder.to(self.device).eval(), rows, weights, CHUNK, allocate)
 
     def _prepare_other(self, graph: GraphLike) -> tuple[GraphRows, Tensor | None]:
-        """Return another graph on disk as the encoder reads it, and its edge weights if they are learned."""
+        """Return another graph on disk, and its edge weights if they are learned."""
         check_same_features(self.graph, graph)
         check_as_is(self.graph.plan)
         support = self.preprocessing.support(graph)
@@ -444,13 +389,7 @@ class FittedEncoder:
     def _part(
         self, support: Support, nodes: Tensor, new: Tensor | None = None
     ) -> tuple[GraphRows, Tensor, Tensor]:
-        """Return the subgraph around some nodes, its edge weights, and the numbers of its nodes.
-
-        Args:
-            support: of the fitted graph, followed by new nodes.
-            nodes: whose embeddings are needed.
-            new: scaled features of the new nodes.
-        """
+        """Return the subgraph around some nodes, its edge weights, and the positions of its nodes."""
         known = self.graph.num_nodes
         part, kept = cut_around(support, nodes, self.settings["hops"])
         same = torch.where(kept < known, kept, -1)

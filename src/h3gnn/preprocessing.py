@@ -1,4 +1,4 @@
-"""Inputs of the estimator: from what the user gives to a graph, and from a graph to what an encoder reads."""
+"""Preprocessing of the estimator: user input becomes a graph, and a graph the input of an encoder."""
 
 from __future__ import annotations
 
@@ -26,15 +26,7 @@ from h3gnn.graphs.guards import check_dates, check_table, is_graph
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler
-from h3gnn.tables.frames import (
-    as_frame,
-    column_names,
-    counted,
-    encode_frame,
-    is_frame,
-    is_mixed,
-    node_names,
-)
+from h3gnn.tables.frames import as_frame, column_names, counted, encode_frame, is_frame, is_mixed, node_names
 from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
 from h3gnn.training.distributed import Ranks, shard_rows
@@ -50,14 +42,14 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
         return as_graph(X, edge_index)
     plan: TablePlan | None = None
     repairs: tuple[Repair, ...] = ()
-    X = as_frame(X)  # noqa: N806
-    if is_mixed(X):
-        check_table(X)
-        X, plan, repairs = encode_frame(X)  # noqa: N806
-    table, named = _read_table(estimator, X)
-    alone = replace(check_graph(table, NO_EDGES), plan=plan)
-    scaled = alone.fit_scaler(estimator.scale_features)(alone.features)
-    graph = nearest_neighbour_graph(table, scaled, estimator.n_neighbors, **named)
+    table = as_frame(X)
+    if is_mixed(table):
+        check_table(table)
+        table, plan, repairs = encode_frame(table)
+    values, names = _read_table(estimator, table)
+    rows = replace(check_graph(values, NO_EDGES), plan=plan)
+    scaled = rows.fit_scaler(estimator.scale_features)(rows.features)
+    graph = nearest_neighbour_graph(values, scaled, estimator.n_neighbors, **names)
     warn_about_repairs(repairs)
     return replace(graph.with_repairs(*repairs), plan=plan)
 
@@ -67,8 +59,8 @@ def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:
     table = as_frame(table)
     if is_frame(table) and fitted.plan is not None and not fitted.plan.as_is:
         table = encode_frame(table, plan=fitted.plan)[0]
-    numbers, named = _read_table(estimator, table, fitted)
-    return check_graph(numbers, NO_EDGES, node_ids=named["node_ids"])
+    values, names = _read_table(estimator, table, fitted)
+    return check_graph(values, NO_EDGES, node_ids=names["node_ids"])
 
 
 def set_feature_names(estimator: Any, graph: GraphLike) -> None:
@@ -82,13 +74,7 @@ def set_feature_names(estimator: Any, graph: GraphLike) -> None:
 def _read_table(
     estimator: BaseEstimator, table: Any, fitted: Graph | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the numbers of a table, validated by scikit-learn, and the names of its rows and columns.
-
-    Args:
-        estimator: learns the columns if there is no `fitted` graph.
-        table: one row per node.
-        fitted: the graph whose columns these must be, in any order.
-    """
+    """Return a table's values, validated by scikit-learn, with the columns of `fitted`, and its names."""
     table = as_frame(table)
     check_dates(table)
     names = column_names(table)
@@ -100,22 +86,18 @@ def _read_table(
         order = column_order(fitted.feature_names or counted(fitted.num_features), names)
         table = table if order is None else table.iloc[:, order]
         table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
-    numbers = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
+    values = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
     unique = is_frame(table) and table.index.is_unique and not table.index.hasnans
-    return numbers, {"feature_names": names, "node_ids": node_names(table) if unique else None}
+    return values, {"feature_names": names, "node_ids": node_names(table) if unique else None}
 
 
 def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] | None:
-    """Return the position of each fitted column among the given ones; None if the order is the same.
-
-    Raises:
-        GraphError: if the names differ.
-    """
+    """Return the position of each fitted column among the given ones; None if the order is the same."""
     if given == fitted:
         return None
-    place = {name: position for position, name in enumerate(given)}
-    missing = [name for name in fitted if name not in place]
+    position = {name: at for at, name in enumerate(given)}
     known = set(fitted)
+    missing = [name for name in fitted if name not in position]
     unknown = [name for name in given if name not in known]
     if missing or unknown:
         problems = [f"{_listed(missing)} missing"] if missing else []
@@ -125,7 +107,7 @@ def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] |
             f"({', '.join(fitted[:8])}{', …' if len(fitted) > 8 else ''}), in any order, and no others",
             code="feature-columns-differ",
         )
-    return [place[name] for name in fitted]
+    return [position[name] for name in fitted]
 
 
 def _listed(names: list[str]) -> str:
@@ -145,18 +127,14 @@ def fitted_order(fitted: GraphLike, graph: GraphLike) -> list[int] | None:
     Columns without names are matched by position, with a warning if the other graph has names.
     """
     if graph.feature_names or fitted.feature_names:
-        positions = counted(fitted.num_features), counted(graph.num_features)
-        names = fitted.feature_names or positions[0], graph.feature_names or positions[1]
-        if graph.feature_names and (fitted.feature_names or set(names[0]) == set(names[1])):
-            return column_order(*names)
+        names = fitted.feature_names or counted(fitted.num_features)
+        if graph.feature_names and (fitted.feature_names or set(names) == set(graph.feature_names)):
+            return column_order(names, graph.feature_names)
         has, had = ("has", "without") if graph.feature_names else ("does not have valid", "with")
         warnings.warn(f"X {has} feature names, but H3GNN was fitted {had} feature names", stacklevel=4)
     if graph.num_features != fitted.num_features:
-        raise GraphError(
-            f"X has {graph.num_features} features, but H3GNN is expecting {fitted.num_features} features "
-            "as input",
-            code="feature-count-differs",
-        )
+        counts = f"X has {graph.num_features} features, but H3GNN is expecting {fitted.num_features} features"
+        raise GraphError(f"{counts} as input", code="feature-count-differs")
     return None
 
 
@@ -164,9 +142,8 @@ def check_same_rows(fitted: Graph, rows: Graph) -> None:
     """Reject rows without edges that are not those of the fitted graph."""
     if not _same_rows(fitted, rows):
         raise InputError(
-            "X has no edges, and its rows are not those of the fitted graph: give the edges with "
-            "transform(X, edge_index=E). In a Pipeline, after "
-            "sklearn.set_config(enable_metadata_routing=True), use "
+            "X has no edges, and its rows are not those of the fitted graph: use transform(X, edge_index=E), "
+            "or in a Pipeline, after sklearn.set_config(enable_metadata_routing=True), "
             "H3GNN().set_fit_request(edge_index=True).set_transform_request(edge_index=True) and "
             "pipeline.predict(X, edge_index=E)",
             code="rows-without-edges",
@@ -174,28 +151,22 @@ def check_same_rows(fitted: Graph, rows: Graph) -> None:
 
 
 def _same_rows(fitted: Graph, rows: Graph) -> bool:
-    """Return whether rows without edges are all rows of the fitted graph, in the same order."""
     if rows.has_ids and not (fitted.has_ids and np.array_equal(rows.node_ids, fitted.node_ids)):
         return False
     ours, theirs = fitted.features, rows.features
     if ours.shape != theirs.shape:
         return False
     if ours.layout == theirs.layout == torch.sparse_csr:
-        return all(torch.equal(a, b) for a, b in zip(_parts(ours), _parts(theirs), strict=True))
+        parts = torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values
+        return all(torch.equal(part(ours), part(theirs)) for part in parts)
     return torch.equal(ours.to_dense(), theirs.to_dense())
-
-
-def _parts(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return features.crow_indices(), features.col_indices(), features.values()
 
 
 def as_output(
     estimator: BaseEstimator, embedding: npt.NDArray[np.float32], graph: GraphLike, given: Any
 ) -> Any:
-    """Return an embedding, as a DataFrame indexed by node ids if pandas output is configured.
-
-    scikit-learn itself keeps the index of a DataFrame that was `given`.
-    """
+    """Return an embedding, as a DataFrame indexed by node ids if pandas output is configured."""
+    # scikit-learn itself keeps the index of a DataFrame
     if is_frame(given) or not graph.in_memory or not graph.has_ids or not _pandas_output(estimator):
         return embedding
     import pandas as pd
@@ -205,7 +176,7 @@ def as_output(
 
 
 def _pandas_output(estimator: BaseEstimator) -> bool:
-    """Return whether `set_output` or the global configuration asks for pandas."""
+    """Return whether `set_output` or the global configuration selects pandas."""
     from sklearn import get_config
 
     own = getattr(estimator, "_sklearn_output_config", {}).get("transform")  # absent before `set_output`
@@ -243,7 +214,7 @@ class PreparedGraph:
     support: Support
 
     def rows(self, order: list[int] | None = None) -> GraphRows:
-        """Return the graph with features read on demand, in another order of columns if given."""
+        """Return the graph with features read on demand, columns in a given order."""
         read = self.graph.feature_reader(self.scaler, order, gather_rows)
         return GraphRows(read, self.support, self.graph.num_features)
 
@@ -273,25 +244,19 @@ class PreparedGraph:
 
 
 def step_matrix(graph: GraphLike, kind: str, device: torch.device | None = None) -> StepMatrix:
-    """Return the matrix of one step along the edges, by which embeddings are smoothed.
-
-    Args:
-        graph: in memory or on disk.
-        kind: of `StepMatrix`.
-        device: of the embeddings; rows of a graph on disk are read as they are needed.
-    """
+    """Return the matrix of one smoothing step; rows of a graph on disk are read on demand."""
     rows = graph.adjacency(undirected=True, self_loops=True)
     support = support_from_rows(*rows, start="normalized", normalize=False)
     return StepMatrix(support, kind, device if graph.in_memory else None)
 
 
 def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.device | None) -> Smoother:
-    """Return the smoothing of embeddings of a graph; a strength of 0 changes nothing."""
+    """Return the smoothing of a graph's embeddings; a strength of 0 changes nothing."""
     return Smoother(step_matrix(graph, kind, device) if strength else None, strength)
 
 
 def choose_smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float:
-    """Return the strength of smoothing: as set, or chosen from the features."""
+    """Return the strength of smoothing as set, or for "auto" as the features suggest."""
     given = settings["smoothing"]
     return suggest_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
 
@@ -301,7 +266,7 @@ def stack_builder(
 ) -> Callable[[int], EncoderStack]:
     """Return a function from a number of models to a stack of them, not yet initialized.
 
-    In mini-batches the edge weights are not in the stack until training ends; those of a saved model are.
+    In mini-batches the stack has no edge weights until training ends; that of a saved model has them.
     """
     entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
     shape, columns = Shape.of(settings), prepared.graph.num_features
@@ -311,7 +276,7 @@ def stack_builder(
 def snapshot_read_out(
     graph: GraphLike, settings: dict[str, Any], smoothing: float, device: torch.device
 ) -> Callable[[Tensor], Tensor]:
-    """Return the read-out of snapshots, the same as that of a fitted embedding."""
+    """Return the read-out of snapshots, which equals that of a fitted embedding."""
     smoother = build_smoother(graph, settings["smoother"], smoothing, device)
     mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
     return lambda rows: smoother(ColumnScaler.fit(rows)(rows) if mixed else rows)

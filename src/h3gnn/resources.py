@@ -1,4 +1,4 @@
-"""Memory and threads of this process: what is available, and how libraries use it.
+"""Available memory, threads and progress bars.
 
 A file can declare a size that it does not have: a sparse matrix of 10¹² columns fits into a kilobyte. Code
 that allocates by such a number calls `check_memory` first.
@@ -26,10 +26,7 @@ CGROUP = (
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 SMALL_GRAPH = 5_000
-"""Up to this number of nodes, work runs in several single-threaded pieces at a time.
-
-Scoring a thousand nodes is many small products, whose threads wait for one another longer than they compute.
-"""
+"""Up to this number of nodes, items run in parallel with one thread each; their products are small."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,8 +34,7 @@ Result = TypeVar("Result")
 
 def available_memory() -> int:
     """Return the bytes this process can still allocate, by machine, container and process limits."""
-    bounds = [_machine(), *_container(), *_process_limit()]
-    return max(0, min(bounds))
+    return max(0, min([_machine(), *_container(), *_process_limit()]))
 
 
 def check_memory(needed: int, what: str, error: type[InputError] = InputError) -> None:
@@ -47,27 +43,22 @@ def check_memory(needed: int, what: str, error: type[InputError] = InputError) -
         return
     available = available_memory()
     if needed > available:
-        raise error(
-            f"not enough memory for {what}: {format_bytes(needed)} needed, "
-            f"{format_bytes(available)} available",
-            code="not-enough-memory",
-        )
+        sizes = f"{format_bytes(needed)} needed, {format_bytes(available)} available"
+        raise error(f"not enough memory for {what}: {sizes}", code="not-enough-memory")
 
 
 def format_bytes(size: int) -> str:
     """Return a number of bytes as text, such as "2.5 KB"."""
-    amount = float(min(size, 10**24))
-    for unit in ("bytes", "KB", "MB", "GB", "TB", "PB"):
-        if amount < 1000 or unit == "PB":
-            return f"{amount:,.3g} {unit}" if unit != "bytes" else f"{size:,} bytes"
-        amount /= 1000
-    return ""
+    if size < 1000:
+        return f"{size} bytes"
+    power = min(5, (len(str(size)) - 1) // 3)
+    return f"{min(size, 10**24) / 1000**power:,.3g} {' KMGTP'[power]}B"
 
 
 def preload_blas() -> None:
     """Let NumPy's and SciPy's OpenBLAS allocate their buffers now if `ulimit -v` limits the process.
 
-    OpenBLAS retries forever when a later allocation fails. Each core needs one buffer in each library.
+    OpenBLAS retries forever if a later allocation fails. Each core needs one buffer in each library.
     """
     if not _process_limit():
         return
@@ -81,7 +72,7 @@ def preload_blas() -> None:
     barrier, ones = threading.Barrier(cores), np.ones((128, 128), dtype=np.float32, order="F")
 
     def multiply(_: int) -> None:
-        with suppress(threading.BrokenBarrierError):  # then they multiply one after another
+        with suppress(threading.BrokenBarrierError):  # then they run one after another
             barrier.wait(timeout=1)
         sgemm(1.0, ones @ ones, ones)
 
@@ -92,8 +83,8 @@ def preload_blas() -> None:
 def retain_heap() -> None:
     """Let glibc's malloc keep freed memory for the rest of this process; for programs, not for libraries.
 
-    Otherwise every large tensor is mapped anew, and zeroing its pages takes longer than most operations on
-    it. Blocks over 1 GB are still returned. Nothing changes if the user has set malloc's own variables.
+    Otherwise each large tensor gets new pages, and zeroing them takes longer than most operations. Blocks
+    over 1 GB are still returned. Malloc's environment variables have priority.
     """
     by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if by_user or not sys.platform.startswith("linux"):
@@ -122,10 +113,10 @@ def one_thread(nodes: int) -> Iterator[None]:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Limit torch to one thread in the block, as is best for eigenvalues of some hundred rows.
+    """Limit torch to one thread in the block.
 
-    They take thousands of short steps, after each of which threads wait for one another. On busy cores such a
-    wait costs a scheduler slice: seconds instead of milliseconds.
+    Eigenvalues of some hundred rows take thousands of short steps, after each of which threads would wait for
+    one another; on busy cores this takes seconds instead of milliseconds.
     """
     import torch
 
@@ -140,10 +131,9 @@ def one_torch_thread() -> Iterator[None]:
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], nodes: int, device: str = "cpu"
 ) -> list[Result]:
-    """Return `function(item)` for each item, in order; on a small graph several run at a time.
+    """Return `function(item)` for each item, in order; on a small graph in as many threads as torch has.
 
-    As many as torch has threads, which is one inside such a call and inside `one_thread`. Items of a large
-    graph run one after another, since each fills the cores and the memory. So do items on a GPU.
+    Items of a large graph run one after another, since each uses all cores; so do items on a GPU.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -156,8 +146,7 @@ def map_in_threads(
         with threadpool_limits(1):  # OpenMP counts its threads per calling thread
             return function(item)
 
-    pool = ThreadPoolExecutor(max_workers=workers)
-    with one_thread(nodes), pool:
+    with one_thread(nodes), ThreadPoolExecutor(max_workers=workers) as pool:
         try:
             return list(pool.map(alone, items))
         except BaseException:
@@ -205,33 +194,26 @@ def _process_limit() -> list[int]:
 
 
 AddBar = Callable[[str, float | None], Callable[..., None]]
-"""Maps a title and a total (None: unknown) to a function that updates a bar: `completed=`, `note=`, …."""
+"""Maps a title and a total (or None) to a function that updates a bar: `completed=`, `note=`, …."""
 
 
 @contextmanager
 def progress(*, counted: bool = False) -> Iterator[AddBar]:
-    """Yield a function that adds a bar on standard error; without a terminal, nothing is shown.
-
-    Args:
-        counted: show counts instead of the share.
-    """
+    """Yield a function that adds a bar, of counts or a share, on standard error if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda title, total: lambda **_: None
         return
     from rich import progress as rich
     from rich.console import Console
 
-    title, note = (
-        rich.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]")
-    )
     columns = (
         rich.SpinnerColumn(),  # it moves while a step is long
-        title,
+        rich.TextColumn("{task.description}", markup=False),
         rich.BarColumn(),
         rich.MofNCompleteColumn() if counted else rich.TaskProgressColumn(),
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(elapsed_when_finished=True),
-        note,
+        rich.TextColumn("{task.fields[note]}", markup=False),
     )
     with rich.Progress(*columns, console=Console(stderr=True)) as bars:
         yield lambda title, total: partial(bars.update, bars.add_task(title, total=total, note=""))

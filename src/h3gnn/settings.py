@@ -1,10 +1,7 @@
-"""Settings of `H3GNN`: names, valid values and help texts, the groups they belong to, and the presets.
+"""Settings of `H3GNN`: the single list of names, valid values and help texts, and their groups.
 
-`SETTINGS` is the single list. Validation, `--set`, the reference pages, stored runs and results all use it. A
-new setting is one entry here and one argument of the estimator or field of a group.
-
-Users see most settings in three groups (`encoder=`, `masking=`, `target=`). Inside the library settings are
-one flat dict under the names of this list; `flatten` and `nest` convert.
+Users see most settings in three groups (`encoder=`, `masking=`, `target=`). Inside the library, settings are
+one flat dict; `flatten` and `nest` convert.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import json
 import numbers
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import signature
@@ -23,34 +20,24 @@ from h3gnn.errors import InputError, check_choice, check_number, check_whole
 from h3gnn.storage.schema import Checked, Integer, Maybe, Record, Text
 
 PURPOSES = ("log", "run", "result", "preset")
-"""Purposes for which settings are stored; a setting left out of one is left out of the following ones too.
+"""Purposes for which settings are stored; each leaves out more of them.
 
-A log has all settings but `verbose`. A run may resume on another device. A result stores device and seeds
-elsewhere. A preset applies to any machine and any graph size.
+A log has all but `verbose`. A run may resume on another device. A result stores its seeds elsewhere. A preset
+applies to any machine and any graph size.
 """
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of `H3GNN`.
-
-    Attributes:
-        help: one line for the user.
-        check: raises an `InputError` for an invalid value, given name and value.
-        values: valid values, as text.
-        words: values that are words, which `--set` takes literally.
-        may_be_none: whether None is valid.
-        left_out_of: the first of `PURPOSES` that does not store it; None for a setting of the method.
-        alias: its former name, still accepted.
-    """
+    """One setting of `H3GNN`; `check(name, value)` raises an `InputError` for an invalid value."""
 
     help: str
     check: Callable[[str, Any], object] = lambda name, value: None
-    values: str = ""
-    words: tuple[str, ...] = ()
+    values: str = ""  # for the reference pages
+    words: tuple[str, ...] = ()  # which `--set` takes literally
     may_be_none: bool = False
-    left_out_of: str | None = None
-    alias: str = ""
+    left_out_of: str | None = None  # the first of `PURPOSES` that does not store it
+    alias: str = ""  # former name, still accepted
 
 
 def integer(least: int, text: str, most: int | None = None, **more: Any) -> Setting:
@@ -63,13 +50,7 @@ def integer(least: int, text: str, most: int | None = None, **more: Any) -> Sett
 
 
 def number(
-    least: float,
-    below: float,
-    text: str,
-    *,
-    closed: bool = False,
-    word: str = "",
-    alias: str = "",
+    least: float, below: float, text: str, *, closed: bool = False, word: str = "", alias: str = ""
 ) -> Setting:
     """Return a setting that is a number in a range, or one given word."""
 
@@ -142,22 +123,16 @@ def parse_memory(given: int | str) -> int:
 SETTINGS: dict[str, Setting] = {
     "channels": integer(1, "Width of a token.", 2**16),
     "hops": integer(1, "Number of hops; one token for each.", 100),
-    "min_layers": integer(
-        1, "Minimum number of layers of a hop token; at most `hops`.", 2, alias="least_layers"
-    ),
-    "hidden_channels": integer(
-        1, "Hidden width of the token MLP and the weighted GCNs.", 2**18, may_be_none=True
-    ),
+    "min_layers": integer(1, "Minimum layers of a hop token; at most `hops`.", 2, alias="least_layers"),
+    "hidden_channels": integer(1, "Hidden width of the token MLP and the GCNs.", 2**18, may_be_none=True),
     "heads": integer(1, "Attention heads; must divide `channels`."),
     "norm": choice(("residual-post", "post", "pre"), "Position of the norm in the Transformer block."),
     "activation": choice(("gelu", "relu"), "Activation in the MLP of the Transformer block."),
     "fusion": choice(
-        ("attention", "hierarchical", "mlp"),
-        "Fusion of tokens: attention, hops first, or, as an ablation, an MLP.",
+        ("attention", "hierarchical", "mlp"), "Fusion of tokens: attention, hops first, or an MLP (ablation)."
     ),
     "output": choice(
-        ("flatten", "first", "max"),
-        "Embedding: all tokens, the first token, or the maximum over tokens.",
+        ("flatten", "first", "max"), "Embedding: all tokens, the first token, or the maximum over tokens."
     ),
     "batch_norm": flag("Batch norm between the layers of a weighted GCN."),
     "token_dropout": number(0, 1, "Dropout rate of tokens in training."),
@@ -166,12 +141,7 @@ SETTINGS: dict[str, Setting] = {
     "self_loops": flag("Include each node in its own neighbourhood."),
     "normalize": flag("Multiply each learned edge weight by its entry of Ã."),
     "edge_init": number(
-        0,
-        1,
-        "Initial edge weights: their entry of Ã, or one number.",
-        closed=True,
-        word="normalized",
-        alias="edge_start",
+        0, 1, "Initial edge weights: of Ã, or one number.", closed=True, word="normalized", alias="edge_start"
     ),
     "edge_weights": choice(
         ("fixed", "free", "learned", "computed"),
@@ -180,24 +150,18 @@ SETTINGS: dict[str, Setting] = {
     "edge_rate": number(0, 1000, "Learning rate of learned edge weights, relative to `learning_rate`."),
     "scale_features": choice(("auto", "none", "rows", "columns"), "Scaling of features."),
     "n_neighbors": integer(1, "Nearest neighbours of each row of a table without edges."),
-    "feature_drop": number(
-        0, 1, "Probability of dropping a feature column; `auto` is the objective's own.", word="auto"
-    ),
-    "edge_drop": number(0, 1, "Probability of dropping an edge; `auto` is the objective's own.", word="auto"),
+    "feature_drop": number(0, 1, "Rate of dropped feature columns; `auto` is the objective's.", word="auto"),
+    "edge_drop": number(0, 1, "Rate of dropped edges; `auto` is the objective's.", word="auto"),
     "mask": choice(("random", "difficulty", "probability"), "Sampling of masked nodes."),
-    "mask_ratio": number(0, 1, "Fraction of nodes to mask; `auto` is the objective's own.", word="auto"),
+    "mask_ratio": number(0, 1, "Fraction of nodes to mask; `auto` is the objective's.", word="auto"),
     "hard_fraction": number(
         0, 1, "Fraction of masked nodes chosen by difficulty.", closed=True, alias="exploit_ratio"
     ),
     "mask_size": choice(
-        ("bounded", "exact", "free"),
-        "Size of a probability mask: near ⌊N·R⌋, exactly that, or unbounded.",
+        ("bounded", "exact", "free"), "Size of a probability mask: near ⌊N·R⌋, exactly that, or unbounded."
     ),
     "replace_rate": number(
-        0,
-        1,
-        "Fraction of masked nodes whose features are replaced by another node's, not the mask token.",
-        alias="swap_ratio",
+        0, 1, "Fraction of masked nodes that get another node's features, not the token.", alias="swap_ratio"
     ),
     "mask_warmup": integer(0, "Epochs with random masks at the start."),
     "mask_token": choice(("normal", "zero"), "Initial value of the learnable mask token."),
@@ -206,10 +170,7 @@ SETTINGS: dict[str, Setting] = {
         "Training objective of the models: one, or a list assigned in turn.",
         several=True,
     ),
-    "targets": choice(
-        ("standardized", "plain"),
-        "The teacher's embedding as target, its columns standardized or not.",
-    ),
+    "targets": choice(("standardized", "plain"), "The teacher's embedding, columns standardized or not."),
     "loss": choice(
         ("squared", "cosine", "scaled-cosine"),
         "Loss of the objective `teacher`: squared distance, 1 − cosine, or its square.",
@@ -222,7 +183,7 @@ SETTINGS: dict[str, Setting] = {
     "schedule": choice(("cosine", "constant"), "Learning rate schedule after the warm-up."),
     "warmup_epochs": integer(0, "Epochs over which the learning rate rises.", alias="lr_warmup"),
     "nodes_per_step": Setting(
-        "Nodes in the loss of each step, drawn anew; `auto` is half of them, and at least 8,192.",
+        "Random nodes in the loss of each step; `auto` is half of them, and at least 8,192.",
         lambda name, value: value == "auto" or check_whole(name, value, 2),
         '"auto", 2, …',
         ("auto",),
@@ -233,7 +194,7 @@ SETTINGS: dict[str, Setting] = {
     "smoothing": number(
         -0.99,
         0.99,
-        "Smooth embeddings over edges (above 0) or sharpen them (below 0); `auto` uses the features.",
+        "Smooth over edges (> 0) or sharpen (< 0); `auto` uses the features.",
         closed=True,
         word="auto",
     ),
@@ -241,10 +202,7 @@ SETTINGS: dict[str, Setting] = {
     "precision": choice(("auto", "float32", "bfloat16"), "Precision of the fusion block in training."),
     "feature_storage": choice(("auto", "csr", "dense"), "Storage of features in memory."),
     "batch_size": integer(
-        1,
-        "Nodes per mini-batch; None trains on the full graph.",
-        may_be_none=True,
-        left_out_of="preset",
+        1, "Nodes per mini-batch; None trains on the full graph.", may_be_none=True, left_out_of="preset"
     ),
     "num_neighbors": Setting(
         "Sampled neighbours per node and hop, e.g. `10,5`; -1 is all.",
@@ -281,8 +239,8 @@ SETTINGS: dict[str, Setting] = {
 class _Config:
     def __repr__(self) -> str:
         """Show the settings that differ from the defaults."""
-        own = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}  # type: ignore[arg-type]
-        changed = [f"{name}={value!r}" for name, (value, usual) in own.items() if value != usual]
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}  # type: ignore[arg-type]
+        changed = [f"{name}={value!r}" for name, (value, default) in values.items() if value != default]
         return f"{type(self).__name__}({', '.join(changed)})"
 
 
@@ -339,7 +297,7 @@ class TargetConfig(_Config):
 
 
 GROUPS: dict[str, Any] = {"encoder": EncoderConfig, "masking": MaskingConfig, "target": TargetConfig}
-"""The arguments of `H3GNN` that are groups of settings, and their classes; the list below documents them."""
+"""The arguments of `H3GNN` that are groups of settings, and their classes."""
 for _config in GROUPS.values():
     _config.__doc__ += "\n\nAttributes:\n" + "".join(
         f"    {one.name}: {SETTINGS[one.name].help}\n" for one in fields(_config)
@@ -432,32 +390,29 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     for name, setting in SETTINGS.items():
         if given[name] is not None or not setting.may_be_none:
             setting.check(name, given[name])
-    sampled, hops = given["num_neighbors"], given["hops"]
-    if isinstance(sampled, list | tuple) and len(sampled) != hops:
-        raise InputError(
-            f"num_neighbors gives {len(sampled)} hop(s), but hops is {hops}", code="settings-do-not-fit"
-        )
-    if given["fusion"] != "mlp" and given["channels"] % given["heads"]:
-        raise InputError(
-            f"channels ({given['channels']}) must be a multiple of heads ({given['heads']})",
-            code="settings-do-not-fit",
-        )
-    if given["min_layers"] > hops:
-        raise InputError(
-            f"min_layers ({given['min_layers']}) must not be more than hops ({hops})",
-            code="settings-do-not-fit",
-        )
-    if given["edge_weights"] in ("free", "learned") and given["batch_size"] is not None:
-        raise InputError(
-            f'edge_weights="{given["edge_weights"]}" needs full-graph training: omit batch_size, '
-            'or choose edge_weights="fixed" (--set edge_weights=fixed)',
-            code="learned-edges-need-full-graph",
-        )
-    if given["edge_weights"] == "free" and given["edge_init"] == 0:
-        raise InputError(
-            'edge_init must be above 0 for edge_weights="free": at 0 no gradient flows',
-            code="settings-do-not-fit",
-        )
+    for code, wrong, message in _conflicts(given):
+        if wrong:
+            raise InputError(message, code=code)
+
+
+def _conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
+    """Yield combinations that may be invalid: error code, whether it is, message."""
+    sampled, hops, edges = given["num_neighbors"], given["hops"], given["edge_weights"]
+    if isinstance(sampled, list | tuple):
+        message = f"num_neighbors gives {len(sampled)} hop(s), but hops is {hops}"
+        yield "num-neighbors-per-hop", len(sampled) != hops, message
+    if given["fusion"] != "mlp":
+        message = f"channels ({given['channels']}) must be a multiple of heads ({given['heads']})"
+        yield "channels-not-multiple-of-heads", given["channels"] % given["heads"] != 0, message
+    message = f"min_layers ({given['min_layers']}) must not be more than hops ({hops})"
+    yield "more-layers-than-hops", given["min_layers"] > hops, message
+    message = (
+        f'edge_weights="{edges}" needs full-graph training: omit batch_size, or --set edge_weights=fixed'
+    )
+    in_batches = edges in ("free", "learned") and given["batch_size"] is not None
+    yield "learned-edges-need-full-graph", in_batches, message
+    message = 'edge_init must be above 0 for edge_weights="free": at 0 no gradient flows'
+    yield "edge-init-zero", edges == "free" and given["edge_init"] == 0, message
 
 
 def kept_for(purpose: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -492,17 +447,15 @@ def parse_value(name: str, text: str) -> Any:
 
 
 def with_former_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor take former names of arguments and settings of groups, too."""
+    """Let a constructor also take settings of groups by themselves, and former names."""
     arguments = set(signature(init).parameters)
 
     @wraps(init)
     def construct(self: Any, **given: Any) -> None:
-        former = {
-            name: given.pop(name) for name in list(given) if name not in arguments and setting_name(name)
-        }
+        single = [name for name in given if name not in arguments and setting_name(name)]
+        settings = {name: given.pop(name) for name in single}
         init(self, **given)
-        if former:
-            self._set(former)
+        self._set(settings)
 
     return construct
 
@@ -512,7 +465,7 @@ class SettingsMixin:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return an estimator with settings of a flat dict, as `get_settings` returns them."""
+        """Return an estimator with the settings of a flat dict, as `get_settings` returns them."""
         arguments = nest(settings)
         unknown = sorted(set(arguments) - set(cls._get_param_names()))  # type: ignore[attr-defined]
         if unknown:
@@ -535,6 +488,14 @@ class SettingsMixin:
     def set_params(self, **params: Any) -> Self:
         """Set arguments, or settings of a group as `encoder__heads=2`."""
         return self._set(params)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; `model.heads = 2` sets the setting of the group, with a warning."""
+        setting = setting_name(name)
+        if setting is not None and (setting in GROUP_OF or setting != name):
+            self._set({name: value})
+        else:
+            super().__setattr__(name, value)
 
     def _set(self, params: dict[str, Any]) -> Self:
         changes: dict[str, dict[str, Any]] = {}
@@ -560,9 +521,9 @@ class SettingsMixin:
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:  # noqa: N803
         """Show the settings that differ from the defaults, many of them one per line."""
-        usual = type(self)().get_params(deep=False)
-        changed = {name: value for name, value in self.get_params(deep=False).items() if value != usual[name]}
-        shown = [f"{name}={value!r}" for name, value in changed.items()]
+        default = type(self)().get_params(deep=False)
+        params = self.get_params(deep=False)
+        shown = [f"{name}={value!r}" for name, value in params.items() if value != default[name]]
         if len(shown) <= 3:
             return f"{type(self).__name__}({', '.join(shown)})"
         return "\n".join([f"{type(self).__name__}(", *(f"    {one}," for one in shown), ")"])

@@ -22,30 +22,8 @@ from h3gnn.tables.features import Encoding, read_features
 from h3gnn.tables.roles import infer_ends
 
 Ids = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Grown:
-    """A fitted graph with new nodes after its own.
-
-    Attributes:
-        graph: all nodes and edges; the fitted nodes are unchanged.
-        known: the number of fitted nodes.
-        edge_index, edge_weight: the new edges.
-        notes: warnings.
-    """
-
-    graph: Graph
-    known: int
-    edge_index: Tensor
-    edge_weight: Tensor | None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def new(self) -> int:
-        """The number of new nodes."""
-        return self.graph.num_nodes - self.known
+Integers = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +35,11 @@ class Extension:
         node_ids: of the rows.
         graph: the extended graph.
         refreshed: whether the rows include the fitted nodes.
-        new: the number of new nodes; theirs are the last rows.
+        new: the number of new nodes, which are the last rows.
         notes: warnings.
     """
 
-    embedding: Floats
+    embedding: npt.NDArray[np.float32]
     node_ids: Ids
     graph: Graph
     refreshed: bool
@@ -72,18 +50,16 @@ class Extension:
 def read_new_nodes(
     graph: Graph, features: Path, edges: Path | None, reading: dict[str, Any]
 ) -> tuple[Graph, Any]:
-    """Read features and edges of new nodes from files, as `H3GNN.extend` takes them.
-
-    The plan of the fitted graph encodes the columns. `reading` are the options of `read_graph`.
-    """
+    """Read new nodes from files by the plan of the fitted graph; `reading` are options of `read_graph`."""
     style = {name: reading.get(name) for name in ("header", "delimiter")}
-    columns, chosen = reading.get("columns") or {}, reading.get("feature_columns")
-    how = Encoding(columns, plan=graph.plan)
-    file = read_features([features], reading.get("id_column"), chosen, style, how)
+    columns, encoding = (
+        reading.get("feature_columns"),
+        Encoding(reading.get("columns") or {}, plan=graph.plan),
+    )
+    file = read_features([features], reading.get("id_column"), columns, style, encoding)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
     table = check_graph(file.values, none, node_ids=ids, feature_names=file.names, repairs=file.repairs)
-    table = replace(table, plan=file.plan)
-    return table, None if edges is None else _read_edges(edges, reading, style)
+    return replace(table, plan=file.plan), None if edges is None else _read_edges(edges, reading, style)
 
 
 def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> pd.DataFrame:
@@ -100,8 +76,10 @@ def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> p
     return joined if merged.weight is None else joined.assign(weight=merged.weight)
 
 
-def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = False) -> Grown:
-    """Validate new nodes and add them to a graph.
+def add_nodes(
+    graph: Graph, table: Graph, edges: Any, *, between_known: bool = False
+) -> tuple[Graph, Tensor, Tensor | None, tuple[str, ...]]:
+    """Return a graph with new nodes after its own, the new edges, their weights, and warnings.
 
     Args:
         graph: the fitted graph.
@@ -109,23 +87,23 @@ def add_nodes(graph: Graph, table: Graph, edges: Any, *, between_known: bool = F
         edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions.
         between_known: also accept edges between two fitted nodes.
     """
-    _reject_structural(graph)
+    if graph.provenance.structural:
+        raise GraphError(
+            "the features of this graph are computed from its edges, which new nodes change; fit the "
+            "extended graph, or fit a graph with features",
+            code="extend-structural",
+        )
     ids = _ids_after(graph, table)
     ends, weight = _edges(edges, ids, graph)
-    _check_ends(ends, ids, graph.num_nodes, between_known)
+    if not between_known:
+        _check_ends(ends, ids, graph.num_nodes)
     ends, weight = _both_ways(graph, ends, weight)
-    grown = _join(graph, table.features, ids, ends, weight)
-    alone = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
+    isolated = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
     notes = tuple(repair.message for repair in table.provenance.repairs)
-    if alone:
-        notes = (*notes, f"{alone:,} new node(s) have no edges: only their features are used")
-    return Grown(
-        grown,
-        graph.num_nodes,
-        torch.from_numpy(ends),
-        None if weight is None else torch.from_numpy(weight.astype(np.float32)),
-        notes,
-    )
+    if isolated:
+        notes = (*notes, f"{isolated:,} new node(s) have no edges: only their features are used")
+    weights = None if weight is None else torch.from_numpy(weight.astype(np.float32))
+    return _join(graph, table.features, ids, ends, weight), torch.from_numpy(ends), weights, notes
 
 
 def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
@@ -137,15 +115,6 @@ def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
     cols = torch.cat([upper.col_indices(), below.col_indices()])
     shape = (upper.shape[0] + lower.shape[0], upper.shape[1])
     return csr_features(crow, cols, torch.cat([upper.values(), below.values()]), shape)
-
-
-def _reject_structural(graph: Graph) -> None:
-    if graph.provenance.structural:
-        raise GraphError(
-            "the features of this graph are computed from its edges, which new nodes change; fit the "
-            "extended graph, or fit a graph with features",
-            code="extend-structural",
-        )
 
 
 def _ids_after(graph: Graph, table: Graph) -> Ids:
@@ -168,33 +137,11 @@ def _ids_after(graph: Graph, table: Graph) -> Ids:
     return one_kind([graph.node_ids, table.node_ids])
 
 
-def _edges(
-    edges: Any, ids: Ids, graph: Graph
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
+def _edges(edges: Any, ids: Ids, graph: Graph) -> tuple[Integers, Weights | None]:
     """Return the endpoints of the new edges as positions, and their weights."""
     if edges is None:
         raise GraphError("new nodes need edges to the graph, by node ids", code="new-edges-missing")
-    weight: Any = None
-    if hasattr(edges, "columns"):
-        if edges.shape[1] not in (2, 3):
-            raise GraphError(
-                "new edges need two columns (source, target), or three with the weight", code="edge-columns"
-            )
-        *sides, _ = infer_ends([str(name) for name in edges.columns], "the new edges")
-        ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
-        if edges.shape[1] == 3:
-            weight = edges.iloc[:, 3 - sum(sides)].to_numpy(dtype=np.float64)  # the column that is left
-    else:
-        ends = np.asarray(edges)
-        if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
-            raise GraphError(
-                f"new edges must be integers of shape [2, edges], not {list(ends.shape)}", code="edge-shape"
-            )
-        ends = ends.astype(np.int64)
-        if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
-            raise GraphError(
-                f"a new edge has an endpoint outside 0 to {ids.size - 1}", code="edge-out-of-range"
-            )
+    ends, weight = (_named_edges if hasattr(edges, "columns") else _numbered_edges)(edges, ids)
     if (weight is None) != (graph.edge_weight is None):
         fitted, new = ("no weights", "weights") if weight is not None else ("weights", "no weights")
         raise GraphError(
@@ -202,8 +149,8 @@ def _edges(
             "(with --weight-column or --repeated count as in the fit)",
             code="new-edge-weights",
         )
-    if weight is not None and not (np.isfinite(weight) & (weight > 0)).all():
-        row = int(np.flatnonzero(~(np.isfinite(weight) & (weight > 0)))[0])
+    if weight is not None and not (valid := np.isfinite(weight) & (weight > 0)).all():
+        row = int(np.flatnonzero(~valid)[0])
         raise GraphError(
             f"new edges, row {row}: the weight {weight[row]:g} is not positive",
             code="edge-weight-not-positive",
@@ -211,7 +158,30 @@ def _edges(
     return ends, weight
 
 
-def _positions(column: Any, ids: Ids, name: Any) -> npt.NDArray[np.int64]:
+def _named_edges(edges: pd.DataFrame, ids: Ids) -> tuple[Integers, Weights | None]:
+    if edges.shape[1] not in (2, 3):
+        raise GraphError(
+            "new edges need two columns (source, target), or three with the weight", code="edge-columns"
+        )
+    *sides, _ = infer_ends([str(name) for name in edges.columns], "the new edges")
+    ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
+    if edges.shape[1] == 2:
+        return ends, None
+    return ends, edges.iloc[:, 3 - sum(sides)].to_numpy(dtype=np.float64)  # the third column
+
+
+def _numbered_edges(edges: Any, ids: Ids) -> tuple[Integers, None]:
+    ends = np.asarray(edges)
+    if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
+        raise GraphError(
+            f"new edges must be integers of shape [2, edges], not {list(ends.shape)}", code="edge-shape"
+        )
+    if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
+        raise GraphError(f"a new edge has an endpoint outside 0 to {ids.size - 1}", code="edge-out-of-range")
+    return ends.astype(np.int64), None
+
+
+def _positions(column: Any, ids: Ids, name: Any) -> Integers:
     wanted = as_ids(column, f"the column {name!r} of the new edges")
     found = find_ids(wanted, ids)
     unknown = np.flatnonzero(found < 0)
@@ -224,9 +194,9 @@ def _positions(column: Any, ids: Ids, name: Any) -> npt.NDArray[np.int64]:
     return found
 
 
-def _check_ends(ends: npt.NDArray[np.int64], ids: Ids, known: int, between_known: bool) -> None:
+def _check_ends(ends: Integers, ids: Ids, known: int) -> None:
     old = np.flatnonzero((ends < known).all(axis=0))
-    if old.size and not between_known:
+    if old.size:
         source, target = (quoted(ids[one]) for one in ends[:, old[0]])
         raise GraphError(
             f"new edges, row {int(old[0])}: {source} and {target} are both fitted nodes ({old.size} such "
@@ -235,44 +205,35 @@ def _check_ends(ends: npt.NDArray[np.int64], ids: Ids, known: int, between_known
         )
 
 
-def _both_ways(
-    graph: Graph, ends: npt.NDArray[np.int64], weight: npt.NDArray[np.float64] | None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
+def _both_ways(graph: Graph, ends: Integers, weight: Weights | None) -> tuple[Integers, Weights | None]:
     """Add the reverse of each new edge if the fitted graph is symmetric."""
     size = int(ends.max(initial=0)) + graph.num_nodes + 1
     fitted = graph.edge_index.numpy()
     keys = fitted[0] * size + fitted[1]
     if not np.isin(fitted[1] * size + fitted[0], keys).all():
         return ends, weight
-    there = ends[0] * size + ends[1]
-    missing = ~np.isin(ends[1] * size + ends[0], there)
+    missing = ~np.isin(ends[1] * size + ends[0], ends[0] * size + ends[1])
     both = np.concatenate([ends, ends[::-1, missing]], axis=1)
     return both, None if weight is None else np.concatenate([weight, weight[missing]])
 
 
-def _join(
-    graph: Graph,
-    features: Tensor,
-    ids: Ids,
-    ends: npt.NDArray[np.int64],
-    weight: npt.NDArray[np.float64] | None,
-) -> Graph:
+def _join(graph: Graph, features: Tensor, ids: Ids, ends: Integers, weight: Weights | None) -> Graph:
     new = features.shape[0]
 
-    def longer(values: Tensor | None, fill: int) -> Any:
+    def padded(values: Tensor | None, fill: int) -> Any:
         if values is None:
             return None
         return torch.cat([values, values.new_full((new, *values.shape[1:]), fill)]).numpy()
 
-    masks = tuple(longer(one, 0) for one in (graph.train_mask, graph.val_mask, graph.test_mask))
+    masks = tuple(padded(one, 0) for one in (graph.train_mask, graph.val_mask, graph.test_mask))
     weights = None
     if graph.edge_weight is not None and weight is not None:
         weights = np.concatenate([graph.edge_weight.numpy(), weight])
-    grown = check_graph(
+    extended = check_graph(
         rows_below(graph.features, features),
         np.concatenate([graph.edge_index.numpy(), ends], axis=1),
         edge_weight=weights,
-        labels=longer(graph.labels, -1),
+        labels=padded(graph.labels, -1),
         class_names=graph.class_names,
         masks=None if masks[0] is None else masks,
         node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
@@ -280,4 +241,4 @@ def _join(
         source=f"{graph.provenance.source} with {new:,} new nodes",
         repairs=graph.provenance.repairs,
     )
-    return replace(grown, plan=graph.plan)
+    return replace(extended, plan=graph.plan)

@@ -1,21 +1,22 @@
-"""Predict the classes of nodes from labelled ones, with calibrated probabilities and held-out scores.
+"""Node classification by logistic regression on an embedding, with calibrated probabilities.
 
-A logistic regression on the embedding. Its L2 penalty, the temperature that calibrates it, and the
-probability below which a class is marked as uncertain are learned on labelled nodes that its fit did not see.
-The scores are measured on labelled nodes that no part of this procedure saw.
+The L2 penalty, the temperature that calibrates probabilities, and the probability below which a class is
+marked as uncertain are learned on held-out labelled nodes; scores are measured on yet other labelled nodes.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from sklearn import metrics
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
@@ -37,13 +38,13 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[float], None]
 
 MAX_COMPONENTS = 256
-"""An embedding with more columns and more labelled nodes than this is reduced to its principal components."""
+"""If there are more columns and more labelled nodes, the embedding is reduced to principal components."""
 ROWS = 16_384
 """Rows processed at a time."""
 PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """L2 penalties to choose from; fewer than in an evaluation, since every held-out fold chooses again."""
 INNER_FOLDS = 3
-"""Folds of the labelled nodes that choose penalty, temperature and cuts."""
+"""Folds that choose penalty, temperature and cuts."""
 OUTER_FOLDS, REPEATS, MANY_LABELS = 5, 3, 300
 """Folds that measure the scores, and their repetitions; one above MANY_LABELS labelled nodes."""
 MIN_LABELLED = 4
@@ -51,25 +52,23 @@ MIN_LABELLED = 4
 MIN_CONFIDENT = 10
 """Held-out nodes above a cut that are needed to learn it."""
 TOLERANCE = 1e-4
-"""Fits end within this distance of the smallest mean loss."""
-CLASS_WEIGHTS = ("none", "balanced")
+"""Distance from the smallest mean loss at which a fit ends."""
 RARE_SHARE = 0.1
 MAX_PROBABILITY_COLUMNS = 20
-"""Up to this many classes, the table has a column of probabilities for each."""
+"""Largest number of classes for which the table has a column of probabilities each."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a class is decided from probabilities.
+    """How a class is predicted from probabilities, which do not change.
 
     Attributes:
-        class_weight: "none" decides for the most probable class; "balanced" for the one that is most probable
-            relative to its share among the labelled nodes, which is best for balanced accuracy. The
-            probabilities do not change.
-        threshold: the probability from which the rarer of two classes is decided; "auto" learns the one with
-            the best F1 on held-out nodes; None leaves the decision to the class weight.
-        cannot_tell_below: decided classes with a lower probability are marked; None learns a cut for each
-            class on held-out nodes, such that those above it are wrong half as often as all.
+        class_weight: "none" predicts the most probable class; "balanced" the most probable one relative to
+            its share among the labelled nodes, which is best for balanced accuracy.
+        threshold: the probability from which the rarer of two classes is predicted; "auto" learns the one
+            with the best F1 on held-out nodes.
+        cannot_tell_below: predictions with a lower probability are marked; None learns a cut for each class
+            such that held-out nodes above it are wrong half as often as all.
     """
 
     class_weight: str = "none"
@@ -78,38 +77,42 @@ class Rule:
 
     def check(self, classes: int) -> None:
         """Reject invalid combinations."""
-        check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
-        if self.threshold is not None:
-            if classes != 2:
-                raise InputError(
-                    f"a threshold needs two classes, but there are {classes}; omit it",
-                    code="threshold-needs-two-classes",
-                )
-            if self.class_weight != "none":
-                raise InputError(
-                    "give either a threshold or class weights, not both", code="threshold-and-class-weight"
-                )
-            if self.threshold != "auto":
-                check_number("threshold", self.threshold, 0, 1, closed=True)
+        check_choice("class_weight", self.class_weight, ("none", "balanced"))
+        if self.threshold is not None and classes != 2:
+            message = f"a threshold needs two classes, but there are {classes}; omit it"
+            raise InputError(message, code="threshold-needs-two-classes")
+        if self.threshold is not None and self.class_weight != "none":
+            message = "give either a threshold or class weights, not both"
+            raise InputError(message, code="threshold-and-class-weight")
+        if self.threshold not in (None, "auto"):
+            check_number("threshold", self.threshold, 0, 1, closed=True)
         if self.cannot_tell_below is not None:
             check_number("cannot_tell_below", self.cannot_tell_below, 0, 1, closed=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Decisions on some nodes: class, its probability, whether it is marked, and all probabilities."""
+    """Predictions for some nodes: class, its probability, whether it is marked, and all probabilities."""
 
     classes: Integers
     probability: Floats
     cannot_tell: Mask
-    every: Floats
+    probabilities: Floats  # [nodes, classes]
+
+    @property
+    def every(self) -> Floats:
+        """Former name of `probabilities`."""
+        return self.probabilities
+
+
+FIELDS = [one.name for one in fields(Decision)]
 
 
 class Basis:
-    """The rows of an embedding, standardized over all nodes and projected onto the span of the training rows.
+    """Rows of an embedding, standardized over all nodes and projected onto the span of the training rows.
 
-    An L2-regularized classifier lies in the span of its training rows. Where these are fewer than the
-    columns, the projection loses nothing, and a fit costs as little as its nodes are few.
+    An L2-regularized classifier lies in the span of its training rows. If these are fewer than the columns,
+    the projection loses nothing and makes fits cheap.
     """
 
     def __init__(self, embedding: Embedding, chosen: Integers) -> None:
@@ -156,7 +159,9 @@ class LabelModel:
         everything = torch.ones(1, len(rows), dtype=torch.bool)
         with one_thread(len(rows)):
             held_out = _held_out(rows, targets, labels, seed)
-            self.l2, log_p = _choose_penalty(held_out, labels)
+            true_log_p = held_out[:, torch.arange(len(labels)), torch.from_numpy(labels)].double()
+            best = int((-true_log_p.mean(dim=1)).argmin())
+            self.l2, log_p = PENALTIES[best], held_out[best].double().numpy()
             self.temperature = _fit_temperature(log_p, labels)
             self.weights = fit_logistic(rows, targets, everything, [self.l2], tolerance=TOLERANCE)[0]
         probabilities = self._calibrated(log_p)
@@ -167,14 +172,14 @@ class LabelModel:
         self.cuts = _learn_cuts(probability, decided, labels, classes, rule.cannot_tell_below)
 
     def __call__(self, rows: Tensor) -> Decision:
-        """Return decisions on some rows."""
+        """Predict some rows."""
         probabilities = self._calibrated(predict_logistic(rows, self.weights)[0].double().numpy())
         decided = self.decide(probabilities)
         probability = probabilities[np.arange(len(decided)), decided]
         return Decision(decided, probability, probability < self.cuts[decided], probabilities)
 
     def decide(self, probabilities: Floats) -> Integers:
-        """Return the class that the rule decides for, from calibrated probabilities `[nodes, classes]`."""
+        """Return the classes that the rule predicts from calibrated probabilities `[nodes, classes]`."""
         if self.threshold is not None:
             return np.where(probabilities[:, self.rare] >= self.threshold, self.rare, 1 - self.rare)
         if self.rule.class_weight == "balanced":
@@ -183,10 +188,7 @@ class LabelModel:
         return decided
 
     def _calibrated(self, log_p: Floats) -> Floats:
-        scaled = log_p / self.temperature
-        scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        probabilities: Floats = scaled / scaled.sum(axis=1, keepdims=True)
-        return probabilities
+        return np.asarray(softmax(log_p / self.temperature, axis=1))
 
 
 def labelled_folds(labels: Integers, folds: int, seed: int) -> Iterator[tuple[Integers, Integers]]:
@@ -199,7 +201,7 @@ def labelled_folds(labels: Integers, folds: int, seed: int) -> Iterator[tuple[In
 
 
 def _held_out(rows: Tensor, targets: Tensor, labels: Integers, seed: int) -> Tensor:
-    """Return held-out log-probabilities of the labelled nodes, `[penalties, nodes, classes]`."""
+    """Return held-out log-probabilities, `[penalties, nodes, classes]`."""
     folds = list(labelled_folds(labels, INNER_FOLDS, seed))
     train = torch.zeros(len(folds), len(rows), dtype=torch.bool)
     for fold, (seen, _) in enumerate(folds):
@@ -211,16 +213,8 @@ def _held_out(rows: Tensor, targets: Tensor, labels: Integers, seed: int) -> Ten
     return log_p
 
 
-def _choose_penalty(held_out: Tensor, labels: Integers) -> tuple[float, Floats]:
-    """Return the penalty with the smallest held-out loss, and its log-probabilities."""
-    true_log_p = held_out[:, torch.arange(len(labels)), torch.from_numpy(labels)].double()
-    best = int((-true_log_p.mean(dim=1)).argmin())
-    return PENALTIES[best], held_out[best].double().numpy()
-
-
 def _fit_temperature(log_p: Floats, labels: Integers) -> float:
-    """Return the temperature that minimizes the held-out log loss."""
-    from scipy.optimize import minimize_scalar
+    """Return the temperature with the smallest held-out log loss."""
 
     def loss(log_temperature: float) -> float:
         scaled = log_p / np.exp(log_temperature)
@@ -249,7 +243,7 @@ def _learn_cuts(
     cuts = np.full(classes, _lowest_cut(probability, correct))
     for label in range(classes):
         own = decided == label
-        if own.sum() >= 2 * MIN_CONFIDENT:  # fewer nodes do not determine a cut of their own
+        if own.sum() >= 2 * MIN_CONFIDENT:
             cuts[label] = _lowest_cut(probability[own], correct[own])
     return cuts
 
@@ -264,7 +258,7 @@ def _lowest_cut(probability: Floats, correct: Mask) -> float:
 
 
 class NodePredictor:
-    """Learns the classes of the labelled nodes `chosen`, and predicts those of any rows of the embedding."""
+    """Learns the classes of the labelled nodes `chosen`, and predicts any rows of the embedding."""
 
     def __init__(
         self,
@@ -283,19 +277,15 @@ class NodePredictor:
         """Predict rows of the embedding, in memory or in a file; `nodes` selects some of them."""
         wanted = np.arange(len(rows)) if nodes is None else nodes
         blocks = (rows[wanted[at : at + ROWS]] for at in range(0, max(1, len(wanted)), ROWS))
-        decisions = [self.model(self.project(self.basis.standardize(block))) for block in blocks]
-        return Decision(
-            *(np.concatenate([getattr(one, name) for one in decisions]) for name in Decision.__annotations__)
-        )
+        parts = [self.model(self.project(self.basis.standardize(block))) for block in blocks]
+        return Decision(*(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS))
 
     def how(self) -> str:
         """Return one sentence on how probabilities and marks are computed."""
         cut = self.model.rule.cannot_tell_below
-        marked = (
-            f"classes with a probability below {cut:g} are marked"
-            if cut is not None
-            else "classes are marked below the probability above which held-out nodes err half as often"
-        )
+        marked = "classes are marked below the probability above which held-out nodes err half as often"
+        if cut is not None:
+            marked = f"classes with a probability below {cut:g} are marked"
         return (
             f"logistic regression on the embedding, L2 penalty {self.model.l2:g} and temperature "
             f"{self.model.temperature:.2f} chosen on held-out labelled nodes; {marked}"
@@ -308,9 +298,9 @@ def check_labels(labels: Integers, names: tuple[str, ...]) -> tuple[str, ...]:
     enough = np.flatnonzero(counts >= MIN_LABELLED)
     if len(enough) < 2:
         found = ", ".join(f"{names[one]}: {counts[one]}" for one in np.flatnonzero(counts)[:8]) or "none"
+        needed = f"at least two classes with {MIN_LABELLED} labelled nodes each"
         raise InputError(
-            f"predicting classes needs at least two classes with {MIN_LABELLED} labelled nodes each; found "
-            f"{found}; label more nodes (--labels FILE)",
+            f"prediction needs {needed}; found {found}; label more nodes (--labels FILE)",
             code="too-few-labels",
         )
     notes = []
@@ -323,24 +313,24 @@ def check_labels(labels: Integers, names: tuple[str, ...]) -> tuple[str, ...]:
     if share < RARE_SHARE:
         rare = names[enough[counts[enough].argmin()]]
         notes.append(
-            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): look at its average precision or "
-            "balanced accuracy; --class-weight balanced or --threshold find more of it"
+            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): use average precision or balanced "
+            "accuracy as the score; --class-weight balanced or --threshold find more of it"
         )
     return tuple(notes)
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Held-out scores by name, mean and standard deviation over folds; and the held-out decisions.
+    """Held-out scores by name, mean and standard deviation over folds.
 
     Attributes:
         mean, std: accuracy, balanced accuracy, log loss, share of unmarked nodes ("told"), accuracy there;
             for two classes also average precision, precision and recall of the rarer. The calibration error
-            is computed over all held-out nodes, without a deviation.
+            has no standard deviation.
         majority: the share of the largest class.
         folds: the number of folds.
         positive: the rarer of two classes; None for more classes.
-        held_out: decisions on the labelled nodes by models that did not see them.
+        held_out: predictions for the labelled nodes by models that did not see them.
     """
 
     mean: dict[str, float]
@@ -361,34 +351,33 @@ def cross_validate(
     progress: Progress = lambda share: None,
 ) -> Scores:
     """Score the whole procedure by stratified folds: every choice is made without the held-out fold."""
-    repeats = REPEATS if len(labels) <= MANY_LABELS else 1
+    repeats, size = REPEATS if len(labels) <= MANY_LABELS else 1, len(labels)
     folds = [fold for at in range(repeats) for fold in labelled_folds(labels, OUTER_FOLDS, seed + 1000 * at)]
     counts = np.bincount(labels, minlength=classes)
     positive = int(counts.argmin()) if classes == 2 else None
-    found = []
-    size = len(labels)
     held_out = Decision(
         np.zeros(size, np.int64), np.zeros(size), np.zeros(size, bool), np.zeros((size, classes))
     )
+    scores = []
     for number, (seen, hidden) in enumerate(folds):
         project = basis.projection(seen)
         train, test = (project(basis.labelled[torch.from_numpy(part)]) for part in (seen, hidden))
         decision = LabelModel(train, labels[seen], classes, rule, seed)(test)
-        found.append(_scores(decision, labels[hidden], positive))
+        scores.append(_scores(decision, labels[hidden], positive))
         if number < len(folds) // repeats:  # the first repeat covers every node once
-            for name in Decision.__annotations__:
+            for name in FIELDS:
                 getattr(held_out, name)[hidden] = getattr(decision, name)
         progress((number + 1) / len(folds))
-    columns = {name: np.array([one[name] for one in found]) for name in found[0]}
+    columns = {name: np.array([fold[name] for fold in scores]) for name in scores[0]}
     mean = {name: float(np.nanmean(one)) for name, one in columns.items() if not np.isnan(one).all()}
     std = {name: float(np.nanstd(columns[name])) for name in mean}
-    mean["calibration_error"] = calibration_error(held_out.every, labels)  # too noisy within a fold
+    mean["calibration_error"] = calibration_error(held_out.probabilities, labels)  # too noisy within a fold
     return Scores(mean, std, float(counts.max() / len(labels)), len(folds), positive, held_out)
 
 
 def _scores(decision: Decision, truth: Integers, positive: int | None) -> dict[str, float]:
     correct = decision.classes == truth
-    true_probability = decision.every[np.arange(len(truth)), truth]
+    true_probability = decision.probabilities[np.arange(len(truth)), truth]
     unmarked = ~decision.cannot_tell
     recalls = [correct[truth == label].mean() for label in np.unique(truth)]
     scores = {
@@ -400,7 +389,7 @@ def _scores(decision: Decision, truth: Integers, positive: int | None) -> dict[s
     }
     if positive is not None:
         is_positive, decided = truth == positive, decision.classes == positive
-        probability = decision.every[:, positive]
+        probability = decision.probabilities[:, positive]
         scores["average_precision"] = float(metrics.average_precision_score(is_positive, probability))
         scores["precision"] = float(is_positive[decided].mean()) if decided.any() else float("nan")
         scores["recall"] = float(decided[is_positive].mean())
@@ -417,25 +406,18 @@ def calibration_error(probabilities: Floats, truth: Integers, bins: int = 10) ->
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predicted classes, and how reliable they are.
+    """Predicted classes, one row per node, and held-out scores.
 
-    Attributes:
-        table: one row per node: `node`, `class`, `probability`, `cannot_tell`, and `p_CLASS` for each class.
-            For labelled nodes, if requested, `label` is the given class, and the prediction comes from models
-            that did not see it.
-        scores: on held-out labelled nodes.
-        how: one sentence on how probabilities and marks are computed.
-        notes: warnings about the labels.
-        labelled: the number of labelled nodes.
-        names: of the classes.
+    Columns of the table: `node`, `class`, `probability`, `cannot_tell`, and `p_CLASS` for each class; for
+    labelled nodes, `label` is the given class, and the prediction comes from models that did not see it.
     """
 
     table: pd.DataFrame
     scores: Scores
-    how: str
-    notes: tuple[str, ...]
-    labelled: int
-    names: tuple[str, ...]
+    how: str  # one sentence on how probabilities and marks are computed
+    notes: tuple[str, ...]  # warnings about the labels
+    labelled: int  # number of labelled nodes
+    names: tuple[str, ...]  # of the classes
 
     def as_dict(self) -> dict[str, Any]:
         """Return all but the table, for JSON."""
@@ -469,18 +451,10 @@ def predict_classes(
     seed: int = 0,
     progress: Progress = lambda share: None,
 ) -> Predictions:
-    """Predict the class of every unlabelled node, or of the nodes that were added to the graph.
+    """Predict the class of every unlabelled node, or of the nodes of an extension.
 
-    Args:
-        graph: of the embedding.
-        embedding: `[nodes, D]`, in memory or in a file.
-        labels: `[nodes]`, -1 where unknown.
-        names: of the classes.
-        rule: how to decide.
-        extension: new nodes, which are then predicted.
-        labelled_too: also predict the labelled nodes, each without its own label.
-        seed: of the folds.
-        progress: called with the completed share.
+    `labels` are -1 where unknown. With `labelled_too`, labelled nodes are predicted, too, by models that did
+    not see them. `progress` is called with the completed share.
     """
     check_ids(graph.node_ids if extension is None else extension.node_ids)
     notes = check_labels(labels, names)
@@ -491,12 +465,12 @@ def predict_classes(
     if extension is None and not unlabelled.size and not labelled_too:
         raise InputError(
             "every node has a label, so there is nothing to predict: give --labels FILE with some of them, "
-            "new nodes, or --all to predict each node without its own label",
+            "new nodes, or --all to predict labelled nodes too",
             code="nothing-to-predict",
         )
     predictor = NodePredictor(embedding, chosen, codes, len(names), rule, seed)
     scores = cross_validate(predictor.basis, codes, len(names), rule, seed=seed, progress=progress)
-    parts = []
+    parts: list[pd.DataFrame] = []
     if extension is not None:
         new = slice(-extension.new, None)
         parts.append(_table(extension.node_ids[new], predictor(extension.embedding[new]), names))
@@ -518,5 +492,5 @@ def _table(ids: npt.NDArray[Any], decision: Decision, names: tuple[str, ...]) ->
         "cannot_tell": decision.cannot_tell,
     }
     if len(names) <= MAX_PROBABILITY_COLUMNS:
-        columns |= {f"p_{name}": decision.every[:, at] for at, name in enumerate(names)}
+        columns |= {f"p_{name}": decision.probabilities[:, at] for at, name in enumerate(names)}
     return pd.DataFrame(columns)
