@@ -216,7 +216,7 @@ def test_collapse_is_reported(small_mixed: Graph) -> None:
         ({"mask": "hard"}, "mask must be one of 'random', 'difficulty', 'probability'"),
         ({"hops": 0}, "hops must be an integer of at least 1"),
         ({"edge_init": "constant"}, "edge_init must be 'normalized' or a number"),
-        ({"device": "abacus"}, "not known to torch"),
+        ({"device": "abacus"}, "device 'abacus'"),
     ],
 )
 def test_invalid_arguments_are_named(path_graph: Graph, setting: dict[str, Any], message: str) -> None:
