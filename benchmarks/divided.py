@@ -88,7 +88,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
         for batch in islice(source.epoch(step.order, ranks), steps):
             step.train_on(batch, mask)
         sent = [(line.sent - one) / steps for line, one in zip(lines, before, strict=True)]
-        per_node = [step.difficulty, mask, source.support.receives, source.support.sends]
+        per_node = [step.difficulty, mask, source.support.in_degree, source.support.out_degree]
         numbers = 4 + 8  # where each node stands in a batch, and the order of an epoch
         return {
             "rank": ranks.rank,

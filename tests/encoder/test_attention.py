@@ -15,14 +15,14 @@ def example(tokens: int, heads: int, width: int) -> tuple[torch.Tensor, torch.Te
 
 
 @pytest.mark.parametrize("tokens", [3, 4, 6])
-def test_it_is_torchs_attention(tokens: int) -> None:
+def test_attention_equals_torch(tokens: int) -> None:
     qkv, _, _ = example(tokens, 2, 8)
     query, key, value = (part.transpose(2, 3) for part in qkv.unbind(3))  # [models, nodes, heads, S, c]
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     torch.testing.assert_close(mix_tokens(qkv).transpose(2, 3), wanted)
 
 
-def test_dropped_weights_are_not_heard_and_the_rest_is_scaled() -> None:
+def test_dropped_weights_are_zero_and_the_others_scaled() -> None:
     qkv, kept, scale = example(4, 2, 8)
     weights = attention_weights(qkv) * kept * scale.view(2, 1, 1, 1, 1)
     wanted = torch.einsum("mnqkh,mnkhc->mnqhc", weights, qkv.unbind(3)[2])
@@ -30,23 +30,23 @@ def test_dropped_weights_are_not_heard_and_the_rest_is_scaled() -> None:
 
 
 @pytest.mark.parametrize("norm", ["residual-post", "pre"])
-def test_the_hops_hear_one_another_before_all_tokens_do(norm: str) -> None:
+def test_hierarchical_attention_runs_among_hops_and_then_among_all_tokens(norm: str) -> None:
     both = HierarchicalAttention(2, 8, 2, norm, [0.5, 0.25]).double()
     both.reset_parameters([torch.Generator().manual_seed(seed) for seed in range(2)])
     last = TokenAttention(2, 8, 2, norm, [0.5, 0.25]).double()
     last.load_state_dict({name: one for name, one in both.state_dict().items() if "among_hops" not in name})
     tokens = torch.randn(2, 6, 5, 8, dtype=torch.double)
     of_all, of_hops = torch.rand(2, 6, 5, 5, 2) < 0.5, torch.rand(2, 6, 3, 3, 2) < 0.5
-    heard = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:], of_hops)], dim=2)
+    mixed = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:], of_hops)], dim=2)
     kept = torch.cat([of_all.flatten(2, 3), of_hops.flatten(2, 3)], dim=2)
     assert kept.shape[2:] == both.keep_shape(5)
-    torch.testing.assert_close(both(tokens, kept), last(heard, of_all))
-    heard = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:])], dim=2)
-    torch.testing.assert_close(both(tokens), last(heard))
-    torch.testing.assert_close(both.attention(tokens), last.attention(heard))
+    torch.testing.assert_close(both(tokens, kept), last(mixed, of_all))
+    mixed = torch.cat([tokens[:, :, :2], both.among_hops(tokens[:, :, 2:])], dim=2)
+    torch.testing.assert_close(both(tokens), last(mixed))
+    torch.testing.assert_close(both.attention(tokens), last.attention(mixed))
 
 
-def test_the_mlp_has_the_activation_that_is_asked_for() -> None:
+def test_the_mlp_uses_the_given_activation() -> None:
     mlp = FeedForward(1, 2, 2, 2, "relu")
     for layer in (mlp.input, mlp.output):
         assert layer.bias is not None
@@ -58,7 +58,7 @@ def test_the_mlp_has_the_activation_that_is_asked_for() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("tokens", "heads", "width"), [(4, 4, 32), (3, 2, 8), (6, 1, 20)])
 @pytest.mark.parametrize("dropping", [False, True])
-def test_the_cuda_kernels_and_their_gradients_equal_the_formula(
+def test_cuda_kernels_and_gradients_equal_the_formula(
     tokens: int, heads: int, width: int, dropping: bool
 ) -> None:
     qkv, kept, scale = example(tokens, heads, width)

@@ -18,7 +18,7 @@ MODELS = 2
 
 
 def trained(graph: Graph, support: Support, **options: Any) -> EncoderStack:
-    """An encoder in evaluation mode whose batch norm has moved off its start."""
+    """An encoder in evaluation mode with batch-norm statistics."""
     encoder = EncoderStack(graph.num_features, 8, support.entries, heads=2, models=MODELS, **options)
     encoder.reset_parameters([torch.Generator().manual_seed(i) for i in range(MODELS)], support.start)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def at_once(encoder: EncoderStack, graph: Graph, support: Support) -> torch.Tens
     ],
     ids=str,
 )
-def test_layer_by_layer_is_the_encoder_at_once(
+def test_layerwise_encoding_equals_the_encoder(
     small_mixed: Graph, tmp_path: Path, options: dict[str, Any], given: bool, chunk: int, sparse: bool
 ) -> None:
     graph = small_mixed
@@ -55,7 +55,7 @@ def test_layer_by_layer_is_the_encoder_at_once(
     whole = at_once(encoder, graph, support)
     weights = encoder.edges(support.factor, support.start).detach() if given else None
     if given:
-        encoder.edges.logit.data.fill_(float("nan"))  # the learned ones are not looked at
+        encoder.edges.logit.data.fill_(float("nan"))  # the learned ones are not used
     features = graph.dense_features()
     layers = LayerwiseEncoder(
         encoder,
@@ -69,7 +69,7 @@ def test_layer_by_layer_is_the_encoder_at_once(
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-4)
 
 
-def test_a_graph_at_hand_is_embedded_in_full_precision_and_the_encoder_left_as_it_was(
+def test_embedding_uses_full_precision_and_restores_the_encoder(
     small_mixed: Graph,
 ) -> None:
     support = build_support(small_mixed.edge_index, small_mixed.num_nodes)
@@ -89,7 +89,7 @@ def test_a_graph_at_hand_is_embedded_in_full_precision_and_the_encoder_left_as_i
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("start", ["normalized", 0.3])
-def test_starts_and_factors_by_entry_are_those_of_the_support(
+def test_starts_and_factors_by_entry_equal_those_of_the_whole_support(
     small_mixed: Graph, start: float | str, normalize: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = small_mixed

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.floats(-0.99, 0.99))
-def test_it_is_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
+def test_smoothing_equals_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
     rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
     walk = walks_on(graph).double()
     wanted = (1 - strength) * torch.linalg.solve(
@@ -72,26 +73,17 @@ def test_it_is_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
     torch.testing.assert_close(smoother(graph, strength)(everywhere), everywhere, atol=2e-3, rtol=0)
 
 
-def test_wide_embeddings_are_smoothed_piece_by_piece(
-    path_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_embeddings_are_smoothed_in_pieces(path_graph: Graph) -> None:
     rows = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    whole = smoother(path_graph, 0.8)(rows)
-    widths: list[int] = []
-    usual = StepMatrix.__matmul__
-
-    def watched(step: StepMatrix, piece: torch.Tensor) -> torch.Tensor:
-        widths.append(piece.shape[1])
-        return usual(step, piece)
-
-    monkeypatch.setattr(StepMatrix, "__matmul__", watched)
-    torch.testing.assert_close(smoother(path_graph, 0.8)(rows, 2), whole)
-    assert set(widths) == {1, 2}
+    step = MagicMock(wraps=steps_on(path_graph), kind="walks")
+    step.__matmul__.side_effect = lambda piece: steps_on(path_graph) @ piece
+    torch.testing.assert_close(Smoother(step, 0.8)(rows, 2), smoother(path_graph, 0.8)(rows))
+    assert {call.args[0].shape[1] for call in step.__matmul__.call_args_list} == {1, 2}
 
 
 @settings(deadline=None, max_examples=30)
 @given(graphs(), st.sampled_from(["walks", "powers"]), st.integers(1, 5))
-def test_steps_are_the_same_read_some_rows_at_a_time(graph: Graph, kind: str, rows: int) -> None:
+def test_steps_read_in_pieces_equal_steps_in_memory(graph: Graph, kind: str, rows: int) -> None:
     each = torch.eye(graph.num_nodes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("h3gnn.encoder.readout.ROWS", rows)
@@ -100,9 +92,7 @@ def test_steps_are_the_same_read_some_rows_at_a_time(graph: Graph, kind: str, ro
 
 @settings(deadline=None, max_examples=30)
 @given(graphs(), st.floats(-0.99, 0.99))
-def test_powers_are_the_mean_over_eight_powers_of_the_normalised_adjacency(
-    graph: Graph, strength: float
-) -> None:
+def test_powers_average_eight_powers_of_the_normalised_adjacency(graph: Graph, strength: float) -> None:
     rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
     support = step_support(graph.edge_index, graph.num_nodes, graph.edge_weight)
     matrix = torch.zeros(graph.num_nodes, graph.num_nodes)
@@ -117,7 +107,7 @@ def test_powers_are_the_mean_over_eight_powers_of_the_normalised_adjacency(
 
 
 def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
-    """Return a model with smoothing, and what smoothing by hand makes of the same model without."""
+    """Return a model with smoothing, and the embedding of the same model without, smoothed by hand."""
     plain = H3GNN.from_preset("single", **QUICK, **changes).fit(graph)
     by_hand = smoother(graph, 0.6)(torch.from_numpy(plain.embedding_)).numpy()
     assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
@@ -127,9 +117,7 @@ def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.
 @pytest.mark.parametrize(
     "changes", [{}, {"batch_size": 3, "edge_weights": "fixed"}, {"memory": "1GB"}, {"n_models": 2}]
 )
-def test_every_way_to_an_embedding_is_smoothed_alike(
-    path_graph: Graph, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_all_ways_to_embed_smooth_alike(path_graph: Graph, changes: dict[str, Any], tmp_path: Path) -> None:
     model, wanted = smoothed_twice(path_graph, **changes)
     np.testing.assert_allclose(model.embedding_, wanted, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(list(model.embedding_chunks())), wanted, atol=1e-5)
@@ -137,7 +125,7 @@ def test_every_way_to_an_embedding_is_smoothed_alike(
     np.testing.assert_allclose(H3GNN.load(tmp_path / "run").embedding_, wanted, atol=1e-5)
 
 
-def test_snapshots_are_smoothed_too(path_graph: Graph) -> None:
+def test_snapshots_are_smoothed(path_graph: Graph) -> None:
     seen: dict[int, torch.Tensor] = {}
     shots = Snapshots([3], lambda epoch, models, rows: seen.update({epoch: rows}))
     model = H3GNN.from_preset("single", **QUICK, smoothing=0.6).fit(path_graph, snapshots=shots)
@@ -154,7 +142,7 @@ def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
     np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-5)
 
 
-def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
+def test_new_rows_are_smoothed_over_their_nearest_fitted_rows() -> None:
     rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
     new = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
     how = {**QUICK, "n_neighbors": 3, "scale_features": "none"}
@@ -164,16 +152,14 @@ def test_a_new_row_walks_to_its_nearest_fitted_rows() -> None:
     )
     own = plain.transform(new)
     near = np.argsort(((new[:, None] - rows[None]) ** 2).sum(axis=2), axis=1)[:, :3]
-    heard = model.embedding_[near].sum(axis=1)
+    received = model.embedding_[near].sum(axis=1)
     # z = (1 − s) h + s (z + Σ of the three) / 4, solved for z
-    np.testing.assert_allclose(model.transform(new), (0.4 * own + 0.15 * heard) / 0.85, atol=1e-5)
+    np.testing.assert_allclose(model.transform(new), (0.4 * own + 0.15 * received) / 0.85, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["walks", "powers"])
-@pytest.mark.parametrize("memory", [None, "1KB"])  # which puts the embedding into a file, too
-def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
-    tmp_path: Path, kind: str, memory: str | None
-) -> None:
+@pytest.mark.parametrize("memory", [None, "1KB"])  # a memory-mapped embedding
+def test_a_graph_on_disk_is_smoothed_as_in_memory(tmp_path: Path, kind: str, memory: str | None) -> None:
     (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
     (tmp_path / "features.csv").write_text("id,x,y\na,1,2\nb,3,4\nc,5,9\n")
     in_files = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
@@ -189,6 +175,6 @@ def test_a_graph_in_files_is_smoothed_as_it_is_in_memory(
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_a_strength_beyond_all_walks_is_refused(path_graph: Graph) -> None:
+def test_a_strength_of_one_is_rejected(path_graph: Graph) -> None:
     with rejects("value-invalid"):
         H3GNN.from_preset("single", smoothing=1.0).fit(path_graph)

@@ -20,7 +20,7 @@ def dense_of(pattern: Pattern, weights: Tensor) -> Tensor:
 
 @st.composite
 def patterns(draw: st.DrawFn, whole: bool) -> Pattern:
-    """The whole graph's places, or those of a batch: fewer rows than columns, weights in any order."""
+    """The pattern of a graph, or of a batch with fewer rows than columns and weights in any order."""
     nodes = draw(st.integers(1, 8))
     targets = nodes if whole else draw(st.integers(1, nodes))
     places = draw(st.sets(st.tuples(st.integers(0, targets - 1), st.integers(0, nodes - 1))))
@@ -33,7 +33,7 @@ def patterns(draw: st.DrawFn, whole: bool) -> Pattern:
 
 @settings(deadline=None, max_examples=120)
 @given(st.booleans().flatmap(patterns), st.integers(1, 3), st.integers(1, 4), st.booleans())
-def test_propagation_and_its_gradients_equal_the_dense_product(
+def test_propagation_and_gradients_equal_the_dense_product(
     pattern: Pattern, models: int, channels: int, as_sparse: bool
 ) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +89,7 @@ def test_features_times_weights(storage: str, sparse_input: bool, wide: bool) ->
     assert matrix.storage == storage
 
 
-def test_storage_is_chosen_by_density() -> None:
+def test_storage_depends_on_density() -> None:
     sparse = torch.zeros(100, 100)
     sparse[0, 0] = 1.0
     assert FeatureMatrix(sparse).storage == "csr"
@@ -98,7 +98,7 @@ def test_storage_is_chosen_by_density() -> None:
         FeatureMatrix(sparse, storage="coo")
 
 
-def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
+def test_the_memory_of_a_gradient_is_reused_once() -> None:
     matrix = FeatureMatrix(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), storage="csr")
     weight, token = torch.ones(1, 2, 1, requires_grad=True), torch.full((1, 1, 2), 5.0)
     spent = torch.full((1, 2, 1), float("nan"))
@@ -111,7 +111,7 @@ def test_the_memory_of_a_spent_gradient_is_used_once() -> None:
     assert gradient.flatten().tolist() == [8.0, 8.0]
 
 
-def test_sums_come_first_where_few_receive_and_rows_are_not_much_wider() -> None:
+def test_sum_first_where_few_receive_and_sums_are_not_much_wider() -> None:
     crow, cols = torch.tensor([0, 2, 4]), torch.tensor([0, 1, 2, 3])
     few, all_of_them = Pattern(crow, cols, 100), Pattern(crow, cols % 2, 2)
     assert few.sum_first(8, 8)

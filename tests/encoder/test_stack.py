@@ -12,7 +12,7 @@ from h3gnn.encoder.tokens import Projected, Unprojected, whole_graph
 from h3gnn.graphs.graph import Graph
 
 SHAPES = (2, 4, 7), (2, 1, 4), (2, 5)
-"""Of two models' first map from four features to seven numbers, mask token, and weights of five edges."""
+"""First-layer weights of two models, mask tokens, and weights of five edges."""
 
 
 def make(graph: Graph, **options: Any) -> tuple[EncoderStack, FeatureMatrix, Support]:
@@ -38,17 +38,17 @@ def encode(
 
 
 def reach(token: int, graph: Graph, encoder: EncoderStack, support: Support) -> list[list[int]]:
-    """Which nodes' features does this token of each node depend on?"""
+    """Return the nodes whose features this token of each node depends on."""
     features = graph.dense_features().clone()
     base = tokens_of(encoder, FeatureMatrix(features), support)[0, :, token]
-    heard: list[list[int]] = [[] for _ in range(graph.num_nodes)]
+    depends: list[list[int]] = [[] for _ in range(graph.num_nodes)]
     for node in range(graph.num_nodes):
         changed = features.clone()
         changed[node] += 100.0
         tokens = tokens_of(encoder, FeatureMatrix(changed), support)[0, :, token]
-        for listener in torch.nonzero((tokens - base).abs().amax(dim=1) > 1e-6).flatten().tolist():
-            heard[listener].append(node)
-    return heard
+        for receiver in torch.nonzero((tokens - base).abs().amax(dim=1) > 1e-6).flatten().tolist():
+            depends[receiver].append(node)
+    return depends
 
 
 def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
@@ -61,7 +61,7 @@ def test_a_token_of_hop_k_sees_exactly_k_hops(path_graph: Graph) -> None:
     assert reach(4, path_graph, encoder, support)[0] == [0, 1, 2, 3]
 
 
-def test_with_two_layers_at_least_no_token_hears_one_hop_alone(path_graph: Graph) -> None:
+def test_min_layers_widens_the_neighbourhood_of_the_first_hops(path_graph: Graph) -> None:
     encoder, _, support = make(path_graph, hops=3, min_layers=2)
     two = [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 4]]
     assert reach(2, path_graph, encoder, support) == two
@@ -72,9 +72,7 @@ def test_with_two_layers_at_least_no_token_hears_one_hop_alone(path_graph: Graph
 
 
 @pytest.mark.parametrize("edge_weights", ["free", "computed"])
-def test_swapped_rows_of_the_product_are_swapped_rows_of_the_features(
-    path_graph: Graph, edge_weights: str
-) -> None:
+def test_swapping_rows_of_the_product_equals_swapping_features(path_graph: Graph, edge_weights: str) -> None:
     encoder, features, support = make(path_graph, edge_weights=edge_weights, min_layers=2)
     part, donors = whole_graph(features, support, 2), torch.tensor([[0, 3, 2, 0, 4]])
     mask = torch.tensor([[False, False, True, False, False]])
@@ -86,9 +84,7 @@ def test_swapped_rows_of_the_product_are_swapped_rows_of_the_features(
 
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_features_summed_and_then_multiplied_are_features_multiplied_and_then_summed(
-    hidden: bool, swapped: bool
-) -> None:
+def test_summing_before_the_product_equals_summing_after(hidden: bool, swapped: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     pattern = Pattern(torch.tensor([0, 3, 3, 5]), torch.tensor([0, 1, 5, 2, 3]), 6, torch.arange(5))
     features = torch.randn(6, 4, generator=generator, dtype=torch.double)
@@ -101,21 +97,21 @@ def test_features_summed_and_then_multiplied_are_features_multiplied_and_then_su
         weight, token, values = (one.clone().requires_grad_() for one in learned)
         adjacency = Adjacency(pattern, values)
         if sum_first:
-            heard = Unprojected(FeatureMatrix(features, "dense"), weight, token).aggregate(
+            summed = Unprojected(FeatureMatrix(features, "dense"), weight, token).aggregate(
                 adjacency, mask, donors
             )
         else:
-            heard = adjacency @ Projected(features @ weight, token @ weight).masked(mask, donors)
-        return [heard.detach(), *torch.autograd.grad((heard * slope).sum(), inputs(weight, token, values))]
+            summed = adjacency @ Projected(features @ weight, token @ weight).masked(mask, donors)
+        return [summed.detach(), *torch.autograd.grad((summed * slope).sum(), inputs(weight, token, values))]
 
     def inputs(weight: Tensor, token: Tensor, values: Tensor) -> list[Tensor]:
-        return [weight, token, values] if hidden else [weight, values]  # nobody shows the token
+        return [weight, token, values] if hidden else [weight, values]  # the token is not used
 
     for found, wanted in zip(gradients(True), gradients(False), strict=True):
         torch.testing.assert_close(found, wanted)
 
 
-def test_outputs_are_all_tokens_the_first_or_the_largest(path_graph: Graph) -> None:
+def test_outputs_are_all_tokens_the_first_or_the_maximum(path_graph: Graph) -> None:
     encoders = {output: make(path_graph, output=output) for output in ("flatten", "first", "max")}
     found = {output: encode(*made) for output, made in encoders.items()}
     tokens = found["flatten"].view(1, 5, 4, 8)
@@ -134,7 +130,7 @@ def test_free_weights_are_the_entries_of_the_adjacency(path_graph: Graph) -> Non
     torch.testing.assert_close(tokens_of(encoder, features, support)[0, :, 2], wanted)
 
 
-def test_the_gradient_reaches_every_edge_weight_and_equals_finite_differences(path_graph: Graph) -> None:
+def test_gradients_of_edge_weights_equal_finite_differences(path_graph: Graph) -> None:
     encoder, _, support = make(path_graph)
     encoder.double()
     support = support.to(torch.device("cpu"), torch.double)
@@ -157,7 +153,7 @@ def test_the_gradient_reaches_every_edge_weight_and_equals_finite_differences(pa
         assert gradient[0, edge].item() == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
 
 
-def test_masking_behind_the_first_maps_equals_masking_the_features(path_graph: Graph) -> None:
+def test_masking_after_the_projection_equals_masking_the_features(path_graph: Graph) -> None:
     encoder, features, support = make(path_graph)
     mask = torch.tensor([[True, False, False, True, False]])
     by_hand = path_graph.dense_features().clone()
@@ -188,7 +184,7 @@ def test_attention_is_a_distribution_over_tokens(path_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_model_in_a_stack_is_what_it_is_alone(path_graph: Graph, batch_norm: bool) -> None:
+def test_a_model_in_a_stack_equals_the_model_alone(path_graph: Graph, batch_norm: bool) -> None:
     stacked, features, support = make(path_graph, models=3, batch_norm=batch_norm)
     alone, _, _ = make(path_graph, batch_norm=batch_norm)  # seed 0, as the first of the stack
     stacked.train()
@@ -196,6 +192,6 @@ def test_a_model_in_a_stack_is_what_it_is_alone(path_graph: Graph, batch_norm: b
     torch.testing.assert_close(encode(stacked, features, support)[:1], encode(alone, features, support))
 
 
-def test_a_mask_token_can_start_at_zero(path_graph: Graph) -> None:
+def test_the_mask_token_can_start_at_zero(path_graph: Graph) -> None:
     assert make(path_graph, mask_token="zero")[0].input.mask_token.abs().sum() == 0
     assert make(path_graph)[0].input.mask_token.abs().sum() > 0

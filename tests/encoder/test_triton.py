@@ -25,7 +25,7 @@ SIZES = [(1, 37, 12), (3, 50, 16), (2, 5000, 128)] if ON_GPU else [(1, 7, 12), (
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the kernels wherever the tensors are."""
+    """Run the kernels on any device."""
     monkeypatch.setattr("h3gnn.encoder.triton._runs_kernels", lambda values: True)
     if ON_GPU:
         return
@@ -64,7 +64,7 @@ def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequ
 
 @pytest.mark.parametrize(("models", "rows", "channels"), SIZES)
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_norm_with_its_residual(models: int, rows: int, channels: int, inside: bool) -> None:
+def test_norm_with_residual(models: int, rows: int, channels: int, inside: bool) -> None:
     from h3gnn.encoder.triton.rows import add_norm
 
     def plain(residual: Tensor, branch: Tensor, bias: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def test_a_norm_with_its_residual(models: int, rows: int, channels: int, inside:
 
 @pytest.mark.parametrize(("models", "rows", "channels"), [*SIZES, (1, 700, 512)] if ON_GPU else SIZES)
 @pytest.mark.parametrize("name", ["gelu", "relu"])
-def test_an_activation_with_its_bias(models: int, rows: int, channels: int, name: str) -> None:
+def test_activation_with_bias(models: int, rows: int, channels: int, name: str) -> None:
     from h3gnn.encoder.triton.rows import activate
 
     functions: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu}
@@ -116,8 +116,8 @@ def _pattern(matrix: Tensor) -> Pattern:
     return Pattern(csr.crow_indices(), csr.col_indices(), matrix.shape[1])
 
 
-@pytest.mark.parametrize("channels", [3, 128, 300] if ON_GPU else [3, 20])
-def test_products_along_edges_with_long_and_empty_rows(channels: int) -> None:
+@pytest.mark.parametrize("channels", [3, 128, 300] if ON_GPU else [3])
+def test_propagation_with_long_and_empty_rows(channels: int) -> None:
     places = torch.rand(20, 300) < 0.03
     places[7], places[11], places[:, 13] = True, False, True
     pattern = _pattern(places.float())
@@ -132,21 +132,21 @@ def test_products_along_edges_with_long_and_empty_rows(channels: int) -> None:
     )
 
 
-@pytest.mark.parametrize("channels", [3, 20])
+@pytest.mark.parametrize("channels", [3, 20] if ON_GPU else [3])
 def test_sparse_products_with_long_and_empty_rows(channels: int) -> None:
     from h3gnn.encoder.triton.sparse import cut_long_rows, multiply, sampled_product
 
-    places = torch.rand(6, 300) < 0.03
+    places = torch.rand(6, 140) < 0.03
     places[1], places[2] = True, False
     csr = places.float().to_sparse_csr()
     crow, cols = csr.crow_indices().to(DEVICE), csr.col_indices().to(DEVICE)
-    values, dense, before = torch.randn(len(cols)), torch.randn(300, channels), torch.randn(6, channels)
+    values, dense, before = torch.randn(len(cols)), torch.randn(140, channels), torch.randn(6, channels)
     order = torch.randperm(len(cols))
     pieces = cut_long_rows(crow)
     assert pieces is not None
     shuffled = torch.empty_like(values).index_copy_(0, order, values)
     there = [one.to(DEVICE) for one in (shuffled, dense, order)]
-    wanted = torch.zeros(6, 300).masked_scatter(places, values) @ dense
+    wanted = torch.zeros(6, 140).masked_scatter(places, values) @ dense
     for cut in (pieces, None):
         found = multiply(crow, cols, there[0], there[1], cut, there[2], before.to(DEVICE, copy=True))
         torch.testing.assert_close(found.cpu(), before + wanted, atol=1e-5, rtol=1e-5)
@@ -157,7 +157,7 @@ def test_sparse_products_with_long_and_empty_rows(channels: int) -> None:
     torch.testing.assert_close(found.cpu(), (left @ dense.T)[places], atol=1e-5, rtol=1e-5)
 
 
-def test_rows_that_are_taken_and_added() -> None:
+def test_take_rows_and_add_rows() -> None:
     chosen, places = torch.randint(30, (2, 50)), torch.randint(30, (50,))
     agree(
         lambda values: take_rows(values, chosen.to(DEVICE)),
@@ -175,7 +175,7 @@ def test_rows_that_are_taken_and_added() -> None:
     ("norm", "kind", "dropping"),
     BLOCKS if ON_GPU else [BLOCKS[1], BLOCKS[2], ("pre", HierarchicalAttention, False)],
 )
-def test_the_block_and_every_gradient(norm: str, kind: type[TokenAttention], dropping: bool) -> None:
+def test_fusion_block_and_gradients(norm: str, kind: type[TokenAttention], dropping: bool) -> None:
     block = kind(2, 16, 4, norm, [0.3, 0.1])
     block.reset_parameters([torch.Generator().manual_seed(seed) for seed in (0, 1)])
     names, weights = zip(*block.named_parameters(), strict=True)
@@ -192,7 +192,7 @@ def test_the_block_and_every_gradient(norm: str, kind: type[TokenAttention], dro
 
 @pytest.mark.parametrize("density", [0.01, 0.05, 1.0])
 @pytest.mark.parametrize("models", [1, 3])
-def test_products_with_features_in_either_precision(density: float, models: int) -> None:
+def test_feature_products_in_both_precisions(density: float, models: int) -> None:
     features = torch.randn(30, 20) * (torch.rand(30, 20) < density)
     weight, token = torch.randn(20, models, 24).transpose(0, 1), torch.randn(models, 1, 20)
     there = FeatureMatrix(features.to(DEVICE))
@@ -208,7 +208,7 @@ def test_products_with_features_in_either_precision(density: float, models: int)
     torch.testing.assert_close(rounded.float().cpu(), features @ weight, atol=0.3, rtol=0.02)
 
 
-def test_adam_is_that_of_torch() -> None:
+def test_adam_equals_torch() -> None:
     from h3gnn.encoder.triton.sparse import adam
 
     start, slopes = torch.randn(2, 30, 25), torch.randn(5, 2, 30, 25)
@@ -240,7 +240,7 @@ def test_the_optimizer_steps_large_weights_with_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])
-def test_an_average_of_large_weights(side_by_side: bool) -> None:
+def test_moving_average(side_by_side: bool) -> None:
     from h3gnn.encoder.triton.sparse import ema_update
 
     shape = (30, 4, 50) if side_by_side else (4, 30, 50)

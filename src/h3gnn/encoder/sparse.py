@@ -78,7 +78,7 @@ class Pattern:
 
     def __init__(self, crow: Tensor, cols: Tensor, sources: int, weight_of: Tensor | None = None) -> None:
         self.crow, self.cols, self.sources, self.weight_of = crow, cols, sources, weight_of
-        self._stacked: dict[int, Pattern] = {1: self}
+        self._stacked: dict[int, Pattern] = {}
 
     @property
     def targets(self) -> int:
@@ -154,6 +154,8 @@ class Pattern:
 
         One product then serves all models, which share the graph but not the edge weights.
         """
+        if models == 1:
+            return self
         if models not in self._stacked:
             each = torch.arange(models, device=self.crow.device)[:, None]
             crow = (self.crow[:-1] + each * self.entries).flatten()

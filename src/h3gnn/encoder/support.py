@@ -165,10 +165,10 @@ def support_from_rows(
         out_degree += np.bincount(cols[span], weights=given, minlength=nodes)
         rows = _rows_between(pointers, span.start, span.stop).numpy()
         in_degree += np.bincount(rows, weights=given, minlength=nodes)
-    degrees = (torch.from_numpy(degree.astype(np.float32)) for degree in (in_degree, out_degree))
+    received, sent = (torch.from_numpy(degree.astype(np.float32)) for degree in (in_degree, out_degree))
     pattern = Pattern(pointers, _as_tensor(cols), nodes)
     given_weight = None if weight is None else _as_tensor(weight)
-    return Support(pattern, given_weight, *degrees, _start_at(start), normalize, bounded)
+    return Support(pattern, given_weight, received, sent, _start_at(start), normalize, bounded)
 
 
 def adjacency_entries(

@@ -144,8 +144,9 @@ def candidates_from_scores(
         rare: class of the odds.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
-    masks = zip(log_p, val.t(), test.t(), strict=True)
-    return join_splits([summarize_split(one[None], labels, *own, [{}], rare) for one, *own in masks])
+    return join_splits(
+        [summarize_split(one[None], labels, val[:, i], test[:, i], [{}], rare) for i, one in enumerate(log_p)]
+    )
 
 
 def count_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:

@@ -39,7 +39,7 @@ def _weights(q, k, key_there, root):  # type: ignore[no-untyped-def]
     return raised / tl.sum(raised, axis=2)[:, :, None]
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _kept(kept, node, token, head, rows, count: tl.constexpr, heads: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the dropout mask `[nodes, count, count]` of a head."""
     wide = node.to(tl.int64)
