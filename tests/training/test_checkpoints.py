@@ -33,7 +33,11 @@ QUICK: dict[str, Any] = {"epochs": 8, "channels": 4, "heads": 2, "mask_warmup": 
 
 
 class KilledError(Exception):
-    """Stands for the end of a process; tests/training/test_killed.py kills real ones."""
+    """Simulates the end of a process; tests/training/test_killed.py kills real ones."""
+
+
+def fit(graph: Graph, checkpoints: Checkpoints | None = None, **settings: Any) -> H3GNN:
+    return H3GNN.from_preset("single", **{**QUICK, **settings}).fit(graph, checkpoints=checkpoints)
 
 
 @pytest.fixture(autouse=True)
@@ -44,20 +48,19 @@ def _ctrl_c_works() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def killed_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    """End a training in the middle, after the checkpoint of that epoch if there is one; None ends nothing."""
-    unharmed = CheckpointWriter.after_epoch
+def fit_killed(epoch: int, graph: Graph, checkpoints: Checkpoints, **settings: Any) -> None:
+    """Fit until a simulated kill after an epoch, and after its checkpoint if one is due."""
+    original = CheckpointWriter.after_epoch
 
-    def arrange(epoch: int | None) -> None:
-        def after_epoch(self: CheckpointWriter, recorder: Recorder, request: StopRequest) -> None:
-            unharmed(self, recorder, request)
-            if len(recorder) == epoch:
-                raise KilledError
+    def after_epoch(self: CheckpointWriter, recorder: Recorder, request: StopRequest) -> None:
+        original(self, recorder, request)
+        if len(recorder) == epoch:
+            raise KilledError
 
-        monkeypatch.setattr(CheckpointWriter, "after_epoch", after_epoch)
-
-    return arrange
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointWriter, "after_epoch", after_epoch)
+        with pytest.raises(KilledError):
+            fit(graph, checkpoints, **settings)
 
 
 def assert_same_bits(model: H3GNN, wanted: H3GNN) -> None:
@@ -115,40 +118,28 @@ def epochs_in(folder: Path) -> list[int]:
     ],
     ids=str,
 )
-def test_a_run_that_goes_on_equals_the_uninterrupted_one_bit_for_bit(
-    small_mixed: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], setting: dict[str, Any]
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
+    small_mixed: Graph, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
     options = {**QUICK, **setting}
-    wanted = H3GNN.from_preset("single", **options).fit(small_mixed)
+    wanted = fit(small_mixed, **options)
     for moment in (1, 3, 6, 7, 8):
-        killed_after(moment)
-        with pytest.raises(KilledError):
-            H3GNN.from_preset("single", **options).fit(
-                small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3)
-            )
-        killed_after(None)
+        fit_killed(moment, small_mixed, Checkpoints(tmp_path / "run", every=3), **options)
     assert epochs_in(tmp_path / "run") == [6, 8]
-    again = H3GNN.from_preset("single", **options).fit(
-        small_mixed, checkpoints=Checkpoints(tmp_path / "run", every=3)
-    )
+    again = fit(small_mixed, Checkpoints(tmp_path / "run", every=3), **options)
     assert_same_bits(again, wanted)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("moment", range(1, 8))
-def test_it_does_not_matter_where_it_was_killed(
-    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], moment: int
-) -> None:
-    killed_after(moment)
+def test_it_does_not_matter_where_it_was_killed(path_graph: Graph, tmp_path: Path, moment: int) -> None:
     checkpoints = Checkpoints(tmp_path, every=1, keep=1)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
+    fit_killed(moment, path_graph, checkpoints, n_models=3)
     assert epochs_in(tmp_path) == [moment]
-    killed_after(None)
     steps: list[int] = []
     with before_each_epoch(steps.append):
-        model = H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph, checkpoints=checkpoints)
-    assert_same_bits(model, H3GNN.from_preset("single", **QUICK, n_models=3).fit(path_graph))
+        model = fit(path_graph, checkpoints, n_models=3)
+    assert_same_bits(model, fit(path_graph, n_models=3))
     assert steps == list(range(moment, 8))  # nothing was trained twice
 
 
@@ -159,14 +150,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
-    small_mixed: Graph,
-    tmp_path: Path,
-    killed_after: Callable[[int | None], None],
-    at_once: Callable[[int], None],
+    small_mixed: Graph, tmp_path: Path, at_once: Callable[[int], None]
 ) -> None:
     options = {**QUICK, "n_models": 5, "token_dropout": 0.2}
     at_once(2)
-    wanted = H3GNN.from_preset("single", **options).fit(small_mixed)
+    wanted = fit(small_mixed, **options)
     folder = tmp_path / "run"
     # Where it dies, how much memory there is then, and the newest checkpoint that is left.
     for moment, free, left in [
@@ -178,12 +166,9 @@ def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
         (3, 5, (3, "models-4-4")),
     ]:
         at_once(free)
-        killed_after(moment)
-        with pytest.raises(KilledError):
-            H3GNN.from_preset("single", **options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+        fit_killed(moment, small_mixed, Checkpoints(folder, every=3), **options)
         assert newest_in(folder) == (left[0], folder / left[1])
-    killed_after(None)
-    again = H3GNN.from_preset("single", **options).fit(small_mixed, checkpoints=Checkpoints(folder, every=3))
+    again = fit(small_mixed, Checkpoints(folder, every=3), **options)
     assert_same_bits(again, wanted)
     assert again.history_.engine == wanted.history_.engine
     assert again.history_.engine["models_at_once"] == 2
@@ -193,48 +178,32 @@ def test_models_in_groups_go_on_in_the_same_groups_whatever_memory_is_free(
 @pytest.mark.parametrize(
     ("models", "words"), [(2, "of more than 2 models"), (6, "n_models is 5 there and 6 here")]
 )
-def test_groups_of_another_run_are_refused(
-    path_graph: Graph,
-    tmp_path: Path,
-    killed_after: Callable[[int | None], None],
-    at_once: Callable[[int], None],
-    models: int,
-    words: str,
+def test_groups_of_another_run_are_rejected(
+    path_graph: Graph, tmp_path: Path, at_once: Callable[[int], None], models: int, words: str
 ) -> None:
     at_once(2)
-    killed_after(5)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK, n_models=5).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
-        )
-    killed_after(None)
+    fit_killed(5, path_graph, Checkpoints(tmp_path, every=1), n_models=5)
     before = contents(tmp_path / "models-0-1")
     with pytest.raises(InputError, match=words):
-        H3GNN.from_preset("single", **QUICK, n_models=models).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
-        )
+        fit(path_graph, Checkpoints(tmp_path, every=1), n_models=models)
     assert contents(tmp_path / "models-0-1") == before
     assert [path.name for path in tmp_path.iterdir()] == ["models-0-1"]
 
 
-def test_a_processor_that_rounds_otherwise_is_refused(
-    path_graph: Graph,
-    tmp_path: Path,
-    killed_after: Callable[[int | None], None],
-    monkeypatch: pytest.MonkeyPatch,
+def test_another_precision_is_rejected(
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", lambda: False)
-    interrupted_run(path_graph, tmp_path, killed_after)
+    interrupted_run(path_graph, tmp_path)
     monkeypatch.setattr("h3gnn.training.resources._cpu_bfloat16", lambda: True)
     with pytest.raises(InputError, match="precision is 'float32' there and 'bfloat16' here"):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
-    asked = H3GNN.from_preset("single", **QUICK, precision="float32")
-    assert len(asked.fit(path_graph, checkpoints=Checkpoints(tmp_path)).history_) == 8
+        fit(path_graph, Checkpoints(tmp_path))
+    assert len(fit(path_graph, Checkpoints(tmp_path), precision="float32").history_) == 8
 
 
 def test_training_draws_from_no_generator_that_a_checkpoint_does_not_hold(path_graph: Graph) -> None:
     torch_state, numpy_state = torch.get_rng_state(), numpy_numbers()
-    H3GNN.from_preset("single", **QUICK, token_dropout=0.3, teacher_mode="train").fit(path_graph)
+    fit(path_graph, token_dropout=0.3, teacher_mode="train")
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(numpy_numbers(), numpy_state)
 
@@ -243,45 +212,26 @@ def numpy_numbers() -> Any:
     return np.random.get_state(legacy=False)["state"]["key"]
 
 
-def test_the_last_k_are_kept_and_a_finished_fit_leaves_none(
-    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
-) -> None:
+def test_the_last_k_are_kept_and_a_finished_fit_leaves_none(path_graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    killed_after(7)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path, every=2, keep=3)
-        )
+    fit_killed(7, path_graph, Checkpoints(tmp_path, every=2, keep=3))
     assert epochs_in(tmp_path) == [2, 4, 6]
-    killed_after(None)
-    H3GNN.from_preset("single", **QUICK).fit(
-        path_graph, checkpoints=Checkpoints(tmp_path, keep=2, keep_finished=True)
-    )
+    fit(path_graph, Checkpoints(tmp_path, keep=2, keep_finished=True))
     assert epochs_in(tmp_path) == [6, 8]
-    H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+    fit(path_graph, Checkpoints(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_what_a_kill_left_half_written_is_removed_as_the_run_goes_on(
-    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
-) -> None:
+def test_temporary_files_of_a_killed_run_are_removed(path_graph: Graph, tmp_path: Path) -> None:
     (tmp_path / ".epoch-00000003.x1y2.part").write_text("half")
-    killed_after(2)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, every=2))
+    fit_killed(2, path_graph, Checkpoints(tmp_path, every=2))
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_the_clock_decides_too(
-    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: Callable[[int], None]
-) -> None:
-    clock = iter(range(0, 100_000, 60))  # a minute passes whenever somebody looks
+def test_the_clock_decides_too(path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100_000, 60))  # a minute passes with each call
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
-    killed_after(7)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path, minutes=2.5, keep=9)
-        )
+    fit_killed(7, path_graph, Checkpoints(tmp_path, minutes=2.5, keep=9))
     assert epochs_in(tmp_path) == [3, 6]  # looking costs a minute, and so does writing
 
 
@@ -294,33 +244,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_settings_are_refused_and_nothing_is_touched(
-    path_graph: Graph, tmp_path: Path, killed_after: Callable[[int | None], None], case: str
+    path_graph: Graph, tmp_path: Path, case: str
 ) -> None:
-    content = interrupted_run(path_graph, tmp_path, killed_after)
+    content = interrupted_run(path_graph, tmp_path)
     setting, words = REFUSED[case]
     with pytest.raises(InputError, match=words):
-        H3GNN.from_preset("single", **{**QUICK, **setting}).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path, every=1)
-        )
+        fit(path_graph, Checkpoints(tmp_path, every=1), **setting)
     assert contents(tmp_path) == content
 
 
-def test_another_graph_is_refused(
-    path_graph: Graph, small_mixed: Graph, tmp_path: Path, killed_after: Callable[[int | None], None]
-) -> None:
-    content = interrupted_run(path_graph, tmp_path, killed_after)
+def test_another_graph_is_rejected(path_graph: Graph, small_mixed: Graph, tmp_path: Path) -> None:
+    content = interrupted_run(path_graph, tmp_path)
     with pytest.raises(InputError, match="it was trained on another graph"):
-        H3GNN.from_preset("single", **QUICK).fit(small_mixed, checkpoints=Checkpoints(tmp_path))
+        fit(small_mixed, Checkpoints(tmp_path))
     assert contents(tmp_path) == content
 
 
-def interrupted_run(
-    graph: Graph, folder: Path, killed_after: Callable[[int | None], None], epoch: int = 5
-) -> dict[str, bytes]:
-    killed_after(epoch)
-    with pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(folder, every=1, keep=3))
-    killed_after(None)
+def interrupted_run(graph: Graph, folder: Path, epoch: int = 5) -> dict[str, bytes]:
+    fit_killed(epoch, graph, Checkpoints(folder, every=1, keep=3))
     return contents(folder)
 
 
@@ -336,20 +277,16 @@ def contents(folder: Path) -> dict[str, bytes]:
         ({"keep": 0}, "keep must be"),
     ],
 )
-def test_bad_values_are_named(path_graph: Graph, tmp_path: Path, options: Any, words: str) -> None:
+def test_invalid_values_are_rejected(path_graph: Graph, tmp_path: Path, options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path, **options))
+        fit(path_graph, Checkpoints(tmp_path, **options))
     with rejects("checkpoints-need-seed"):
-        H3GNN.from_preset("single", **QUICK, random_state=None).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path)
-        )
+        fit(path_graph, Checkpoints(tmp_path), random_state=None)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is a file"):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "file"))
+        fit(path_graph, Checkpoints(tmp_path / "file"))
     with pytest.raises(InputError, match="cannot be written"):
-        H3GNN.from_preset("single", **QUICK).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path / "file" / "run")
-        )
+        fit(path_graph, Checkpoints(tmp_path / "file" / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -361,11 +298,9 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Graph, 
     folder = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointWriter, "_due", lambda _, epoch: 3 <= epoch <= 5)
-        H3GNN.from_preset("single", **QUICK).fit(
-            graph, checkpoints=Checkpoints(folder, keep=3, keep_finished=True)
-        )
+        fit(graph, Checkpoints(folder, keep=3, keep_finished=True))
     assert epochs_in(folder) == [3, 4, 5]
-    return folder, graph, H3GNN.from_preset("single", **QUICK).fit(graph)
+    return folder, graph, fit(graph)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -381,17 +316,16 @@ def test_damage_anywhere_in_any_file_costs_epochs_but_never_the_run(
     for path in sorted(spoilt):
         path.write_bytes(damaged(path.read_bytes(), data))
     before = {path: path.read_bytes() for path in spoilt}
-    fit = H3GNN.from_preset("single", **QUICK).fit
     if len(spoilt) == len(files):
         with pytest.raises(CheckpointError, match=r"damaged.* has no other usable checkpoint"):
-            fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1))
+            fit(graph, Checkpoints(tmp_path / "run", every=1))
         assert all(path.read_bytes() == content for path, content in before.items())
     elif files[-1] in spoilt:
         good = max(epoch_of(path) for path in files if path not in spoilt)
         with pytest.warns(CheckpointWarning, match=rf"damaged.*; resuming from .* of epoch {good}"):
-            assert_same_bits(fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1)), wanted)
+            assert_same_bits(fit(graph, Checkpoints(tmp_path / "run", every=1)), wanted)
     else:
-        assert_same_bits(fit(graph, checkpoints=Checkpoints(tmp_path / "run", every=1)), wanted)
+        assert_same_bits(fit(graph, Checkpoints(tmp_path / "run", every=1)), wanted)
 
 
 def damaged(content: bytes, data: st.DataObject) -> bytes:
@@ -413,7 +347,7 @@ def rewritten(path: Path, **changes: Any) -> None:
     write_tensor_file(path.parent, path.name.rpartition("-")[0], kept, {**description, **changes})
 
 
-STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "newer format": ({"format_version": 99}, "has format version 99, but this h3gnn reads version 2"),
     "other h3gnn": ({"versions": {"h3gnn": "9.9"}}, "was written by h3gnn 9.9, but this is h3gnn"),
     "other file": ({"format": "diary"}, "was not written by h3gnn as h3gnn-checkpoint"),
@@ -425,68 +359,56 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", STRANGE)
-def test_a_strange_checkpoint_is_passed_over_and_said(
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_an_unusable_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN], case: str
 ) -> None:
     folder, graph, wanted = interrupted
-    change, words = STRANGE[case]
+    change, words = UNUSABLE[case]
     shutil.copytree(folder, tmp_path / "run")
     rewritten(max(checkpoints_in(tmp_path / "run"), key=epoch_of), **change)
     with pytest.warns(
         CheckpointWarning, match=rf"{words}.*resuming from the previous checkpoint, of epoch 4"
     ):
-        assert_same_bits(
-            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
-        )
+        assert_same_bits(fit(graph, Checkpoints(tmp_path / "run")), wanted)
     shutil.copytree(folder, tmp_path / "all")
     for path in checkpoints_in(tmp_path / "all"):
         rewritten(path, **change)
     before = contents(tmp_path / "all")
     with pytest.raises(CheckpointError, match=words):
-        H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "all", every=1))
+        fit(graph, Checkpoints(tmp_path / "all", every=1))
     assert contents(tmp_path / "all") == before
 
 
-def test_another_torch_is_said_but_not_refused(
-    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN]
-) -> None:
+def test_another_torch_version_is_a_warning(tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN]) -> None:
     folder, graph, wanted = interrupted
     shutil.copytree(folder, tmp_path / "run")
     newest = max(checkpoints_in(tmp_path / "run"), key=epoch_of)
     rewritten(newest, versions={**versions(), "torch": "1.0"})
     with pytest.warns(CheckpointWarning, match=r"written with torch 1\.0, here .*: the last digits"):
-        assert_same_bits(
-            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
-        )
+        assert_same_bits(fit(graph, Checkpoints(tmp_path / "run")), wanted)
 
 
-def test_a_damaged_file_never_pushes_out_a_good_one(
-    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN], killed_after: Callable[[int | None], None]
+def test_a_damaged_file_never_displaces_a_valid_one(
+    tmp_path: Path, interrupted: tuple[Path, Graph, H3GNN]
 ) -> None:
     folder, graph, wanted = interrupted
     shutil.copytree(folder, tmp_path / "run")
     newest = max(checkpoints_in(tmp_path / "run"), key=epoch_of)
     newest.write_bytes(b"")
     far = newest.rename(newest.with_name(newest.name.replace("00000005", "00000007")))
-    killed_after(6)
-    with pytest.warns(CheckpointWarning, match="of epoch 4"), pytest.raises(KilledError):
-        H3GNN.from_preset("single", **QUICK).fit(
-            graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep=1)
-        )
+    with pytest.warns(CheckpointWarning, match="of epoch 4"):
+        fit_killed(6, graph, Checkpoints(tmp_path / "run", every=1, keep=1))
     assert epochs_in(tmp_path / "run") == [6, 7]
     assert far.read_bytes() == b""
-    killed_after(None)
     with pytest.warns(CheckpointWarning, match="of epoch 6"):
-        assert_same_bits(
-            H3GNN.from_preset("single", **QUICK).fit(graph, checkpoints=Checkpoints(tmp_path / "run")), wanted
-        )
+        assert_same_bits(fit(graph, Checkpoints(tmp_path / "run")), wanted)
 
 
 def test_a_full_disk_does_not_end_the_training(
-    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: Callable[[int], None]
+    path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room for three checkpoints, then none."""
+    """Space for three checkpoints, then none."""
     sync, calls = os.fsync, iter(range(100))
 
     def full_later(handle: int) -> None:
@@ -496,9 +418,7 @@ def test_a_full_disk_does_not_end_the_training(
 
     monkeypatch.setattr(os, "fsync", full_later)
     with pytest.warns(CheckpointWarning) as said:
-        model = H3GNN.from_preset("single", **QUICK).fit(
-            path_graph, checkpoints=Checkpoints(tmp_path / "run", every=1, keep_finished=True)
-        )
+        model = fit(path_graph, Checkpoints(tmp_path / "run", every=1, keep_finished=True))
     assert len(said) == 5
     assert str(said[0].message) == (
         f"no checkpoint after epoch 4: {tmp_path / 'run'} cannot be written (No space left on device); "
@@ -507,8 +427,8 @@ def test_a_full_disk_does_not_end_the_training(
     assert epochs_in(tmp_path / "run") == [2, 3]
     assert not list((tmp_path / "run").glob(".*.part"))
     monkeypatch.undo()
-    assert_same_bits(model, H3GNN.from_preset("single", **QUICK).fit(path_graph))
-    again = H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path / "run"))
+    assert_same_bits(model, fit(path_graph))
+    again = fit(path_graph, Checkpoints(tmp_path / "run"))
     assert_same_bits(again, model)
 
 
@@ -521,14 +441,11 @@ def test_a_signal_waits_for_the_epoch_and_writes_a_checkpoint(
         before_each_epoch(lambda epoch: signal.raise_signal(number) if epoch == 4 else None),
         pytest.raises(TrainingStopped, match="stopped after epoch 5 of 8, with a checkpoint in") as stopped,
     ):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        fit(path_graph, Checkpoints(tmp_path))
     assert stopped.value.signal_number == number
     assert signal.getsignal(number) is before
     assert epochs_in(tmp_path) == [5]
-    assert_same_bits(
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path)),
-        H3GNN.from_preset("single", **QUICK).fit(path_graph),
-    )
+    assert_same_bits(fit(path_graph, Checkpoints(tmp_path)), fit(path_graph))
 
 
 def ctrl_c_twice() -> None:
@@ -538,7 +455,7 @@ def ctrl_c_twice() -> None:
 
 def test_a_second_ctrl_c_does_not_wait(path_graph: Graph, tmp_path: Path) -> None:
     with before_each_epoch(lambda _: ctrl_c_twice()), pytest.raises(KeyboardInterrupt) as stopped:
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        fit(path_graph, Checkpoints(tmp_path))
     assert not isinstance(stopped.value, TrainingStopped)
 
 
@@ -547,7 +464,7 @@ def test_a_signal_that_comes_after_the_last_epoch_is_not_swallowed(tmp_path: Pat
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_full_disk_at_the_end_is_told(
+def test_a_full_disk_at_the_end_is_reported(
     path_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -558,32 +475,28 @@ def test_a_full_disk_at_the_end_is_told(
         before_each_epoch(lambda _: signal.raise_signal(signal.SIGINT)),
         pytest.raises(TrainingStopped, match=r"epoch 1 of 8, but .*No space left.* there is no checkpoint"),
     ):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        fit(path_graph, Checkpoints(tmp_path))
 
 
 def test_an_ignored_signal_stays_ignored(path_graph: Graph, tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with before_each_epoch(lambda _: signal.raise_signal(signal.SIGINT)):
-        model = H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        model = fit(path_graph, Checkpoints(tmp_path))
     assert len(model.history_) == 8
 
 
 def test_outside_the_main_thread_signals_are_left_alone(path_graph: Graph, tmp_path: Path) -> None:
     models: list[H3GNN] = []
-    worker = threading.Thread(
-        target=lambda: models.append(
-            H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
-        )
-    )
+    worker = threading.Thread(target=lambda: models.append(fit(path_graph, Checkpoints(tmp_path))))
     worker.start()
     worker.join()
-    assert_same_bits(models[0], H3GNN.from_preset("single", **QUICK).fit(path_graph))
+    assert_same_bits(models[0], fit(path_graph))
 
 
 def test_two_processes_cannot_train_one_run(path_graph: Graph, tmp_path: Path) -> None:
     with one_process_only(tmp_path), pytest.raises(InputError, match="another process is training this run"):
-        H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
-    H3GNN.from_preset("single", **QUICK).fit(path_graph, checkpoints=Checkpoints(tmp_path))
+        fit(path_graph, Checkpoints(tmp_path))
+    fit(path_graph, Checkpoints(tmp_path))
 
 
 def test_a_checkpoint_holds_what_was_promised(interrupted: tuple[Path, Graph, H3GNN]) -> None:
@@ -609,7 +522,7 @@ def test_ctrl_c_keeps_the_model_as_it_is(path_graph: Graph) -> None:
     assert model.history_.stopped is None
     assert np.isfinite(model.embedding_).all()
     np.testing.assert_array_equal(model.transform(path_graph), model.embedding_)
-    whole = H3GNN.from_preset("single", **QUICK).fit(path_graph)
+    whole = fit(path_graph)
     np.testing.assert_array_equal(model.history_["loss"], whole.history_["loss"][:5])
 
 
@@ -629,7 +542,7 @@ def test_models_whose_turn_did_not_come_are_untrained(
     losses = model.history_["loss"]
     assert losses.shape == (8, 3)
     assert np.isfinite(losses).sum(axis=0).tolist() == [8, 3, 0]
-    untrained = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}, n_models=3).fit(path_graph)
+    untrained = fit(path_graph, n_models=3, **{"epochs": 0})
     np.testing.assert_array_equal(
         np.split(model.embedding_, 3, axis=1)[2], np.split(untrained.embedding_, 3, axis=1)[2]
     )
