@@ -1,4 +1,4 @@
-"""A graph in memory-mapped files: opened in no time, read where it is touched, never loaded as a whole.
+"""A graph in memory-mapped files: it opens at once, and rows are read on request.
 
 A folder, as `h3gnn prepare` writes it, holds `graph.json`, `features.bin` (float32 rows; sparse features are
 compressed rows in three files), the edges as compressed sparse rows by target (`crow.bin`, `cols.bin`,
@@ -74,25 +74,19 @@ PREPARED = Record(
         **PROVENANCE,
     },
 )
-"""What `graph.json` holds; others may stand beside it."""
+"""Fields of `graph.json`; others are allowed."""
 ROWS_AT_A_TIME = 1 << 16
 ROWS_IN_CACHE = 1 << 10
-"""Rows of features are scaled before they leave a processor's cache."""
+"""Rows of features that are scaled at a time, within the processor's cache."""
 IDS = "ids.arrow"
+LABELS, SPLITS = "labels.bin", "splits.bin"
+"""int32 `[nodes]`, -1 where unknown; int8 `[nodes, splits]`, -1 none, 0 training, 1 validation, 2 test."""
 FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
 @dataclass(frozen=True, eq=False)
 class MappedFeatures:
-    """Sparse features in files, as compressed sparse rows.
-
-    Attributes:
-        crow: where each node's values begin `[nodes + 1]`.
-        cols: their columns.
-        values: float32, as many as columns.
-        shape: `[nodes, features]`.
-        folder: where they lie.
-    """
+    """Sparse features in files, as compressed sparse rows."""
 
     crow: npt.NDArray[np.int64]
     cols: npt.NDArray[Any]
@@ -104,7 +98,7 @@ class MappedFeatures:
         """Return some rows as a CSR tensor."""
         begin, end = self.crow[nodes], self.crow[nodes + 1]
         if (begin < 0).any() or (end < begin).any() or (end > len(self.cols)).any():
-            raise GraphError(f"{self.folder / FEATURE_CROW} is damaged: its rows do not grow")
+            raise _damaged(self.folder / FEATURE_CROW, "row pointers are invalid")
         crow = np.concatenate([[0], np.cumsum(end - begin)])
         place = np.repeat(begin - crow[:-1], end - begin) + np.arange(crow[-1])
         cols, values = self.cols[place].astype(np.int64), np.asarray(self.values[place])
@@ -112,26 +106,24 @@ class MappedFeatures:
         try:
             return csr_features(*parts, (len(nodes), self.shape[1]))
         except RuntimeError:
-            raise GraphError(
-                f"{self.folder / FEATURE_COLS} is damaged: it holds no columns in order"
-            ) from None
+            raise _damaged(self.folder / FEATURE_COLS, "columns are out of range or order") from None
 
 
 @dataclass(frozen=True, eq=False)
 class MappedGraph(GraphLike):
-    """What `Graph` is in memory, in files; labels and ids, which are short, are read when they are asked for.
+    """A `Graph` in files; labels and ids, which are short, are read when they are needed.
 
     Attributes:
-        folder: where the files are.
+        folder: the folder of the files.
         features: float32 `[nodes, features]`, dense or sparse.
         rows: the edges.
         provenance: source, content hash and repairs.
-        moments: what a scaling asks of all features at once.
+        moments: statistics of the features, from which a scaling is fitted.
         has_ids: whether the user named the nodes.
         has_labels: whether there are labels.
-        class_names: the class that each label stands for.
+        class_names: the name of each class.
         num_splits: number of train/validation/test splits.
-        unlabelled: the content hash without labels and splits, which no model is trained on.
+        unlabelled: the content hash without labels and splits, on which no model is trained.
     """
 
     folder: Path
@@ -155,17 +147,24 @@ class MappedGraph(GraphLike):
     @cached_property
     def labels(self) -> Tensor | None:
         """Labels int64 `[nodes]`, -1 where unknown, or None."""
-        return read_labels(self.folder, self.num_nodes, self.num_classes) if self.has_labels else None
+        if not self.has_labels:
+            return None
+        return _read_codes(self.folder / LABELS, np.int32, (self.num_nodes,), self.num_classes).long()
 
     @cached_property
     def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Training, validation and test nodes, bool `[nodes, splits]`, or None without splits."""
-        return read_splits(self.folder, self.num_nodes, self.num_splits) if self.num_splits else None
+        """Training, validation and test nodes, bool `[nodes, splits]`, or None."""
+        if not self.num_splits:
+            return None
+        codes = _read_codes(self.folder / SPLITS, np.int8, (self.num_nodes, self.num_splits), 3)
+        return codes == 0, codes == 1, codes == 2
 
     @cached_property
     def node_ids(self) -> npt.NDArray[Any]:
         """The ids as `Graph` has them, int64 or object `[nodes]`."""
-        return one_kind([_listed(block) for block in self.id_blocks()])
+        from h3gnn.tables.reader import decode_ids
+
+        return one_kind([decode_ids(block, str(self.folder / IDS)) for block in self.id_blocks()])
 
     @property
     def in_memory(self) -> Literal[False]:
@@ -173,7 +172,7 @@ class MappedGraph(GraphLike):
         return False
 
     def fit_scaler(self, kind: str) -> FeatureScaler:
-        """Return the scaling of the features, from moments computed when the graph was prepared."""
+        """Return the scaling of the features, from their stored moments."""
         return self.moments.scaler(kind)
 
     def dense_rows(self, start: int, stop: int) -> Tensor:
@@ -181,19 +180,13 @@ class MappedGraph(GraphLike):
         return self.feature_reader(FeatureScaler("none"))(torch.arange(start, stop)).to_dense()
 
     def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-        """Return the rows that `Graph.adjacency` returns, from a folder that is built on first use."""
+        """Return A or A + I as compressed sparse rows, from a folder that is built on first use."""
         return support_rows(self, undirected=undirected, self_loops=self_loops)
 
     def feature_reader(
         self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = select_rows
     ) -> Callable[[Tensor], Tensor]:
-        """Return a function from node numbers to their scaled features, dense or CSR, on the same device.
-
-        Args:
-            scaler: applied to the rows.
-            order: of the columns, where it differs from that of the files.
-            gather: takes rows to the device of the node numbers, where they are scaled.
-        """
+        """Return a function from node numbers to their scaled features."""
         stored = self.features
         if not isinstance(stored, np.ndarray):  # sparse columns have no names to be ordered by
             return lambda nodes: scaler(stored[nodes.cpu().numpy()]).to(nodes.device)
@@ -224,45 +217,27 @@ class MappedGraph(GraphLike):
                 yield pa.array(np.arange(start, min(start + ROWS_AT_A_TIME, self.num_nodes)))
             return
         path, found = self.folder / IDS, 0
-        for block in _id_arrays(path):
-            found += len(block)
-            yield block
+        try:
+            with pa.memory_map(str(path)) as file:
+                reader = pa.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    batch.validate(full=True)
+                    found += len(batch)
+                    yield batch.column(0)
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            raise _damaged(path, " ".join(str(error).split())[:120]) from None
         if found != self.num_nodes:
-            raise GraphError(f"{path} is damaged: {found} ids instead of {self.num_nodes}")
-
-
-def _id_arrays(path: Path) -> Iterator[Any]:
-    """Yield the ids of an Arrow file as Arrow arrays."""
-    import pyarrow as pa
-
-    try:
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                batch.validate(full=True)
-                yield batch.column(0)
-    except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # names that are no text, no column
-        raise GraphError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from None
-
-
-def _listed(block: Any) -> npt.NDArray[Any]:
-    """Return ids of an Arrow array as whole numbers or texts."""
-    import pyarrow as pa
-
-    if pa.types.is_integer(block.type):
-        return np.asarray(block.to_numpy(zero_copy_only=False), dtype=np.int64)
-    texts = np.empty(len(block), dtype=object)
-    texts[:] = block.to_pylist()
-    return texts
+            raise _damaged(path, f"{found} ids instead of {self.num_nodes}")
 
 
 def labelled_nodes(graph: MappedGraph) -> tuple[Tensor, Graph]:
-    """Return which nodes have labels, and a graph of these alone, without features and edges, to score by."""
+    """Return the nodes with labels, and a graph of these without features and edges, for scoring."""
     if graph.labels is None or not bool((graph.labels >= 0).any()):
-        raise GraphError(f"{graph.folder} has no labels; prepare it with them (`h3gnn prepare --labels`)")
+        message = f"{graph.folder} has no labels; prepare it with them (`h3gnn prepare --labels`)"
+        raise GraphError(message, code="labels-missing")
     nodes = torch.nonzero(graph.labels >= 0).flatten()
-    assert graph.masks is not None  # where there are none, `prepare` draws some
+    assert graph.masks is not None  # `prepare` draws missing splits
     train, val, test = (mask[nodes] for mask in graph.masks)
     return nodes, Graph(
         torch.empty(len(nodes), 0),
@@ -279,42 +254,39 @@ def labelled_nodes(graph: MappedGraph) -> tuple[Tensor, Graph]:
 
 
 def is_prepared(path: Path) -> bool:
-    """Tell whether `h3gnn prepare` wrote this folder."""
+    """Return whether `h3gnn prepare` wrote this folder."""
     return (path / DESCRIPTION).is_file()
 
 
 def open_mapped(folder: str | Path) -> MappedGraph:
     """Open a prepared folder; sizes are checked, values were checked when it was written."""
     path = Path(folder)
+    file = path / DESCRIPTION
     if not is_prepared(path):
-        raise GraphError(f"{path} holds no prepared graph: {DESCRIPTION} is not there; see `h3gnn prepare`")
-    told = path / DESCRIPTION
+        message = f"{path} holds no prepared graph: {DESCRIPTION} is missing; see `h3gnn prepare`"
+        raise GraphError(message, code="not-a-prepared-folder")
     try:
-        content = told.read_bytes()
+        about = parse_json(file.read_bytes(), file, GraphError)
     except OSError as error:
-        raise GraphError(f"{told} cannot be read: {error.strerror or error}") from None
-    about = parse_json(content, told, GraphError)
-    if isinstance(about, dict) and (about.get("format"), about.get("format_version")) != (
-        FORMAT,
-        FORMAT_VERSION,
-    ):
-        raise GraphError(f"{told} is not of a format that this h3gnn reads")
-    check_values(PREPARED, about, told, GraphError)
+        raise GraphError(
+            f"{file} cannot be read: {error.strerror or error}", code="file-unreadable"
+        ) from None
+    version = (about.get("format"), about.get("format_version")) if isinstance(about, dict) else None
+    if version not in (None, (FORMAT, FORMAT_VERSION)):
+        raise GraphError(f"{file} is not of a format that this h3gnn reads", code="format-unknown")
+    check_values(PREPARED, about, file, GraphError)
     nodes, edges, columns = about["nodes"], about["edges"], about["features"]
     moments = Moments(**about["moments"])
     if {len(moments.mean), len(moments.variance)} != {columns} or moments.rows != nodes:
-        raise GraphError(f"{told} is damaged: moments are of another number of nodes or features")
+        raise _damaged(file, "the moments are of another number of nodes or features")
     names = tuple(about.get("feature_names", ()))
     if names and len(names) != columns:
-        raise GraphError(f"{told} is damaged: {len(names)} names of {columns} features")
-    provenance = Provenance.from_dict(about)
-    features = _open_features(path, nodes, columns, about.get("stored"))
-    rows = _open_rows(path, nodes, edges, weighted=about["weighted"])
+        raise _damaged(file, f"{len(names)} names of {columns} features")
     return MappedGraph(
         path,
-        features,
-        rows,
-        provenance,
+        _open_features(path, nodes, columns, about.get("stored")),
+        _open_rows(path, nodes, edges, weighted=about["weighted"]),
+        Provenance.from_dict(about),
         moments,
         has_ids=about["ids"] == "named",
         has_labels="class_names" in about,
@@ -323,6 +295,11 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         feature_names=names,
         unlabelled=about.get("unlabelled", about["sha256"]),
     )
+
+
+def _damaged(path: Path, what: str) -> GraphError:
+    message = f"{path} is damaged: {what}; prepare the graph again"
+    return GraphError(message, code="prepared-folder-damaged")
 
 
 def _open_features(
@@ -341,7 +318,7 @@ def _open_rows(folder: Path, nodes: int, edges: int, *, weighted: bool) -> Adjac
     weight = _map(folder / "weight.bin", np.dtype(np.float32), (edges,)) if weighted else None
     crow = _map(folder / "crow.bin", np.dtype(np.int64), (nodes + 1,))
     if crow[0] != 0 or crow[-1] != edges:
-        raise GraphError(f"{folder / 'crow.bin'} is damaged: it does not begin and end with the edges")
+        raise _damaged(folder / "crow.bin", "it does not begin and end with the edges")
     return AdjacencyRows(crow, cols, weight)
 
 
@@ -349,14 +326,14 @@ def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray
     wanted = math.prod(shape) * kind.itemsize
     if not path.is_file() or path.stat().st_size != wanted:
         found = path.stat().st_size if path.is_file() else "no"
-        raise GraphError(f"{path} is damaged: {found} bytes instead of {wanted}; prepare the graph again")
+        raise _damaged(path, f"{found} bytes instead of {wanted}")
     if wanted == 0:
         return np.empty(shape, dtype=kind)
     return np.memmap(path, dtype=kind, mode="r", shape=shape)
 
 
 def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-    """Return the rows that `build_support` builds, from a folder beside the edges that is written once.
+    """Return the rows of the support, from a folder beside the edges that is written once.
 
     One process writes it while the others, such as the ranks of a job, wait for it.
     """
@@ -364,21 +341,21 @@ def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> A
     with _locked(graph.folder):
         if not (folder / "done").is_file():
             try:
-                with atomic_folder(folder) as made:
-                    _build_support(graph, made, undirected=undirected, self_loops=self_loops)
+                with atomic_folder(folder) as part:
+                    _build_support(graph, part, undirected=undirected, self_loops=self_loops)
             except OSError:
                 if not (folder / "done").is_file():  # without locks another process may be faster
                     raise
     written = (folder / "done").read_bytes()[:20]
     if not written.isdigit():
-        raise GraphError(f"{folder / 'done'} is damaged; remove {folder}, and it is made again")
-    edges = int(written)
-    return _open_rows(folder, graph.num_nodes, edges, weighted=graph.rows.weight is not None)
+        message = f"{folder / 'done'} is damaged; remove {folder}, and it is built again"
+        raise GraphError(message, code="prepared-folder-damaged")
+    return _open_rows(folder, graph.num_nodes, int(written), weighted=graph.rows.weight is not None)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process holds the folder, and hold it; not where the system has no such locks."""
+    """Hold the lock of a folder, if the system has locks, after waiting for other processes."""
     handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
     try:
         with suppress(ImportError, OSError):
@@ -392,7 +369,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _build_support(graph: MappedGraph, folder: Path, *, undirected: bool, self_loops: bool) -> None:
-    """Write A or A + I without the loops of the data; a loop weighs as much as the mean edge."""
+    """Write A or A + I; see `GraphLike.adjacency`."""
     weighted = graph.rows.weight is not None
     blocks = _support_blocks(graph, undirected=undirected, self_loops=self_loops)
     edges = sort_edges(blocks, folder, graph.num_nodes, weighted=weighted, strongest=True)
@@ -407,17 +384,12 @@ def _support_blocks(graph: MappedGraph, *, undirected: bool, self_loops: bool) -
         begins = rows.crow[start : end + 1]
         degrees = np.diff(begins)
         if ((begins < 0) | (begins > len(rows.cols))).any() or (degrees < 0).any():
-            raise GraphError(
-                f"{graph.folder / 'crow.bin'} is damaged: its rows do not grow",
-                code="prepared-folder-damaged",
-            )
+            raise _damaged(graph.folder / "crow.bin", "row pointers are invalid")
         span = slice(int(begins[0]), int(begins[-1]))
         target = np.repeat(np.arange(start, end), degrees)
         source = np.asarray(rows.cols[span], dtype=np.int64)
         if len(target) != len(source) or ((source < 0) | (source >= nodes)).any():
-            raise GraphError(
-                f"{graph.folder} is damaged: it has edges of unknown nodes", code="prepared-folder-damaged"
-            )
+            raise _damaged(graph.folder, "it has edges of unknown nodes")
         between = source != target
         source, target = source[between], target[between]
         weight = None if rows.weight is None else np.asarray(rows.weight[span], dtype=np.float64)[between]
@@ -432,27 +404,11 @@ def _support_blocks(graph: MappedGraph, *, undirected: bool, self_loops: bool) -
         yield loop, loop, None if rows.weight is None else np.full(len(loop), mean)
 
 
-LABELS, SPLITS = "labels.bin", "splits.bin"
-"""int32 `[nodes]`, -1 where unknown; int8 `[nodes, splits]`, -1 none, 0 training, 1 validation, 2 test."""
-
-
-def read_labels(folder: Path, nodes: int, classes: int) -> Tensor:
-    """Return int64 `[nodes]`."""
-    labels = torch.from_numpy(np.fromfile(folder / LABELS, dtype=np.int32)).long()
-    return _checked(folder / LABELS, labels, (nodes,), classes)
-
-
-def read_splits(folder: Path, nodes: int, splits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the training, validation and test nodes, bool `[nodes, splits]` each."""
-    codes = torch.from_numpy(np.fromfile(folder / SPLITS, dtype=np.int8))
-    found = _checked(folder / SPLITS, codes, (nodes, splits), 3)
-    return found == 0, found == 1, found == 2
-
-
-def _checked(path: Path, values: Tensor, shape: tuple[int, ...], below: int) -> Tensor:
-    """Return values between -1 and what they stay below, in their shape, or say that the file is damaged."""
-    sized = values.numel() == torch.Size(shape).numel()
-    if not sized or bool(((values < -1) | (values >= below)).any()):
-        what = f"it holds other numbers than -1 to {below - 1}" if sized else "its length is another"
-        raise GraphError(f"{path} is damaged: {what}; prepare the graph again")
+def _read_codes(path: Path, dtype: Any, shape: tuple[int, ...], below: int) -> Tensor:
+    """Return stored codes from -1 to `below` - 1."""
+    values = torch.from_numpy(np.fromfile(path, dtype=dtype))
+    if values.numel() != math.prod(shape):
+        raise _damaged(path, "its length is wrong")
+    if bool(((values < -1) | (values >= below)).any()):
+        raise _damaged(path, f"it holds other numbers than -1 to {below - 1}")
     return values.view(shape)
