@@ -26,14 +26,14 @@ def blobs(apart: float = 8.0, width: int = 6) -> tuple[torch.Tensor, npt.NDArray
     return centres[labels] + torch.randn(90, width, generator=generator), labels.numpy()
 
 
-def test_clustering_accuracy_is_that_of_the_best_matching() -> None:
+def test_clustering_accuracy_uses_the_best_matching() -> None:
     clusters = np.array([2, 2, 2, 0, 0, 1])
     assert clustering_accuracy(clusters, np.array([0, 0, 0, 1, 1, 2])) == 1.0
     assert clustering_accuracy(clusters, np.array([0, 0, 1, 1, 1, 2])) == pytest.approx(5 / 6)
     assert clustering_accuracy(np.array([0, 1, 2, 3]), np.array([0, 0, 1, 1])) == pytest.approx(0.5)
 
 
-def test_the_other_measures_by_hand() -> None:
+def test_other_measures_by_hand() -> None:
     clusters, labels = np.array([1, 1, 0, 0, 0]), np.array([0, 0, 1, 1, -1])
     assert compare_clusters(clusters, labels) == {"acc": 1.0, "nmi": 1.0, "ari": 1.0, "macro_f1": 1.0}
     # matched 1->0, 0->1: predictions 0 0 1 1 1 1 against 0 0 0 1 1 1
@@ -50,14 +50,14 @@ def test_kmeans_finds_blobs_and_is_repeatable() -> None:
     np.testing.assert_array_equal(clusters, kmeans_clusters(rows, 3))
 
 
-def test_many_columns_are_turned_into_few_with_the_same_distances() -> None:
+def test_compact_keeps_distances() -> None:
     rows = torch.randn(30, 400, generator=torch.Generator().manual_seed(0))
     few = compact(rows)
     assert few.shape == (30, 30)
     torch.testing.assert_close(torch.pdist(few), torch.pdist(rows), rtol=1e-4, atol=1e-4)
 
 
-def test_scores_have_one_value_per_seed_and_leave_unknown_labels_out() -> None:
+def test_scores_have_one_value_per_seed_and_ignore_unknown_labels() -> None:
     rows, labels = blobs()
     hidden = labels.copy()
     hidden[:5] = -1
@@ -76,7 +76,7 @@ def test_the_silhouette_finds_the_number_of_blobs() -> None:
     assert np.isnan(silhouettes(rows, [np.zeros(90, dtype=np.int64)])).all()
 
 
-def test_numbers_to_try_and_numbers_of_clusters() -> None:
+def test_range_and_numbering_of_clusters() -> None:
     rows, _ = blobs()
     assert list(pick_clusters(rows, n_init=1)[1]) == list(range(2, 13))
     assert list(pick_clusters(rows, most=4, n_init=1)[1]) == [2, 3, 4]
@@ -86,11 +86,7 @@ def test_numbers_to_try_and_numbers_of_clusters() -> None:
     assert pick_clusters(uneven, [3], n_init=3)[0].tolist() == [2] * 3 + [0] * 30 + [1] * 9
 
 
-def test_equal_rows_are_no_error() -> None:
-    assert np.unique(kmeans_clusters(torch.zeros(10, 3), 3)).size == 1
-
-
-def test_silhouettes_are_those_of_scikit_learn() -> None:
+def test_silhouettes_equal_scikit_learn() -> None:
     from sklearn.metrics import silhouette_score
 
     rows, labels = blobs(apart=2.0)
@@ -104,7 +100,7 @@ def test_silhouettes_are_those_of_scikit_learn() -> None:
     assert found[3] == pytest.approx(silhouette_score(rows.numpy(), labels % 2), abs=1e-6)
 
 
-def test_a_large_sample_is_measured_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silhouettes_in_blocks_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = blobs()
     whole = silhouettes(rows, [labels])
     monkeypatch.setattr("h3gnn.evaluation.clustering.DISTANCE_ROWS", 7)
@@ -116,7 +112,7 @@ def loss(rows: torch.Tensor, found: torch.Tensor) -> float:
     return sum(float((some - some.mean(dim=0)).square().sum()) for some in clusters if len(some))
 
 
-def test_clear_clusters_are_found() -> None:
+def test_lloyd_finds_separate_clusters() -> None:
     draw = torch.Generator().manual_seed(0)
     truth = torch.arange(4).repeat_interleave(50)
     rows = 10 * torch.eye(4)[truth] + torch.randn(200, 4, generator=draw)
@@ -125,7 +121,7 @@ def test_clear_clusters_are_found() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "columns"), [(300, 6), (60, 200)])
-def test_its_loss_is_as_small_as_scikit_learns(nodes: int, columns: int) -> None:
+def test_loss_is_as_small_as_that_of_scikit_learn(nodes: int, columns: int) -> None:
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(nodes, columns, generator=draw) + 2 * torch.randn(6, columns, generator=draw).repeat(
         nodes // 6, 1
@@ -136,8 +132,7 @@ def test_its_loss_is_as_small_as_scikit_learns(nodes: int, columns: int) -> None
         assert own <= 1.001 * float(theirs)
 
 
-def test_no_other_kmeans_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The measured speed of `lloyd_clusters` is the speed that users get, on a CPU too."""
+def test_scikit_learns_kmeans_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KMeans, "fit", lambda *_, **__: pytest.fail("scikit-learn's k-means"))
     rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     np.testing.assert_array_equal(
@@ -146,8 +141,8 @@ def test_no_other_kmeans_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pick_clusters(rows, [2, 3], n_init=1)
 
 
-def test_fewer_distinct_rows_than_clusters_stay_together() -> None:
-    assert np.unique(lloyd_clusters(torch.ones(10, 3), 3, 2, seed=0).numpy()).size == 1
+def test_fewer_distinct_rows_than_clusters() -> None:
+    assert np.unique(kmeans_clusters(torch.ones(10, 3), 3, n_init=2)).size == 1
     two = torch.tensor([[0.0, 1.0]] * 6 + [[9.0, 4.0]] * 4)
     found = lloyd_clusters(two, 4, 2, seed=0)
     assert clustering_accuracy(found.numpy(), np.repeat([0, 1], [6, 4])) == 1.0

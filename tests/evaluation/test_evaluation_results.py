@@ -31,7 +31,7 @@ def result(protocol: str = "validation", roc_auc: list[float] | None = None) -> 
     )
 
 
-def test_mean_spread_and_interval_by_hand() -> None:
+def test_mean_standard_deviation_and_interval_by_hand() -> None:
     scores = RepeatedScore([[0.8, 0.9], [0.6, 0.7]])
     assert scores.mean == pytest.approx(0.75)
     assert scores.std == pytest.approx(math.sqrt((0.05**2 + 0.15**2) * 2 / 4))
@@ -53,9 +53,9 @@ def test_a_result_survives_json(roc_auc: list[float] | None) -> None:
     assert kept["probe"]["validation_mean"] == pytest.approx(0.75)
     assert kept["chosen"][1][0] == {"epoch": 5, "strength": 0.3}
     assert kept.pop("origin") == {"commit": "0123456789ab", "code": {"training": "01234567"}}
-    assert Result.from_dict(kept).origin is None  # of before results had one
+    assert Result.from_dict(kept).origin is None  # an old file
 
 
-def test_published_says_in_words_that_it_chose_on_test_nodes() -> None:
+def test_published_is_described_as_chosen_on_test_nodes() -> None:
     assert "TEST nodes" in result("published").as_dict()["protocol_in_words"]
     assert "TEST" not in result().as_dict()["protocol_in_words"]

@@ -1,4 +1,4 @@
-"""Labels at the edge: what cannot be computed is said, and the rest is computed."""
+"""Warnings about labels and splits from which some scores cannot be computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from h3gnn.report.tables import percent
 
 
 def split(text: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One split from letters, one for each node: t, v and s for training, validation and test."""
+    """One split from a letter per node: t, v and s for training, validation and test."""
     train, val, test = (torch.tensor([[one == mask] for one in text]) for mask in "tvs")
     return train, val, test
 
@@ -33,19 +33,19 @@ def split(text: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ([0, 1, 2, 1], "tvst", "c have test nodes but no training node"),
     ],
 )
-def test_each_limit_is_said(labels: list[int], masks: str, words: str) -> None:
-    told = label_problems(torch.tensor(labels), *split(masks), ("a", "b", "c"))
-    assert any(words in one for one in told), told
+def test_each_problem_is_reported(labels: list[int], masks: str, words: str) -> None:
+    problems = label_problems(torch.tensor(labels), *split(masks), ("a", "b", "c"))
+    assert any(words in one for one in problems), problems
 
 
-def test_ordinary_labels_have_no_limits() -> None:
+def test_ordinary_labels_have_no_problems() -> None:
     labels, masks = torch.tensor([0, 1, 0, 1, 0, 1]), split("ttvvss")
     assert label_problems(labels, *masks) == []
     assert usable_splits(labels, *masks).tolist() == [True]
     assert usable_splits(torch.tensor([0, 1, -1, -1, 0, 1]), masks[0], masks[1]).tolist() == [False]
 
 
-def test_what_was_not_measured_is_a_dash() -> None:
+def test_missing_scores_are_printed_as_a_dash() -> None:
     assert percent(RepeatedScore([[float("nan")]])) == "–"
     assert percent(RepeatedScore([[0.5, float("nan")]])) == "50.0 ± 0.0"
 
@@ -72,16 +72,16 @@ def test_one_or_two_labelled_nodes(files: Path, labels: str) -> None:
     with pytest.warns(LabelWarning, match="no labelled"):
         done = CliRunner().invoke(app, ["evaluate", "z.npy", *GRAPH, "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["probe"]["test_mean"] is None
-    assert told["clustering"] is not None
+    found = json.loads(done.stdout)
+    assert found["probe"]["test_mean"] is None
+    assert found["clustering"] is not None
     for command in (("compare", *GRAPH, "--methods", "raw"), ("tune", *GRAPH, *TUNE)):
         refused = CliRunner().invoke(app, command)
         assert isinstance(refused.exception, InputError), refused.output
         assert refused.exception.code == "no-usable-split"
 
 
-def test_a_class_that_nobody_was_taught(files: Path) -> None:
+def test_a_class_without_training_nodes(files: Path) -> None:
     rows = [f"n{i},{'ab'[i % 2]},{('train', 'val', 'test')[i // 2 % 3]}" for i in range(22)]
     Path("y.csv").write_text("id,label,split\n" + "\n".join([*rows, "n22,c,test", "n23,c,test"]) + "\n")
     with pytest.warns(LabelWarning, match="c have test nodes but no training node"):
@@ -90,7 +90,7 @@ def test_a_class_that_nobody_was_taught(files: Path) -> None:
     assert 0 <= json.loads(done.stdout)["probe"]["test_mean"] < 1
 
 
-def test_a_search_says_that_one_class_cannot_tell_settings_apart(files: Path) -> None:
+def test_a_search_warns_about_a_single_class(files: Path) -> None:
     Path("y.csv").write_text("id,label\n" + "".join(f"n{i},a\n" for i in range(24)))
     with pytest.warns(LabelWarning, match="one class"):
         done = CliRunner().invoke(app, ["tune", *GRAPH, *TUNE, "--finalists", "1"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize("strength", [0.001, 0.1, 3.0])
-def test_it_finds_the_solution_that_scikit_learn_finds(strength: float) -> None:
+def test_solution_equals_scikit_learn(strength: float) -> None:
     rows, labels = blobs()
     used = torch.zeros(2, 90, dtype=torch.bool)
     used[0, :60] = True
@@ -45,7 +47,7 @@ def test_it_finds_the_solution_that_scikit_learn_finds(strength: float) -> None:
         np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)
 
 
-def test_more_columns_than_training_nodes_change_no_prediction() -> None:
+def test_wide_embeddings_give_exact_predictions() -> None:
     rows, labels = blobs(width=200)  # wider than the 30 training nodes
     train = (torch.arange(90) < 30)[:, None]
     val = ((torch.arange(90) >= 30) & (torch.arange(90) < 60))[:, None]
@@ -58,7 +60,7 @@ def test_more_columns_than_training_nodes_change_no_prediction() -> None:
     assert result.test[0] == pytest.approx(model.score(scaled[60:], labels[60:].numpy()))
 
 
-def test_nothing_but_the_final_score_depends_on_test_labels() -> None:
+def test_only_the_final_score_depends_on_test_labels() -> None:
     rows, labels = blobs(seed=3)
     order = torch.arange(90)
     masks = [((order % 3) == part)[:, None].roll(part) for part in range(3)]
@@ -71,7 +73,7 @@ def test_nothing_but_the_final_score_depends_on_test_labels() -> None:
     assert first.test.tolist() != second.test.tolist()
 
 
-def test_nodes_without_a_label_are_left_out() -> None:
+def test_unlabelled_nodes_are_ignored() -> None:
     rows, labels = blobs()
     masks = [torch.zeros(90, 1, dtype=torch.bool) for _ in range(3)]
     for mask, start in zip(masks, (0, 30, 60), strict=True):
@@ -87,9 +89,9 @@ def test_nodes_without_a_label_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_along_the_strengths_every_loss_is_the_least(precision: torch.dtype) -> None:
-    rows, labels = blobs(seed=5, nodes=60, width=20)  # separable: weak strengths have far to go
-    strengths = (0.01, 1e-4, 100.0, 1.0, 0.03)  # in no order
+def test_every_loss_along_the_path_is_minimal(precision: torch.dtype) -> None:
+    rows, labels = blobs(seed=5, nodes=60, width=20)  # separable: small penalties have far to go
+    strengths = (0.01, 1e-4, 100.0, 1.0, 0.03)  # not sorted
     used, targets = torch.ones(1, 60, dtype=torch.bool), torch.nn.functional.one_hot(labels)
     found = fit_logistic(rows.to(precision), targets.to(precision), used, strengths)[0].double()
     for strength, weights in zip(strengths, found, strict=True):
@@ -101,13 +103,12 @@ def test_along_the_strengths_every_loss_is_the_least(precision: torch.dtype) -> 
 
 
 def loss_of(rows: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, strength: float) -> float:
-    """The formula of `fit_logistic`, by torch's own cross-entropy."""
-    said = rows.double() @ weights[:-1] + weights[-1]
-    loss = torch.nn.functional.cross_entropy(said, labels) + 0.5 * strength * weights[:-1].square().sum()
+    logits = rows.double() @ weights[:-1] + weights[-1]
+    loss = torch.nn.functional.cross_entropy(logits, labels) + 0.5 * strength * weights[:-1].square().sum()
     return float(loss)
 
 
-def test_a_split_without_a_class_has_an_answer_and_never_says_that_class() -> None:
+def test_a_split_without_a_class_never_predicts_it() -> None:
     rows, labels = blobs()
     used = (labels != 2)[None]
     targets = torch.nn.functional.one_hot(labels, 3).double()
@@ -117,9 +118,9 @@ def test_a_split_without_a_class_has_an_answer_and_never_says_that_class() -> No
 
 
 @pytest.mark.parametrize("strength", [0.0001, 0.1])
-def test_rows_turned_into_the_training_rows_span_give_the_same_classifier(strength: float) -> None:
+def test_projection_onto_the_training_rows_gives_the_same_classifier(strength: float) -> None:
     rows, labels = blobs(width=100)
-    rows[7] = rows[3]  # twice the same row: their products have no inverse
+    rows[7] = rows[3]  # a singular matrix of inner products
     scaled, train = standardise(rows.double()), torch.arange(60)
     few = project_onto(inner_products(rows, train), train)
     assert few.shape == (90, 59)
@@ -142,7 +143,7 @@ def thirds(splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("width", "products"), [(5, 10**6), (200, 10**6), (200, 0)])
-def test_splits_apart_give_what_splits_together_give(
+def test_splits_solved_alone_equal_splits_solved_together(
     width: int, products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, labels = blobs(width=width)
@@ -151,35 +152,32 @@ def test_splits_apart_give_what_splits_together_give(
     monkeypatch.setitem(TOGETHER, "cpu", 0)
     monkeypatch.setattr("h3gnn.evaluation.probe.MAX_PRODUCTS", products)
     apart = probe_candidates(rows, labels, *masks)
-    np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=5e-3)  # the sharpest magnify it
+    np.testing.assert_allclose(
+        apart.val_loss, together.val_loss, atol=5e-3
+    )  # magnified by small temperatures
     for one, other in zip(apart.predicted, together.predicted, strict=True):
         assert (one == other).mean() > 0.99
 
 
-def test_splits_that_are_asked_one_by_one_share_the_directions_of_the_rows(
+def test_splits_share_the_principal_components(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found: list[torch.Tensor] = []
-
-    def counted(rows: torch.Tensor) -> torch.Tensor:
-        found.append(rows)
-        return principal_components(rows)
-
+    counted = MagicMock(wraps=principal_components)
     monkeypatch.setattr("h3gnn.evaluation.probe.principal_components", counted)
     rows, labels = blobs()
     masks = thirds(3)
     together, shared = probe_candidates(rows, labels, *masks), SharedEmbedding(rows)
-    assert len(found) == 1
+    assert counted.call_count == 1
     for split in range(3):
         train, val, test = (mask[:, [split]] for mask in masks)
         alone = probe_candidates(shared, labels, train, val, test)
         np.testing.assert_allclose(alone.val_loss[0], together.val_loss[split], atol=2e-3)
-    assert len(found) == 2  # for all three
+    assert counted.call_count == 2  # for all three
     scaled_candidates(shared, labels, *masks)
-    assert len(found) == 3  # the other scale's
+    assert counted.call_count == 3  # for the other scale
 
 
-def test_a_principal_direction_is_a_rotation_that_parts_the_columns() -> None:
+def test_principal_components_are_an_uncorrelated_rotation() -> None:
     rows, _ = blobs()
     turned_rows = principal_components(rows.double())
     products = turned_rows.T @ turned_rows
@@ -187,7 +185,7 @@ def test_a_principal_direction_is_a_rotation_that_parts_the_columns() -> None:
     torch.testing.assert_close(turned_rows @ turned_rows.T, rows.double() @ rows.double().T)
 
 
-def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
+def test_the_gradient_probe_equals_adam_on_a_linear_layer() -> None:
     rows, labels = blobs()
     masks = thirds(2)
     found = gradient_candidates(
@@ -216,8 +214,8 @@ def test_the_gradient_probe_is_adam_on_a_linear_layer() -> None:
         assert found.predicted[split][11].tolist() == layer(scaled[test]).argmax(1).tolist()
 
 
-def test_the_loss_is_that_at_the_best_temperature() -> None:
-    """Three of four are right, all equally sure: the best that can be said of each is 3 to 1."""
+def test_loss_at_the_best_temperature() -> None:
+    # three of four are correct with equal confidence: the best probability is 3/4
     answers, sign = torch.tensor([0, 0, 1, 1]), torch.tensor([1.0, 1.0, -1.0, 1.0])
     odds = torch.stack([sign * np.log(3), sign * np.log(3) / 8, 4 * sign * np.log(3)])
     log_p = torch.stack([torch.sigmoid(odds).log(), torch.sigmoid(-odds).log()], dim=2)
@@ -226,8 +224,8 @@ def test_the_loss_is_that_at_the_best_temperature() -> None:
     assert tempered_loss(log_p[:, :0], answers[:0]).tolist() == [0, 0, 0]
 
 
-def test_the_scale_is_chosen_as_the_strength_is() -> None:
-    """Column 0 says the class and is large beside others that say nothing: one scale for all leaves it so."""
+def test_the_scale_is_chosen_like_the_penalty() -> None:
+    # column 0 determines the class and has a large scale; the other columns are noise
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3
     rows = torch.randn(90, 80, generator=generator)
@@ -245,6 +243,6 @@ def test_the_scale_is_chosen_as_the_strength_is() -> None:
             assert found.predicted[split][at : at + 2].tolist() == alone.predicted[split].tolist()
             assert found.odds[split][at : at + 2].tolist() == alone.odds[split].tolist()
     assert [choice.setting["scale"] for choice in VALIDATION.choose({0: found})] == ["common"] * 2
-    rows[:, 0] /= 4000  # now the one scale drowns it
+    rows[:, 0] /= 4000  # now its scale is small
     again = VALIDATION.choose({0: scaled_candidates(rows, labels, *masks)})
     assert [choice.setting["scale"] for choice in again] == ["columns"] * 2

@@ -40,7 +40,7 @@ def graph(splits: int = 2) -> tuple[Tensor, list[Tensor]]:
     return labels, masks
 
 
-def embeddings_on_the_way(labels: Tensor) -> list[tuple[int, Tensor]]:
+def embeddings_by_epoch(labels: Tensor) -> list[tuple[int, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(3, 8, generator=generator)
     noise = torch.randn(len(EPOCHS), NODES, 8, generator=generator)
@@ -66,7 +66,7 @@ def test_only_the_final_score_depends_on_test_labels(
     short = partial(gradient_candidates, learning_rates=(0.01,), steps=30)
     monkeypatch.setitem(PROBES, "gradient", short)
     labels, masks = graph()
-    runs = embeddings_on_the_way(labels)
+    runs = embeddings_by_epoch(labels)
     first = evaluated(labels, masks, runs, epoch_rule=rule, probe=probe).scores
     for garbage in ((labels[90:] + 1) % 3, torch.full((30,), 40), torch.full((30,), -1)):
         changed = torch.cat([labels[:90], garbage])
@@ -76,9 +76,9 @@ def test_only_the_final_score_depends_on_test_labels(
         assert second.accuracy != first.accuracy
 
 
-def test_published_chooses_by_what_the_others_must_not_see() -> None:
+def test_published_chooses_on_test_nodes() -> None:
     labels, masks = graph()
-    runs = embeddings_on_the_way(labels)
+    runs = embeddings_by_epoch(labels)
     honest = evaluated(labels, masks, runs, epoch_rule="validation").scores
     best = evaluated(labels, masks, runs, protocol=PUBLISHED).scores
     alone = [evaluated(labels, masks, [run], protocol=PUBLISHED).scores.accuracy for run in runs]
@@ -113,7 +113,7 @@ def test_ties_go_to_the_smaller_loss_then_to_the_earlier_epoch() -> None:
     assert score({3: early, 7: late}, [choice], answers).accuracy == [0.5]
 
 
-def test_what_few_nodes_cannot_tell_apart_by_accuracy_the_loss_decides() -> None:
+def test_the_loss_decides_within_one_standard_error() -> None:
     # 0.8 on 16 nodes has a standard error of √(0.8 · 0.2 / 16) = 0.1: 0.71 is as good, 0.69 is not
     found = candidates([0.69, 0.71, 0.8], [0.1, 0.3, 0.5], [[0], [0], [0]], nodes=16)
     (choice,) = VALIDATION.choose({0: found})
@@ -126,7 +126,7 @@ def test_what_few_nodes_cannot_tell_apart_by_accuracy_the_loss_decides() -> None
     assert peeked.setting == {"strength": 1.0}
 
 
-def test_a_protocol_is_handed_test_labels_only_if_it_may_see_them() -> None:
+def test_test_labels_are_accepted_only_by_protocols_that_use_them() -> None:
     some = candidates([0.5], [0.9], [[0, 0]])
     with pytest.raises(ValueError, match="must not see test labels"):
         VALIDATION.choose({0: some}, [np.array([0, 0])])
@@ -138,20 +138,20 @@ def test_a_protocol_is_handed_test_labels_only_if_it_may_see_them() -> None:
         VALIDATION.epoch_rule("best")
 
 
-def test_classifiers_fitted_elsewhere_are_scored_alike() -> None:
+def test_candidates_from_scores() -> None:
     labels = torch.tensor([0, 1, 0, 1, -1])
     log_p = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3], [0.5, 0.5]]).log()[None]
     val = torch.tensor([True, True, False, False, True])[:, None]
     test = torch.tensor([False, False, True, True, False])[:, None]
     found = candidates_from_scores(log_p, labels, val, test)
     assert found.val_accuracy.tolist() == [[1.0]]
-    assert found.val_loss[0, 0] == pytest.approx(0, abs=1e-9)  # right on both: it may be as sure as it likes
+    assert found.val_loss[0, 0] == pytest.approx(0, abs=1e-9)  # both are correct, so any confidence is best
     scores = score({0: found}, VALIDATION.choose({0: found}), [np.array([0, 1])])
     assert scores.accuracy == [0.5]
     assert scores.roc_auc == [0.0]  # the node of class 1 has 0.3 of it, that of class 0 has 0.4
 
 
-def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree() -> None:
+def test_epoch_rules_last_and_label_free() -> None:
     labels, masks = graph(1)
     clear = torch.nn.functional.one_hot(labels, 3).float()
     noise = torch.randn(NODES, 12, generator=torch.Generator().manual_seed(2))
@@ -166,7 +166,7 @@ def test_last_takes_the_last_and_label_free_the_epoch_in_which_the_parts_agree()
     assert agreement(noise, 3) < 0.3
 
 
-def test_scores_of_splits_apart_are_joined_in_their_order() -> None:
+def test_scores_of_splits_are_joined_in_order() -> None:
     one = SplitScores([0.1], [0.4], [0.7], [0.2], [{"epoch": 0}], {"majority": [0.5]})
     two = SplitScores(
         [0.2, 0.3], [0.5, 0.6], [0.8, 0.9], [0.1, 0.0], [{}, {"a": 1}], {"majority": [0.6, 0.7]}

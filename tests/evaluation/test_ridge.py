@@ -18,7 +18,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return embedding, labels, order < 20, (order >= 20) & (order < 40)
 
 
-def test_equals_ridge_regression_onto_the_classes() -> None:
+def test_accuracy_equals_ridge_regression_onto_the_classes() -> None:
     embedding, labels, train, val = data()
     found = RidgeValidation(labels, train, val, torch.device("cpu"), ridges=(0.3,)).accuracies(embedding)
     rows = ((embedding - embedding.mean(0)) / embedding.std(0, correction=0) / 3**0.5).double().numpy()
@@ -31,7 +31,7 @@ def test_equals_ridge_regression_onto_the_classes() -> None:
         assert found[split].item() == np.float32(right.mean())
 
 
-def test_labels_of_test_nodes_change_nothing() -> None:
+def test_labels_of_test_nodes_have_no_effect() -> None:
     embedding, labels, train, val = data()
     garbled = torch.where((train | val).any(dim=1), labels, 2 - labels)
     device = torch.device("cpu")
@@ -39,7 +39,7 @@ def test_labels_of_test_nodes_change_nothing() -> None:
     assert torch.equal(honest, RidgeValidation(garbled, train, val, device).accuracies(embedding))
 
 
-def test_an_embedding_that_is_not_finite_scores_nothing() -> None:
+def test_an_embedding_with_nan_scores_zero() -> None:
     embedding, labels, train, val = data()
     broken = embedding.clone()
     broken[5, 0] = float("nan")
@@ -49,7 +49,7 @@ def test_an_embedding_that_is_not_finite_scores_nothing() -> None:
 
 
 def uneven() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Three splits of different sizes, with so much noise that the strength matters."""
+    """Three splits of different sizes, with enough noise that the penalty matters."""
     generator = torch.Generator().manual_seed(3)
     labels = torch.arange(60) % 3
     embedding = torch.nn.functional.one_hot(labels, 3) + 1.5 * torch.randn(60, 3, generator=generator)
@@ -62,7 +62,7 @@ def uneven() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 def one_by_one(
     embedding: torch.Tensor, labels: torch.Tensor, train: torch.Tensor, val: torch.Tensor
 ) -> npt.NDArray[np.float64]:
-    """Return the accuracy of each split with each strength, `[ridges, splits]`, each solved by itself."""
+    """Return the accuracy of each split with each penalty, `[ridges, splits]`, solved alone."""
     rows, known = embedding.double().numpy(), labels.numpy()
     rows = (rows - rows.mean(0)) / rows.std(0) / rows.shape[1] ** 0.5
     rows = np.hstack([rows, np.ones((len(rows), 1))])
@@ -78,14 +78,14 @@ def one_by_one(
     return found
 
 
-def test_splits_of_different_sizes_are_what_each_is_by_itself() -> None:
+def test_splits_solved_together_equal_splits_solved_alone() -> None:
     embedding, labels, train, val = uneven()
     each = one_by_one(embedding, labels, train, val)
     together = RidgeValidation(labels, train, val, torch.device("cpu"))
     best = each.mean(axis=1).argmax()
     np.testing.assert_allclose(together.accuracies(embedding), each[best], atol=1e-6)
     own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], torch.device("cpu")) for i in range(3)]
-    assert len(set(each.argmax(axis=0))) > 1  # what is best for all is not what is best for each
+    assert len(set(each.argmax(axis=0))) > 1  # the best penalty differs
     beside = RidgeValidation.concat(own)
     np.testing.assert_allclose(beside.accuracies(embedding), each.max(axis=0), atol=1e-6)
     two = RidgeValidation.concat(
@@ -95,7 +95,7 @@ def test_splits_of_different_sizes_are_what_each_is_by_itself() -> None:
     np.testing.assert_allclose(two.accuracies(embedding), [*each[shared, :2], each[:, 2].max()], atol=1e-6)
 
 
-def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_splits_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding, labels, train, val = uneven()
     criterion = RidgeValidation(labels, train, val, torch.device("cpu"))
     whole = criterion.accuracies(embedding)
@@ -103,11 +103,11 @@ def test_pieces_of_the_work_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(criterion.accuracies(embedding), whole)
 
 
-def test_few_columns_give_what_inner_products_give() -> None:
+def test_primal_and_dual_forms_are_equal() -> None:
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(3, (80,), generator=generator)
     rows = torch.randn(80, 6, generator=generator) + 0.7 * torch.nn.functional.one_hot(labels, 6)
-    train = torch.rand(80, 4, generator=generator) < torch.tensor([0.3, 0.4, 0.5, 0.6])  # filled up unevenly
+    train = torch.rand(80, 4, generator=generator) < torch.tensor([0.3, 0.4, 0.5, 0.6])  # uneven padding
     ridge = RidgeValidation(labels, train, ~train, torch.device("cpu"), ridges=(0.3,))
     scaled = standardise(rows)[ridge.used] * 6**-0.5
     every = torch.arange(4)

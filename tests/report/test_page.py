@@ -58,7 +58,7 @@ def test_arrays_come_back_from_the_packer() -> None:
     assert array(told["coarse"], content).tolist() == [127, 255, 254]
 
 
-def test_weights_below_nothing_are_kept_as_they_are() -> None:
+def test_negative_weights_are_kept() -> None:
     findings = made_up_findings(20)
     assert findings.neighbors is not None
     weight = np.linspace(-2.4, 1.5, len(findings.neighbors.weight), dtype=np.float32)
@@ -68,7 +68,7 @@ def test_weights_below_nothing_are_kept_as_they_are() -> None:
     np.testing.assert_allclose(kept["low"] + kept["step"] * array(kept, content), weight, atol=0.01)
 
 
-def test_the_page_names_no_address_and_is_small() -> None:
+def test_the_page_loads_nothing_and_is_small() -> None:
     page = made_up_page(50_000)
     assert len(page) < 6 * 2**20
     code = re.sub(r'id="data">[^<]*<', "<", page)
@@ -93,7 +93,7 @@ def test_only_the_pages_own_script_may_run() -> None:
     assert data_of(page)[0]["ids"][:2] == [NASTY, "{{data}}"]
 
 
-def test_what_is_not_a_number_is_null_and_what_is_unknown_is_zero() -> None:
+def test_nan_is_null_and_unknown_categories_are_zero() -> None:
     findings = made_up_findings(30)
     told, content = data_of(render_page(findings, made_up_maps(findings)))
     ranks = told["history"]["effective_rank"]
@@ -103,7 +103,7 @@ def test_what_is_not_a_number_is_null_and_what_is_unknown_is_zero() -> None:
     np.testing.assert_array_equal(array(split["values"], content), findings.categories[4].values + 1)
 
 
-def test_members_travel_with_their_colours_and_words() -> None:
+def test_members_have_colours_and_notes() -> None:
     findings = made_up_committee(30)
     told, _ = data_of(render_page(findings, made_up_maps(findings)))
     teacher, edges = told["members"]
@@ -115,7 +115,7 @@ def test_members_travel_with_their_colours_and_words() -> None:
     assert "divided by the sum of all members' ranks" in told["notes"]["share"]
 
 
-def test_a_page_of_one_objective_tells_of_no_members() -> None:
+def test_a_page_of_one_objective_has_no_members() -> None:
     told, _ = data_of(made_up_page(30))
     assert (told["members"], told["bestMembers"], told["notes"]) == ([], [], {})
     assert [row["colour"] for row in told["scores"]["rows"]] == [7, 1, 0]
@@ -136,7 +136,7 @@ def test_the_change_of_an_edge_keeps_its_sign() -> None:
     np.testing.assert_allclose(read, findings.neighbors.weight / findings.neighbors.start - 1, atol=1e-5)
 
 
-def test_the_document_tells_what_was_measured() -> None:
+def test_the_documentation_matches_the_measurements() -> None:
     root = Path(__file__).parent.parent.parent
     rows = json.loads((root / "benchmarks" / "results" / "page.json").read_text())["rows"]
     document = (root / "docs" / "report.md").read_text()
@@ -163,7 +163,7 @@ def test_features_that_one_column_decides_are_scaled_for_the_map() -> None:
     assert list(page_maps(findings, method="pca")) == ["H3GNN embedding, PCA", "raw features, scaled, PCA"]
 
 
-def test_another_run_takes_the_place_of_the_raw_features() -> None:
+def test_another_run_replaces_the_raw_features() -> None:
     rows = np.random.default_rng(0).random((50, 3))
     other = OtherRun("other run: b", {"epochs": (50, 20), "objective": (["teacher", "edges"], "edges")})
     findings = replace(

@@ -17,7 +17,7 @@ from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, 
 from h3gnn.report.findings import Category, Findings, Measure, OtherRun
 from h3gnn.report.page import render_page
 
-SIZES = (100, 10_000, 50_000)
+SIZES = (100, pytest.param(10_000, marks=pytest.mark.slow), 50_000)
 NASTY = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
 
 
@@ -182,7 +182,7 @@ def test_lasso_and_download(browser: Any, page_of: Callable[[int], Path], nodes:
     no_errors(browser)
 
 
-def test_moving_and_zooming_together_and_apart(browser: Any, page_of: Callable[[int], Path]) -> None:
+def test_linked_and_unlinked_maps_move_and_zoom(browser: Any, page_of: Callable[[int], Path]) -> None:
     show(browser, page_of(100))
     start = [position(browser, 7, which) for which in (0, 1)]
     x, y = start[0]
@@ -202,7 +202,7 @@ def test_moving_and_zooming_together_and_apart(browser: Any, page_of: Callable[[
     assert position(browser, 7, 0) == pytest.approx(start[0])
 
 
-def test_everything_goes_by_keyboard(browser: Any, page_of: Callable[[int], Path]) -> None:
+def test_the_page_can_be_used_by_keyboard(browser: Any, page_of: Callable[[int], Path]) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
@@ -229,7 +229,7 @@ def test_everything_goes_by_keyboard(browser: Any, page_of: Callable[[int], Path
     no_errors(browser)
 
 
-def test_a_click_shows_whom_a_node_hears(browser: Any, page_of: Callable[[int], Path]) -> None:
+def test_a_click_shows_the_neighbours_of_a_node(browser: Any, page_of: Callable[[int], Path]) -> None:
     show(browser, page_of(100))
     findings = made_up_findings(100)
     node = fully_clear(made_up_maps(findings)["H3GNN embedding"])
@@ -264,7 +264,7 @@ def nasty_findings() -> Findings:
     return replace(findings, title=NASTY, ids=ids, categories=(named,), run=run, scores=scores)
 
 
-def test_a_node_named_script_is_shown_not_run(browser: Any, tmp_path: Path) -> None:
+def test_markup_in_names_is_shown_and_not_run(browser: Any, tmp_path: Path) -> None:
     findings = nasty_findings()
     (tmp_path / "nasty.html").write_text(render_page(findings, made_up_maps(findings)))
     show(browser, tmp_path / "nasty.html")
@@ -317,7 +317,7 @@ def titles(browser: Any, part: str) -> list[str]:
     return [one.text for one in browser.find_elements("css selector", f"{part} h3")]
 
 
-def test_a_committee_is_told_member_by_member(browser: Any, tmp_path: Path) -> None:
+def test_a_committee_is_shown_by_member(browser: Any, tmp_path: Path) -> None:
     findings = made_up_committee(100)
     (tmp_path / "committee.html").write_text(render_page(findings, made_up_maps(findings)))
     show(browser, tmp_path / "committee.html")
@@ -422,7 +422,7 @@ def test_own_columns_colour_and_filter_together(own_page: Any) -> None:
     assert own_page.execute_script("return report.state.look.dimmed") == 0
 
 
-def test_words_are_searched_beside_ids(own_page: Any) -> None:
+def test_texts_and_ids_are_searched(own_page: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 
     field = own_page.find_element("id", "search")
