@@ -1,4 +1,4 @@
-"""Sums over all pairs, in blocks, against plain loops."""
+"""Sums over all pairs, in blocks, by plain loops."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from h3gnn.baselines.allpairs import (
 from h3gnn.baselines.layers import SparseMatrix
 
 
-@pytest.fixture(params=["one block", "blocks, kept", "blocks, made again"])
+@pytest.fixture(params=["one block", "blocks, kept", "blocks, recomputed"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two rows of seven nodes, or one of all."""
     if request.param != "one block":
         monkeypatch.setattr(allpairs, "BLOCK", 14)
-    if request.param == "blocks, made again":
+    if request.param == "blocks, recomputed":
         monkeypatch.setattr(allpairs, "KEPT", 0)
 
 
@@ -41,7 +41,7 @@ def pairs_of(places: list[tuple[int, int]]) -> SparseMatrix:
 
 
 @pytest.mark.usefixtures("blocks")
-def test_log_sums_leave_pairs_out_of_both_directions() -> None:
+def test_log_sums_exclude_pairs_in_both_directions() -> None:
     first, second = two_views()
     places = [(0, 0), (0, 3), (3, 0), (1, 6), (5, 2)]
     left_out = LeftOut.of(pairs_of(places))
@@ -59,7 +59,7 @@ def test_log_sums_leave_pairs_out_of_both_directions() -> None:
 
 
 @pytest.mark.usefixtures("blocks")
-def test_the_loss_of_two_views_by_loops() -> None:
+def test_two_view_loss_by_loops() -> None:
     first, second = two_views()
     a, b = (functional.normalize(view.detach()).numpy() for view in (first, second))
     losses = []
@@ -83,7 +83,7 @@ def test_log_sums_of_rows_by_loops() -> None:
 
 
 @pytest.mark.usefixtures("blocks")
-def test_the_softplus_of_all_pairs_is_that_of_a_matrix() -> None:
+def test_sum_of_softplus_of_all_pairs() -> None:
     rows, _ = two_views()
     plain = functional.softplus(rows @ rows.t()).sum()
     torch.testing.assert_close(sum_of_softplus(rows), plain)
@@ -91,14 +91,14 @@ def test_the_softplus_of_all_pairs_is_that_of_a_matrix() -> None:
 
 
 @pytest.mark.usefixtures("blocks")
-def test_the_nearest_others_by_hand() -> None:
+def test_nearest_others_by_hand() -> None:
     angles = torch.tensor([0.0, 0.1, 0.3, 1.0, 1.1, 2.0, 2.5])
     rows = torch.stack([angles.cos(), angles.sin()], dim=1) * torch.arange(1, 8)[:, None]
     assert nearest_others(rows, 2).tolist() == [[1, 2], [0, 2], [1, 0], [4, 2], [3, 2], [6, 4], [5, 4]]
     assert nearest_others(rows, 50).shape == (7, 6)
 
 
-def test_learned_values_have_the_gradient_of_a_dense_product() -> None:
+def test_a_sparse_product_has_the_gradient_of_a_dense_one() -> None:
     pairs = pairs_of([(0, 1), (2, 0), (2, 6), (5, 5)])
     values = torch.tensor([0.5, -1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
     dense, _ = two_views()

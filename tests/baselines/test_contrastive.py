@@ -11,17 +11,26 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines import allpairs
-from h3gnn.baselines import classics as s2gc
-from h3gnn.baselines import contrastive as gmi
-from h3gnn.baselines import contrastive as mvgrl
 from h3gnn.baselines.allpairs import edge_cross_entropy
-from h3gnn.baselines.contrastive import correlation_loss
+from h3gnn.baselines.classics import S2GC
+from h3gnn.baselines.contrastive import (
+    BGRL,
+    GMI,
+    MVGRL,
+    BGRLSettings,
+    Discriminator,
+    between,
+    correlation_loss,
+    personal_pagerank,
+    thinned,
+)
 from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.layers import gcn_adjacency
 from h3gnn.baselines.registry import System, systems
+from h3gnn.baselines.sampling import View
 from h3gnn.graphs.graph import Graph
+from tests.baselines.helpers import CPU, check_moving_average
 
-CPU = torch.device("cpu")
 LEARNING = [systems()[name] for name in ("grace", "ccassg", "mvgrl", "gmi")]
 
 
@@ -38,7 +47,7 @@ def softplus(value: Any) -> Any:
     return np.log1p(np.exp(value))
 
 
-def test_views_that_agree_without_telling_anything_twice_have_the_least_loss() -> None:
+def test_equal_decorrelated_views_have_the_least_loss() -> None:
     apart, _ = torch.linalg.qr(rows_of(2, 6) - rows_of(2, 6).mean(dim=0))
     least = correlation_loss((3 * apart + 1).float(), apart.float(), 0.5)
     assert float(least) == pytest.approx(-3, abs=1e-5)
@@ -48,7 +57,7 @@ def test_views_that_agree_without_telling_anything_twice_have_the_least_loss() -
     assert float(correlation_loss(constant, constant, 0.5)) == pytest.approx(0.5 * 2 * 3)
 
 
-def test_correlations_against_numpy() -> None:
+def test_correlation_loss_by_numpy() -> None:
     first, second = rows_of(3, 7).float(), rows_of(4, 7).float()
     one, two = (((x - x.mean(0)) / x.std(0)) for x in (first.numpy(), second.numpy()))
     spread = sum(((np.corrcoef(x.T) - np.eye(3)) ** 2).sum() for x in (one, two))
@@ -61,16 +70,16 @@ def test_the_diffusion_is_a_sum_over_walks(path_graph: Graph) -> None:
     dense, walks = matrix.csr().to_dense(), torch.zeros(5, 5)
     for step in range(200):
         walks += 0.2 * 0.8**step * torch.linalg.matrix_power(dense, step)
-    torch.testing.assert_close(mvgrl.personal_pagerank(matrix, 0.2), walks)
-    part = mvgrl.between(matrix, 1, 4)
+    torch.testing.assert_close(personal_pagerank(matrix, 0.2), walks)
+    part = between(matrix, 1, 4)
     torch.testing.assert_close(part.csr().to_dense(), dense[1:4, 1:4])
-    thin = mvgrl.thinned(torch.tensor([[0.5, 0.005], [0.25, 0.0]]), 1)
+    thin = thinned(torch.tensor([[0.5, 0.005], [0.25, 0.0]]), 1)
     torch.testing.assert_close(thin, torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
 
 
 def test_mvgrl_by_hand(path_graph: Graph) -> None:
     torch.manual_seed(0)
-    model = mvgrl.MVGRL(path_graph, quick(systems()["mvgrl"]), CPU)
+    model = MVGRL(path_graph, quick(systems()["mvgrl"]), CPU)
     torch.manual_seed(3)
     loss = float(model.loss(0).detach())
     torch.manual_seed(3)
@@ -88,7 +97,7 @@ def test_mvgrl_by_hand(path_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("pairs", [2**24, 7])
-def test_edges_are_told_from_all_other_pairs(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edge_cross_entropy_by_numpy(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linked: 0–1 both ways and the five nodes with themselves, so that e is 3.5."""
     monkeypatch.setattr(allpairs, "BLOCK", pairs)
     rows = rows_of(5).requires_grad_()
@@ -103,7 +112,7 @@ def test_edges_are_told_from_all_other_pairs(pairs: int, monkeypatch: pytest.Mon
 
 
 def test_a_discriminator_by_hand() -> None:
-    judge = gmi.Discriminator(2, 2)
+    judge = Discriminator(2, 2)
     with torch.no_grad():
         judge.bias.fill_(0.5)
     rows, keys = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0, 3.0], [-1.0, 1.0]])
@@ -112,18 +121,18 @@ def test_a_discriminator_by_hand() -> None:
     assert found == pytest.approx(softplus(-true).mean() + softplus(false).mean(), rel=1e-5)
 
 
-def test_negatives_are_others(small_mixed: Graph) -> None:
-    others = gmi.GMI(small_mixed, quick(systems()["gmi"], negatives=50), CPU)._others()
+def test_gmis_negatives_are_other_nodes(small_mixed: Graph) -> None:
+    others = GMI(small_mixed, quick(systems()["gmi"], negatives=50), CPU)._others()
     assert others.shape == (50, 100)
     assert not bool((others == torch.arange(100)).any())
     assert set(others.flatten().tolist()) == set(range(100))
 
 
-def test_smoothed_features_by_hand(path_graph: Graph) -> None:
+def test_s2gc_by_hand(path_graph: Graph) -> None:
     settings = quick(systems()["s2gc"], steps=3, own_share=0.1, scale_features="none")
     dense = gcn_adjacency(path_graph, CPU).csr().to_dense().numpy()
     expected = sum(0.9 * np.linalg.matrix_power(dense, k) + 0.1 * np.eye(5) for k in (1, 2, 3)) / 3
-    np.testing.assert_allclose(values_of(train(s2gc.S2GC, path_graph, 0, CPU, settings)), expected, atol=1e-6)
+    np.testing.assert_allclose(values_of(train(S2GC, path_graph, 0, CPU, settings)), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("system", LEARNING, ids=lambda one: one.name)
@@ -134,3 +143,12 @@ def test_the_loss_falls(system: System, small_mixed: Graph) -> None:
     model.begin()
     losses = [float(model.step(epoch)) for epoch in range(30)]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_bgrls_loss_and_moving_average(small_mixed: Graph) -> None:
+    model = BGRL(small_mixed, BGRLSettings(width=8, momentum=0.75), CPU)
+    view = View(model.views.full(), torch.ones(small_mixed.num_features))
+    model.predictor = torch.nn.Sequential()
+    model.target.load_state_dict(model.online.state_dict())
+    assert float(model.disagreement(view, view).detach()) < 1e-5  # the same view of the same encoder
+    check_moving_average(model.target, model.online, lambda: model.after(0))

@@ -1,4 +1,4 @@
-"""Systems as estimators: what they refuse, and that they speak of classes as the user does."""
+"""Systems as estimators: rejected input, class names and published settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_invalid_settings_are_rejected(small_mixed: Graph, name: str, settings: 
     assert next(iter(settings)) in error.message
 
 
-def test_classes_are_called_as_the_user_calls_them(small_mixed: Graph) -> None:
+def test_classes_keep_the_users_names(small_mixed: Graph) -> None:
     assert small_mixed.labels is not None
     numbers = small_mixed.labels.numpy() * 10
     model = baselines.MLP(epochs=20).fit(small_mixed, numbers)
@@ -49,7 +49,7 @@ def test_classes_are_called_as_the_user_calls_them(small_mixed: Graph) -> None:
         baselines.MLP().fit(small_mixed, numbers[:50])
 
 
-def test_another_graph_than_the_fitted_is_refused(small_mixed: Graph) -> None:
+def test_another_graph_than_the_fitted_one_is_rejected(small_mixed: Graph) -> None:
     with pytest.raises(NotFittedError):
         baselines.MLP().predict()
     model = baselines.MLP(epochs=2).fit(small_mixed)
@@ -61,7 +61,7 @@ def test_another_graph_than_the_fitted_is_refused(small_mixed: Graph) -> None:
             one(mixed_graph(60))
 
 
-def test_published_settings_are_of_a_graph_that_is_known() -> None:
+def test_published_settings_of_a_graph() -> None:
     assert baselines.GREET.published("Cora").get_params()["epochs"] == 400
     assert baselines.GREET.published().get_params()["scale_features"] == "none"
     with rejects("no-published-settings"):

@@ -1,4 +1,4 @@
-"""What every system must do, whoever wrote it: one test for all of the registry."""
+"""Properties that every system of the registry has."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ import h3gnn.baselines
 from h3gnn.baselines import embedder
 from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import ANY, GROUPS, Sizes, System, TooLargeError, systems
-from h3gnn.baselines.stacks import GridPoint, Member, Noise
+from h3gnn.baselines.stacks import Noise
 from h3gnn.baselines.supervised import predict
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from tests.baselines.helpers import CPU, MEMBERS, POINT
 from tests.rejects import rejects
 
-CPU = torch.device("cpu")
-POINT = GridPoint(width=8, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
 TINY: dict[str, Any] = {
     "width": 8,
     "epochs": 2,
@@ -34,8 +33,8 @@ TINY: dict[str, Any] = {
     "neighbours": 3,
     "look_every": 1,
 }
-"""Taken by every system that has a setting of the name."""
-OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
+"""For every system that has a setting of the name."""
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gae", {"all_pairs": False}),
     ("graphacl", {"samples": 0, "self_loops": True, "linear": False, "predictor_layers": 2}),
     ("graphmae2", {"decodings": 0}),
@@ -47,8 +46,12 @@ OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
     ("sage", {"norm": "batch", "residual": True}),
     ("sage-unsupervised", {"samples": (3, 2)}),
 ]
-"""Settings with which a system goes another way through its code."""
-WAYS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in systems()), *OTHER_WAYS]
+"""Settings that exercise other branches of a system."""
+VARIED = pytest.mark.parametrize(
+    ("name", "changes"),
+    [*((name, {}) for name in systems()), *VARIANTS],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
 NEED_EDGES = {"bandana", "graphacl", "line", "maskgae", "node2vec"}
 GRAPHS = {
     *("cornell", "texas", "wisconsin", "actor", "cora", "citeseer", "pubmed"),
@@ -72,7 +75,7 @@ def tiny(system: System, /, **changes: Any) -> dict[str, Any]:
 
 
 def result(system: System, graph: Graph, seed: int, /, **changes: Any) -> npt.NDArray[np.float32]:
-    """What a system makes of a graph: an embedding, or log-probabilities `[splits, nodes, classes]`."""
+    """Return an embedding, or log-probabilities `[splits, nodes, classes]`."""
     settings = system.with_settings(tiny(system, **changes))
     if system in EMBEDDERS:
         return values_of(train(system.kind, graph, seed, CPU, settings))
@@ -82,15 +85,15 @@ def result(system: System, graph: Graph, seed: int, /, **changes: Any) -> npt.ND
 
 
 def small_graph(edges: list[tuple[int, int]]) -> Graph:
-    """Four nodes with features of their own; of each class one is to train on and one to validate."""
+    """Return four nodes with one-hot features; of each class one is for training and one for validation."""
     index = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).t()
     train = torch.tensor([[True], [True], [False], [False]])
     graph = check_graph(torch.eye(4), index, labels=[0, 1, 0, 1])
     return replace(graph, train_mask=train, val_mask=~train, test_mask=torch.zeros_like(train))
 
 
-@pytest.mark.parametrize(("name", "changes"), WAYS, ids=lambda part: part if isinstance(part, str) else "")
-def test_seeds_repeat_and_the_callers_generators_are_left(
+@VARIED
+def test_results_repeat_with_a_seed_and_leave_the_callers_generators(
     name: str, changes: dict[str, Any], small_mixed: Graph
 ) -> None:
     system = systems()[name]
@@ -106,15 +109,15 @@ def test_seeds_repeat_and_the_callers_generators_are_left(
 
 
 @pytest.mark.parametrize("system", EMBEDDERS, ids=name_of)
-def test_labels_are_not_looked_at(system: System, small_mixed: Graph) -> None:
+def test_labels_are_not_used(system: System, small_mixed: Graph) -> None:
     assert small_mixed.labels is not None
     turned = replace(small_mixed, labels=small_mixed.labels.flip(0))
     one, other = (result(system, graph, 0) for graph in (small_mixed, turned))
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("name", "changes"), WAYS, ids=lambda part: part if isinstance(part, str) else "")
-def test_a_graph_without_edges_is_learned_from_or_refused(name: str, changes: dict[str, Any]) -> None:
+@VARIED
+def test_a_graph_without_edges_is_embedded_or_rejected(name: str, changes: dict[str, Any]) -> None:
     graph, system = small_graph([]), systems()[name]
     if name in NEED_EDGES and not changes.get("self_loops"):
         with rejects("no-edges"):
@@ -123,8 +126,8 @@ def test_a_graph_without_edges_is_learned_from_or_refused(name: str, changes: di
         assert np.isfinite(result(system, graph, 0, **changes)).all()
 
 
-@pytest.mark.parametrize(("name", "changes"), WAYS, ids=lambda part: part if isinstance(part, str) else "")
-def test_one_pair_and_nodes_without_neighbours_do_no_harm(name: str, changes: dict[str, Any]) -> None:
+@VARIED
+def test_one_edge_and_isolated_nodes_give_finite_results(name: str, changes: dict[str, Any]) -> None:
     rows = result(systems()[name], small_graph([(0, 1)]), 0, **changes)
     assert rows.shape[-2] == 4
     assert np.isfinite(rows).all()
@@ -132,10 +135,9 @@ def test_one_pair_and_nodes_without_neighbours_do_no_harm(name: str, changes: di
 
 @pytest.mark.parametrize("system", CLASSIFIERS, ids=name_of)
 def test_gradients_reach_every_weight_of_every_model(system: System, small_mixed: Graph) -> None:
-    members = [Member(seed, 0, POINT) for seed in (3, 4)]
-    stack = system.kind(system.kind.on(small_mixed, CPU, system.settings), members, CPU)
+    stack = system.kind(system.kind.on(small_mixed, CPU, system.settings), MEMBERS, CPU)
     assert stack.logits(None).shape == (100, 2, small_mixed.num_classes)
-    stack.logits(Noise(members, CPU)).square().sum().backward()
+    stack.logits(Noise(MEMBERS, CPU)).square().sum().backward()
     for name, tensor in stack.weights.tensors.items():
         assert tensor.grad is not None, name
         assert bool((tensor.grad.abs().sum(dim=(0, 2)) > 0).all()), name
@@ -163,7 +165,7 @@ def test_the_estimator_clones_and_fits(system: System, small_mixed: Graph) -> No
 
 
 @ALL
-def test_published_settings_are_settings_of_known_graphs(system: System) -> None:
+def test_published_settings_are_valid_and_for_known_graphs(system: System) -> None:
     assert set(system.published) <= GRAPHS | {ANY}
     assert bool(system.source) >= bool(system.published)
     for graph in system.published:
@@ -180,7 +182,7 @@ def test_published_settings_are_settings_of_known_graphs(system: System) -> None
 
 
 @ALL
-def test_ranges_are_of_settings_and_hold_the_default(system: System) -> None:
+def test_ranges_are_valid_and_include_the_default(system: System) -> None:
     for name, values in system.ranges.items():
         for value in values:
             system.with_settings({name: value})
@@ -189,7 +191,7 @@ def test_ranges_are_of_settings_and_hold_the_default(system: System) -> None:
 
 
 @ALL
-def test_memory_grows_with_the_graph_and_a_graph_too_large_is_refused_with_a_size(system: System) -> None:
+def test_memory_estimates_grow_with_the_graph_and_reject_large_ones(system: System) -> None:
     sizes = Sizes(10_000, 80_000, 500)
     needed = [system.kind.bytes_for(sizes.shrunk(nodes), system.settings) for nodes in (100, 5000, 10_000)]
     assert all(isinstance(one, int) for one in needed)
@@ -200,7 +202,7 @@ def test_memory_grows_with_the_graph_and_a_graph_too_large_is_refused_with_a_siz
 
 
 @ALL
-def test_an_estimator_says_so_before_it_runs_out_of_memory(
+def test_an_estimator_checks_memory_before_training(
     system: System, small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedder, "free_bytes", lambda _: 1000)
@@ -209,7 +211,7 @@ def test_an_estimator_says_so_before_it_runs_out_of_memory(
 
 
 @ALL
-def test_a_system_says_what_it_is(system: System) -> None:
+def test_a_card_names_the_paper_inputs_and_cost(system: System) -> None:
     words = system.kind.__doc__ or ""
     author = re.split(r"[:, ]", system.paper)[0]
     assert re.search(rf"\({author}\b[^)]*, {system.year}\)", words)
@@ -219,7 +221,7 @@ def test_a_system_says_what_it_is(system: System) -> None:
     assert system.cost
 
 
-def test_all_systems_are_in_the_registry_under_names_of_their_own() -> None:
+def test_systems_have_unique_names() -> None:
     assert len(systems()) == 36
     for name in ("estimator", "title", "path"):
         assert len({getattr(system, name) for system in systems().values()}) == 36, name

@@ -1,4 +1,4 @@
-"""GREET: what walks, filters and losses are, by hand; that the discriminator learns from the pivot."""
+"""GREET: return probabilities, filters and losses by hand, and training of the discriminator."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from h3gnn.baselines.greet import (
 from h3gnn.baselines.layers import Features, adjacency
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from tests.baselines.helpers import CPU
 
-CPU = torch.device("cpu")
 SMALL = GREETSettings(width=8, epochs=4, neighbours=3)
 
 
-def test_chances_of_return_are_the_diagonals_of_powers(small_mixed: Graph) -> None:
+def test_return_probabilities_are_the_diagonals_of_powers(small_mixed: Graph) -> None:
     matrix = adjacency(small_mixed, self_loops=False)
     dense = matrix.csr().to_dense().double().numpy()
     walk = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1e-12)
@@ -35,7 +35,7 @@ def test_chances_of_return_are_the_diagonals_of_powers(small_mixed: Graph) -> No
     np.testing.assert_allclose(return_probabilities(matrix), np.stack(expected, axis=1), atol=1e-6)
 
 
-def test_the_contrast_by_loops() -> None:
+def test_the_contrastive_loss_by_loops() -> None:
     """Nodes 0 and 1 have the same features, and so have 2 and 3; 4 is as near to all."""
     features = torch.tensor([[1.0, 0], [2, 0], [0, 1], [0, 3], [1, 1]])
     positives = positives_of(Features(features, CPU), 1)
@@ -54,9 +54,9 @@ def test_the_contrast_by_loops() -> None:
     assert part.csr().to_dense().tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
 
 
-def test_the_ranking_by_hand() -> None:
+def test_the_ranking_loss_by_hand() -> None:
     weights, alike, pivot = torch.tensor([[0.9, 0.6, 0.2, 0.5], [0.1, 0.9, 0.4, 1.0], [0.3, 0.1, 0.2, 0.0]])
-    # 0.4 · 0.7, 0.1 · 0 (nearer than the pivot by more than the margin), 0.3 · 0.5, and no opinion
+    # 0.4 · 0.7, 0.1 · 0 (nearer than the pivot by more than the margin), 0.3 · 0.5, and weight 0.5
     expected = (0.4 * 0.7 + 0.3 * 0.5) / 4 / 2
     assert float(pivot_ranking(weights, alike, pivot, (0.5, 0.3))) == pytest.approx(expected)
 
@@ -73,7 +73,7 @@ def test_filters_by_hand(path_graph: Graph) -> None:
     torch.testing.assert_close(high.diagonal(), torch.ones(5))
 
 
-def test_an_edge_scores_the_same_from_both_ends_and_coins_follow_it(path_graph: Graph) -> None:
+def test_scores_are_symmetric_and_edge_weights_follow_them(path_graph: Graph) -> None:
     model = GREET(path_graph, SMALL, CPU)
     hidden = torch.relu(
         model.discriminator.described(torch.cat([model.features.dense(), model.return_probabilities], dim=1))
@@ -87,8 +87,8 @@ def test_an_edge_scores_the_same_from_both_ends_and_coins_follow_it(path_graph: 
     assert float((coins > 0.5).float().mean()) == pytest.approx(torch.tensor(1.5).sigmoid().item(), abs=0.01)
 
 
-def test_the_discriminator_learns_which_edges_join_alike_nodes() -> None:
-    """Nodes of group 0 are linked with one another, those of group 1 with those of group 2."""
+def test_the_discriminator_learns_which_edges_are_homophilous() -> None:
+    """Nodes of group 0 are linked within the group, those of group 1 with group 2."""
     generator = torch.Generator().manual_seed(0)
     group = torch.arange(60) // 20
     features = functional.one_hot(group * 4 + torch.randint(4, (60,), generator=generator), 12).float()

@@ -8,26 +8,25 @@ import torch
 from torch import nn
 
 from h3gnn.baselines.classics import raw_features, smoothed_features
-from h3gnn.baselines.contrastive import BGRL, BGRLSettings
 from h3gnn.baselines.layers import (
     Convolution,
     Features,
     GraphEncoder,
     SparseMatrix,
+    adjacency,
     edge_ends,
     gcn_adjacency,
     linear_layers,
     pairs_of,
 )
-from h3gnn.baselines.sampling import View, Views, frozen_copy, set_learning_rate, update_average
+from h3gnn.baselines.sampling import Neighbours, Views, frozen_copy, set_learning_rate, update_average
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-
-CPU = torch.device("cpu")
+from tests.baselines.helpers import CPU, check_moving_average
 
 
 @pytest.mark.parametrize("columns", [5, 200])
-def test_an_encoder_is_its_layers_and_sees_the_columns_that_are_kept(path_graph: Graph, columns: int) -> None:
+def test_an_encoder_by_its_layers_with_all_or_some_columns(path_graph: Graph, columns: int) -> None:
     """Two hundred columns are stored as a sparse matrix."""
     dense = torch.zeros(5, columns)
     dense[:, :5] = torch.arange(25.0).view(5, 5)
@@ -46,7 +45,7 @@ def test_an_encoder_is_its_layers_and_sees_the_columns_that_are_kept(path_graph:
     assert not torch.allclose(encoder(matrix), encoder(matrix, kept))
 
 
-def test_linear_layers_have_activations_between_them_alone() -> None:
+def test_linear_layers_have_activations_between_them() -> None:
     layers = linear_layers(4, 3, 3, 2, activation=nn.ELU)
     assert [type(part) for part in layers] == [nn.Linear, nn.ELU, nn.Linear, nn.ELU, nn.Linear]
     assert [part.weight.shape for part in layers if isinstance(part, nn.Linear)] == [(3, 4), (3, 3), (2, 3)]
@@ -69,7 +68,7 @@ def test_edges_by_their_ends_and_pairs() -> None:
 
 
 def test_smoothing_by_hand() -> None:
-    """0 → 1, 1 → 2 and a loop at 0: heard both ways, without the loop; node 3 hears nobody."""
+    """0 → 1, 1 → 2 and a loop at 0: edges are undirected, without the loop; node 3 is isolated."""
     features = torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
     graph = check_graph(features, torch.tensor([[0, 1, 0], [1, 2, 0]]))
     unit = np.array([[0.6, 0.8], [0, 1], [1, 0], [0, 0]])
@@ -80,12 +79,12 @@ def test_smoothing_by_hand() -> None:
     np.testing.assert_array_equal(raw_features(graph), features.numpy())
 
 
-def test_a_graph_without_edges_has_nothing_to_smooth() -> None:
+def test_smoothing_without_edges_gives_zeros() -> None:
     graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
     np.testing.assert_array_equal(smoothed_features(graph, 1), np.hstack([np.eye(3), np.zeros((3, 3))]))
 
 
-def test_a_view_drops_pairs_whole_and_counts_degrees_anew(path_graph: Graph) -> None:
+def test_a_view_drops_both_directions_and_recomputes_degrees(path_graph: Graph) -> None:
     torch.manual_seed(2)
     view = Views(path_graph, CPU).draw(0.5, 0.5)
     dense = view.matrix.csr().to_dense()
@@ -97,21 +96,6 @@ def test_a_view_drops_pairs_whole_and_counts_degrees_anew(path_graph: Graph) -> 
     torch.testing.assert_close(dense, linked / (degree[:, None] * degree[None]).sqrt())
 
 
-def test_bootstrap_loss_and_target(small_mixed: Graph) -> None:
-    model = BGRL(small_mixed, BGRLSettings(width=8, momentum=0.75), CPU)
-    view = View(model.views.full(), torch.ones(small_mixed.num_features))
-    model.predictor = torch.nn.Sequential()
-    model.target.load_state_dict(model.online.state_dict())
-    assert float(model.disagreement(view, view).detach()) < 1e-5  # the same view of the same encoder
-    before = [slow.clone() for slow in model.target.parameters()]
-    with torch.no_grad():
-        for fast in model.online.parameters():
-            fast.add_(1)
-    model.after(0)
-    for slow, start in zip(model.target.parameters(), before, strict=True):
-        torch.testing.assert_close(slow, start + 0.25)
-
-
 def test_a_rate_is_set_for_all_parameters() -> None:
     groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in (0.1, 0.2)]
     optimizer = torch.optim.Adam(groups)
@@ -119,17 +103,20 @@ def test_a_rate_is_set_for_all_parameters() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.05]
 
 
-def test_a_slow_copy_follows_and_shares_what_is_constant() -> None:
-    encoder = GraphEncoder(Features(torch.eye(3), torch.device("cpu")), [2], [torch.nn.PReLU()])
-    slow = frozen_copy(encoder)
-    assert slow.features is encoder.features
-    assert not any(parameter.requires_grad for parameter in slow.parameters())
-    before = [parameter.clone() for parameter in slow.parameters()]
-    with torch.no_grad():
-        for parameter in encoder.parameters():
-            parameter.add_(1)
-    for one, start in zip(slow.parameters(), before, strict=True):
-        assert torch.equal(one, start)
-    update_average(slow, encoder, 0.75)
-    for one, start in zip(slow.parameters(), before, strict=True):
-        torch.testing.assert_close(one, start + 0.25)
+def test_a_frozen_copy_shares_features_and_follows() -> None:
+    encoder = GraphEncoder(Features(torch.eye(3), CPU), [2], [torch.nn.PReLU()])
+    average = frozen_copy(encoder)
+    assert average.features is encoder.features
+    check_moving_average(average, encoder, lambda: update_average(average, encoder, 0.75))
+
+
+def test_neighbours_are_sampled_without_replacement_if_possible(small_mixed: Graph) -> None:
+    matrix = adjacency(small_mixed, self_loops=False)
+    linked = matrix.csr().to_dense() > 0
+    torch.manual_seed(0)
+    drawn = Neighbours(matrix).draw(4)
+    for node in range(small_mixed.num_nodes):
+        found = drawn[node].tolist()
+        degree = int(linked[node].sum())
+        assert all(bool(linked[node, one]) for one in found)
+        assert len(set(found)) == min(4, degree)

@@ -1,4 +1,4 @@
-"""Systems that mask nodes or edges: their losses by plain loops, and what must not leak past a mask."""
+"""GraphMAE, GraphMAE2, MaskGAE and Bandana: their losses by plain loops, and no leak past a mask."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ from h3gnn.baselines.masked import (
 )
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
+from tests.baselines.helpers import CPU, check_moving_average
 from tests.rejects import rejects
 
-CPU = torch.device("cpu")
 QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
+QUIET2 = GraphMAE2Settings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
 
 
 def looped_attention(
     layer: Attention, hidden: np.ndarray[Any, Any], edges: SparseMatrix
 ) -> np.ndarray[Any, Any]:
-    """Graph attention, node by node and head by head."""
+    """Compute graph attention, node by node and head by head."""
     weight, bias = (part.detach().numpy().astype(float) for part in (layer.weight, layer.bias))
-    sender, hearer = (end.detach().numpy()[0].astype(float) for end in layer.ends)
+    sender, receiver = (end.detach().numpy()[0].astype(float) for end in layer.ends)
     heads, channels = sender.shape
     product = (hidden @ weight).reshape(-1, heads, channels)
     out = np.zeros_like(product)
     for v in range(len(hidden)):
         around = edges.cols[edges.rows == v].tolist()
         for k in range(heads):
-            score = np.array([product[u, k] @ sender[k] + product[v, k] @ hearer[k] for u in around])
+            score = np.array([product[u, k] @ sender[k] + product[v, k] @ receiver[k] for u in around])
             share = np.exp(np.where(score > 0, score, 0.2 * score))
             out[v, k] = sum(s * product[u, k] for s, u in zip(share / share.sum(), around, strict=True))
     rows: np.ndarray[Any, Any] = out.reshape(len(hidden), -1) + bias
     return rows
 
 
-def test_attention_by_loops_and_both_ways_through_it(path_graph: Graph) -> None:
+def test_attention_by_loops_and_averaged_before_the_map(path_graph: Graph) -> None:
     torch.manual_seed(1)
     edges, hidden = adjacency(path_graph, self_loops=True), torch.randn(5, 4)
     layer = Attention(4, 6, 2, 0.0)
@@ -65,7 +66,7 @@ def test_attention_by_loops_and_both_ways_through_it(path_graph: Graph) -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_the_gradient_of_attention_is_that_of_differences(path_graph: Graph) -> None:
+def test_the_gradient_of_attention(path_graph: Graph) -> None:
     entries = adjacency(path_graph, self_loops=True)
     edges = entries.with_values(entries.values.double())
     hidden = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -77,16 +78,14 @@ def test_graphmae_error_by_loops(path_graph: Graph) -> None:
     torch.manual_seed(0)
     model = GraphMAE(path_graph, QUIET, CPU)
     code, masked = torch.randn(5, 8), torch.tensor([4, 1])
-    said = looped_attention(model.decoder, code.numpy().astype(float), model.edges)
-    x = path_graph.features.numpy()
-    errors = [
-        (1 - said[v] @ x[v] / np.linalg.norm(said[v]) / np.linalg.norm(x[v])) ** 3 for v in masked.tolist()
-    ]
+    decoded = looped_attention(model.decoder, code.numpy().astype(float), model.edges)
+    unit = decoded / np.linalg.norm(decoded, axis=1, keepdims=True)
+    errors = [(1 - unit[v] @ path_graph.features[v].numpy()) ** 3 for v in masked.tolist()]
     assert float(model.error(code, masked).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
 
 
-def test_what_is_masked_does_not_reach_the_code_or_the_decoder(path_graph: Graph) -> None:
-    """With the token alone, other features of a masked node change nothing but the target."""
+def test_masked_features_do_not_reach_the_code(path_graph: Graph) -> None:
+    """With the token alone, other features of a masked node change only the target."""
     masked = torch.tensor([1, 3])
     changed = path_graph.features.clone()
     changed[masked] = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0])
@@ -102,19 +101,16 @@ def test_what_is_masked_does_not_reach_the_code_or_the_decoder(path_graph: Graph
 
 
 def test_replaced_nodes_show_another_nodes_features(path_graph: Graph) -> None:
-    """All masked nodes are replaced: the token has no gradient, and what is shown are rows of the graph."""
-    torch.manual_seed(0)
-    model = GraphMAE(path_graph, replace(QUIET, replace_ratio=1.0), CPU)
-    model.loss(0).backward()  # type: ignore[no-untyped-call]
-    assert model.token.grad is not None
-    assert not model.token.grad.any()
-    model = GraphMAE(path_graph, replace(QUIET, replace_ratio=0.0), CPU)
-    model.loss(0).backward()  # type: ignore[no-untyped-call]
-    assert model.token.grad is not None
-    assert model.token.grad.any()
+    """If all masked nodes are replaced, the token has no gradient."""
+    for ratio in (0.0, 1.0):
+        torch.manual_seed(0)
+        model = GraphMAE(path_graph, replace(QUIET, replace_ratio=ratio), CPU)
+        model.loss(0).backward()  # type: ignore[no-untyped-call]
+        assert model.token.grad is not None
+        assert bool(model.token.grad.any()) == (ratio == 0)
 
 
-def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph) -> None:
+def test_graphmaes_learning_rate_and_loss_fall(small_mixed: Graph) -> None:
     settings = replace(QUIET, epochs=40, learning_rate=0.01)
     model = train(GraphMAE, small_mixed, 0, CPU, settings)
     assert model.optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9)
@@ -125,7 +121,7 @@ def test_the_rate_falls_as_half_a_cosine_and_the_loss_with_it(small_mixed: Graph
     assert trained < 0.8 * start
 
 
-def test_heads_must_share_the_width(path_graph: Graph) -> None:
+def test_heads_must_divide_the_width(path_graph: Graph) -> None:
     with rejects("invalid-setting"):
         GraphMAE(path_graph, replace(QUIET, heads=3), CPU)
 
@@ -140,15 +136,15 @@ def weight_of(convolution: torch.nn.Module) -> Any:
     return weight.detach().numpy()
 
 
-def said_of(model: LinkEmbedder, product: Any) -> Any:
-    """What the decoder says of a pair, by its two layers."""
+def decoded(model: LinkEmbedder, product: Any) -> Any:
+    """Return the decoder's output for a pair, by its two layers."""
     layers = model.decoder.layers
     first, second = ([part.detach().numpy() for part in layers[place].parameters()] for place in (1, 3))
     return second[0] @ np.maximum(first[0] @ product + first[1], 0) + second[1]
 
 
 def test_maskgae_loss_by_loops(path_graph: Graph) -> None:
-    """Both directions of 1 – 2 and one of 3 – 4 are drawn: the first is hidden, and three are asked about."""
+    """Both directions of 1 – 2 and one of 3 – 4 are drawn: the first is masked, and three are predicted."""
     torch.manual_seed(0)
     settings = MaskGAESettings(width=4, hidden=6, drop=0.0, decoder_drop=0.0, held_out=0.0, degree_weight=0.5)
     model = MaskGAE(path_graph, settings, CPU)
@@ -166,20 +162,20 @@ def test_maskgae_loss_by_loops(path_graph: Graph) -> None:
         hidden = np.where(spread > 0, spread, np.expm1(spread))
 
     def score(u: int, v: int) -> float:
-        return float(said_of(model, hidden[u] * hidden[v])[0])
+        return float(decoded(model, hidden[u] * hidden[v])[0])
 
-    said = model.degree_decoder(torch.tensor(hidden, dtype=torch.float32)).detach().numpy()[:, 0]
+    degrees = model.degree_decoder(torch.tensor(hidden, dtype=torch.float32)).detach().numpy()[:, 0]
     torch.manual_seed(3)
     others = model.unlinked(3).t().tolist()
     expected = np.mean([softplus(-score(*pair)) for pair in asked])
     expected += np.mean([softplus(score(*pair)) for pair in others])
-    expected += 0.5 * np.mean((said - np.array([0, 1, 1, 0, 1])) ** 2)
+    expected += 0.5 * np.mean((degrees - np.array([0, 1, 1, 0, 1])) ** 2)
     torch.manual_seed(3)
     assert float(model.errors(drawn).detach()) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_whole_edge_is_hidden_when_one_direction_is_drawn(path_graph: Graph) -> None:
-    """What the encoder sees of it is then the same as when both are."""
+def test_a_whole_edge_is_masked_if_one_direction_is_drawn(path_graph: Graph) -> None:
+    """The encoder then sees the same as if both are drawn."""
     seen = []
     for whole, directions in ((True, [(1, 2)]), (False, [(1, 2), (2, 1)]), (False, [(1, 2)])):
         torch.manual_seed(0)
@@ -195,8 +191,8 @@ def test_a_whole_edge_is_hidden_when_one_direction_is_drawn(path_graph: Graph) -
     assert seen[2][1, 2] > 0
 
 
-def test_walks_are_paths(path_graph: Graph) -> None:
-    """A walk of three steps from one node draws directions that hang together."""
+def test_masked_paths_are_connected(path_graph: Graph) -> None:
+    """A walk of three steps from one node draws adjacent directions."""
     torch.manual_seed(0)
     model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, mask_ratio=0.2), CPU)
     for _ in range(20):
@@ -206,7 +202,7 @@ def test_walks_are_paths(path_graph: Graph) -> None:
             assert any([u, v] != other and ({u, v} & set(other)) for other in steps)
 
 
-def test_pairs_without_an_edge_have_none(small_mixed: Graph) -> None:
+def test_negative_pairs_have_no_edge(small_mixed: Graph) -> None:
     torch.manual_seed(0)
     model = MaskGAE(small_mixed, MaskGAESettings(), CPU)
     linked = set(zip(model.looped.rows.tolist(), model.looped.cols.tolist(), strict=True))
@@ -221,10 +217,10 @@ def test_area_under_the_curve_by_pairs() -> None:
     assert area_under_curve(torch.tensor(high), torch.tensor(low)) == pytest.approx(np.mean(wins))
 
 
-def test_held_out_edges_are_not_seen_and_choose_the_epoch(
+def test_held_out_edges_are_not_trained_on_and_select_the_epoch(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of four looks is said to be the best: with two looks of patience, training rests there."""
+    """The second of four validations is the best: with a patience of two, training restores it."""
     areas = iter([0.6, 0.9, 0.8, 0.7])
     monkeypatch.setattr("h3gnn.baselines.masked.area_under_curve", lambda *_: next(areas))
     weights: list[Any] = []
@@ -263,8 +259,8 @@ def test_bandana_loss_by_loops(path_graph: Graph, own_weights: bool) -> None:
         hidden = np.where(spread > 0, spread, np.expm1(spread))
 
         def chance(u: int, v: int, rows: Any = hidden) -> Any:
-            said = np.exp(said_of(model, rows[u] * rows[v]))
-            return said / said.sum()
+            scores = np.exp(decoded(model, rows[u] * rows[v]))
+            return scores / scores.sum()
 
         weights = bandwidth.tolist() if own_weights else bandwidth[model.weighed_by].tolist()
         pairs = zip(model.links.t().tolist(), weights, strict=True)
@@ -274,8 +270,8 @@ def test_bandana_loss_by_loops(path_graph: Graph, own_weights: bool) -> None:
     assert float(model.errors(bandwidths, others).detach()) == pytest.approx(np.mean(errors), abs=1e-5)
 
 
-def test_bandana_weighs_edges_by_each_others_bandwidths(small_mixed: Graph) -> None:
-    """Each edge lends its bandwidth to one edge, and few to themselves, unless told so."""
+def test_bandana_weights_edges_by_other_edges_bandwidths(small_mixed: Graph) -> None:
+    """Each edge weights one edge by its bandwidth, and few themselves unless `own_weights`."""
     for own_weights in (True, False):
         torch.manual_seed(0)
         order = Bandana(small_mixed, BandanaSettings(width=4, own_weights=own_weights), CPU).weighed_by
@@ -285,29 +281,18 @@ def test_bandana_weighs_edges_by_each_others_bandwidths(small_mixed: Graph) -> N
         assert share == 1 if own_weights else share < 0.1
 
 
-def test_a_small_temperature_leaves_one_edge_open(small_mixed: Graph) -> None:
+def test_a_small_temperature_concentrates_bandwidths_on_one_edge(small_mixed: Graph) -> None:
     torch.manual_seed(0)
-    model = Bandana(small_mixed, BandanaSettings(width=4, temperature=1e-4), CPU)
-    assert float(model.bandwidth().minimum(1 - model.bandwidth()).min()) >= 0
-    share = model.bandwidth()
+    share = Bandana(small_mixed, BandanaSettings(width=4, temperature=1e-4), CPU).bandwidth()
+    assert float(share.minimum(1 - share).min()) >= 0
     assert float((share.round() - share).abs().mean()) < 0.01
 
 
 def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: Graph) -> None:
-    settings = replace(QUIET, replace_ratio=0.0)
     torch.manual_seed(0)
-    plain = GraphMAE(path_graph, settings, CPU)
-    second = GraphMAE2(
-        path_graph,
-        GraphMAE2Settings(
-            width=8, heads=2, feature_drop=0.0, attention_drop=0.0, decodings=0, latent_weight=0.0
-        ),
-        CPU,
-    )
-    with torch.no_grad():
-        second.token.zero_()
-    shared = {name: value for name, value in plain.state_dict().items() if name != "token"}
-    second.load_state_dict(shared, strict=False)
+    plain = GraphMAE(path_graph, replace(QUIET, replace_ratio=0.0), CPU)
+    second = GraphMAE2(path_graph, replace(QUIET2, decodings=0, latent_weight=0.0), CPU)
+    second.load_state_dict(plain.state_dict(), strict=False)
     losses = []
     for model in (plain, second):
         torch.manual_seed(4)
@@ -315,36 +300,25 @@ def test_graphmae2_is_graphmae_with_one_decoding_and_no_latent_part(path_graph: 
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def test_masked_nodes_start_out_as_nothing(small_mixed: Graph) -> None:
-    """A first token far longer than features would drown out what is shown beside it."""
-    for kind, settings in ((GraphMAE, QUIET), (GraphMAE2, GraphMAE2Settings(width=8, heads=2))):
-        torch.manual_seed(0)
-        model = kind(small_mixed, settings, CPU)
-        assert not model.token.any()
-    assert isinstance(model, GraphMAE2)
-    assert not model.second_token.any()
+def test_tokens_start_at_zero(small_mixed: Graph) -> None:
+    """A token longer than the features would dominate them."""
+    first, second = GraphMAE(small_mixed, QUIET, CPU), GraphMAE2(small_mixed, QUIET2, CPU)
+    for token in (first.token, second.token, second.second_token):
+        assert not token.any()
 
 
-def test_graphmae2_predicts_a_slow_copy(path_graph: Graph) -> None:
+def test_graphmae2_predicts_a_moving_average(path_graph: Graph) -> None:
     torch.manual_seed(0)
-    settings = GraphMAE2Settings(width=8, heads=2, feature_drop=0.0, attention_drop=0.0, momentum=0.75)
-    model = GraphMAE2(path_graph, settings, CPU)
+    model = GraphMAE2(path_graph, replace(QUIET2, momentum=0.75), CPU)
     model.predictor = torch.nn.Sequential()
     assert float(model.disagreement(model.embedding()).detach()) < 1e-5  # a prediction by itself
-    assert not any(parameter.requires_grad for parameter in model.target_encoder.parameters())
-    before = [slow.clone() for slow in model.target_encoder.parameters()]
-    with torch.no_grad():
-        for fast in model.encoder.parameters():
-            fast.add_(1)
     model.begin()
-    model.after(0)
-    for slow, start in zip(model.target_encoder.parameters(), before, strict=True):
-        torch.testing.assert_close(slow, start + 0.25)
+    check_moving_average(model.target_encoder, model.encoder, lambda: model.after(0))
 
 
-def test_nodes_hidden_from_the_decoder_enter_as_the_second_token(path_graph: Graph) -> None:
+def test_remasked_nodes_enter_the_decoder_as_the_second_token(path_graph: Graph) -> None:
     torch.manual_seed(0)
-    model = GraphMAE2(path_graph, GraphMAE2Settings(width=8, heads=2, hidden_ratio=0.6), CPU)
+    model = GraphMAE2(path_graph, replace(QUIET2, hidden_ratio=0.6), CPU)
     torch.nn.init.ones_(model.second_token)
     shown = model.hide(torch.zeros(5, 8))
     tokens = (shown == model.second_token).all(dim=1)

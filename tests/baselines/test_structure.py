@@ -1,4 +1,4 @@
-"""Structural distances by hand and against loops; struc2vec's layers and walks; WRGAT's relations."""
+"""Structural distances by hand and by loops, layers and walks of struc2vec, and WRGAT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from h3gnn.baselines.embedder import train, values_of
-from h3gnn.baselines.stacks import GridPoint, Member
 from h3gnn.baselines.structure import (
     WRGAT,
     Struc2Vec,
@@ -24,10 +23,7 @@ from h3gnn.baselines.structure import (
 )
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-
-CPU = torch.device("cpu")
-POINT = GridPoint(width=6, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
-MEMBERS = [Member(seed, 0, POINT) for seed in (3, 4)]
+from tests.baselines.helpers import CPU, path_matrix, stack_on, weights_of
 
 
 def graph_of(edges: list[tuple[int, int]], nodes: int) -> Graph:
@@ -36,7 +32,7 @@ def graph_of(edges: list[tuple[int, int]], nodes: int) -> Graph:
 
 
 def slow_warp(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> float:
-    """Dynamic time warping by its recursion."""
+    """Compute dynamic time warping by its recursion."""
 
     @cache
     def best(i: int, j: int) -> float:
@@ -79,8 +75,8 @@ def test_distances_of_a_path_by_hand(path_graph: Graph) -> None:
             np.testing.assert_allclose(values, [ratio, ratio, 3 * ratio])
 
 
-def test_twins_are_not_apart_wherever_they_are() -> None:
-    """Two copies of a triangle with a tail, their nodes numbered anew."""
+def test_isomorphic_nodes_have_distance_zero() -> None:
+    """Two copies of a triangle with a tail, with permuted node numbers."""
     shape = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4)]
     name = [7, 2, 9, 0, 5, 3, 8, 1, 6, 4]
     graph = graph_of([(name[a + s], name[b + s]) for s in (0, 5) for a, b in shape], 10)
@@ -95,7 +91,7 @@ def test_twins_are_not_apart_wherever_they_are() -> None:
     assert any(tuple(pair) in twins for pair in found.pairs.tolist())
 
 
-def test_a_layers_rows_add_up_to_one_and_keep_the_nearest(small_mixed: Graph) -> None:
+def test_rows_of_a_layer_sum_to_one_and_keep_the_nearest(small_mixed: Graph) -> None:
     found = structural_distances(small_mixed, 3, CPU)
     for matrix in (found.layer(1), found.layer(1, nearest=3)):
         dense = matrix.csr().to_dense()
@@ -109,8 +105,7 @@ def test_a_layers_rows_add_up_to_one_and_keep_the_nearest(small_mixed: Graph) ->
         assert far[node][kept[node]].max() <= far[node][~kept[node]].min() + 1e-12
 
 
-def test_layers_change_as_often_as_in_single_steps(small_mixed: Graph) -> None:
-    """The closed form is the sum over any number of changes, and a node in many's likeness goes up."""
+def test_layer_changes_are_the_sum_over_single_changes(small_mixed: Graph) -> None:
     found = structural_distances(small_mixed, 3, CPU)
     chances = layer_changes(found, 0.3)
     torch.testing.assert_close(chances.sum(2), torch.ones(100, 3, dtype=torch.float64))
@@ -125,8 +120,8 @@ def test_layers_change_as_often_as_in_single_steps(small_mixed: Graph) -> None:
     torch.testing.assert_close(above, above.round(), atol=1e-6, rtol=0)
 
 
-def test_walks_go_between_alike_nodes_of_two_stars() -> None:
-    """Hubs 0 and 6 of five leaves each: a walk from a hub goes to the other hub, which no edge leads to."""
+def test_walks_connect_similar_nodes_of_two_stars() -> None:
+    """Hubs 0 and 6 have five leaves each; a walk from a hub reaches the other, without an edge."""
     graph = graph_of([(hub, hub + leaf) for hub in (0, 6) for leaf in range(1, 6)], 12)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -137,27 +132,20 @@ def test_walks_go_between_alike_nodes_of_two_stars() -> None:
     assert float(hubs[20:, 1].float().mean()) < 0.1
 
 
-def test_graphs_of_no_edge_one_pair_and_one_node() -> None:
+def test_structural_systems_on_tiny_graphs() -> None:
     for graph in (graph_of([], 3), graph_of([(0, 1)], 2), graph_of([], 1)):
         rows = values_of(train(Struc2Vec, graph, 0, CPU, Struc2VecSettings(width=4, epochs=2, walk_length=5)))
         assert rows.shape == (graph.num_nodes, 4)
-        ground = WRGAT.on(graph, CPU, WRGATSettings())
-        assert WRGAT(ground, MEMBERS, CPU).logits(None).isfinite().all()
-
-
-def wrgat_on(graph: Graph, settings: WRGATSettings) -> WRGAT:
-    return WRGAT(WRGAT.on(graph, CPU, settings), MEMBERS, CPU)
+        assert stack_on(WRGAT, graph, WRGATSettings()).logits(None).isfinite().all()
 
 
 def test_wrgat_by_hand(path_graph: Graph) -> None:
     settings = WRGATSettings(layers=2, nearest=2, near_weight=0.7, scale_features="none")
-    stack = wrgat_on(path_graph, settings)
+    stack = stack_on(WRGAT, path_graph, settings)
     found = structural_distances(path_graph, 2, CPU)
-    near = torch.zeros(5, 5)
-    for i in range(4):
-        near[i, i + 1] = near[i + 1, i] = 0.7
-    relations = [near, *(found.layer(k, 2).csr().to_dense() for k in range(2))]  # [who sends, who hears]
-    own = {name: tensor[:, 1].detach() for name, tensor in stack.weights.tensors.items()}
+    layers = [found.layer(k, 2).csr().to_dense() for k in range(2)]
+    relations = [0.7 * path_matrix(), *layers]  # [sender, receiver]
+    own = weights_of(stack, 1)
 
     def layer(x: Tensor, name: str) -> Tensor:
         mine, *maps = (x @ own[name]).chunk(4, dim=1)
@@ -176,13 +164,15 @@ def test_wrgat_by_hand(path_graph: Graph) -> None:
     torch.testing.assert_close(stack.logits(None)[:, 1], expected)
 
 
-def test_wrgat_hears_nodes_far_away_that_stand_alike() -> None:
-    """The same two stars: a change of one hub's features reaches the other, unless structure is left out."""
+def test_wrgat_connects_distant_nodes_of_similar_structure() -> None:
+    """In two stars, a change of one hub's features reaches the other, unless structure is left out."""
     edges = [(hub, hub + leaf) for hub in (0, 6) for leaf in range(1, 6)]
     changed = graph_of(edges, 12)
     changed.features[0] = 3.0
     for layers in (0, 3):
         settings = WRGATSettings(layers=layers, scale_features="none")
-        before, after = (wrgat_on(graph, settings).logits(None) for graph in (graph_of(edges, 12), changed))
-        moved = (after - before).detach().abs()[6].max()
-        assert (float(moved) > 1e-6) == (layers > 0)
+        before, after = (
+            stack_on(WRGAT, graph, settings).logits(None) for graph in (graph_of(edges, 12), changed)
+        )
+        change = (after - before).detach().abs()[6].max()
+        assert (float(change) > 1e-6) == (layers > 0)

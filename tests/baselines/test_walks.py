@@ -1,4 +1,4 @@
-"""Walks and skip-gram, and the systems on top of them: node2vec, LINE, GraphSAGE without labels."""
+"""Random walks, skip-gram, node2vec, LINE and unsupervised GraphSAGE."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from h3gnn.baselines.walks import (
 )
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-
-CPU = torch.device("cpu")
+from tests.baselines.helpers import CPU
 
 
 def two_cliques() -> Graph:
-    """Two times six nodes that all know each other, with one edge between, and features that say nothing."""
+    """Return two cliques of six nodes with one edge between them, and constant features."""
     edges = [(i, j) for block in (0, 6) for i in range(block, block + 6) for j in range(i + 1, block + 6)]
     return check_graph(torch.ones(12, 1), torch.tensor([*edges, (0, 6)]).t())
 
@@ -53,8 +52,8 @@ def test_walks_follow_edges_by_weight() -> None:
     assert abs(float(((drawn == 1).any(dim=1)).float().mean()) - 0.75) < 0.03
 
 
-def test_walks_remember_where_they_came_from() -> None:
-    """From 0 at 1: back to 0 counts 1/p, to 2, which knows 0, counts 1, to 3 counts 1/q."""
+def test_walks_are_biased_by_the_previous_node() -> None:
+    """From 0 at 1: back to 0 weighs 1/p, to 2, a neighbour of 0, 1, and to 3 1/q."""
     graph = check_graph(torch.eye(4), torch.tensor([[0, 0, 1, 1], [1, 2, 2, 3]]))
     walker = Walker(adjacency(graph, self_loops=False), back=4.0, away=0.5)
     with forked_rng(CPU, 0):
@@ -64,7 +63,7 @@ def test_walks_remember_where_they_came_from() -> None:
     np.testing.assert_allclose(share, np.array([0.25, 1, 2]) / 3.25, atol=0.015)
 
 
-def test_skipgram_against_loops() -> None:
+def test_skipgram_by_loops() -> None:
     with forked_rng(CPU, 1):
         model = SkipGram(5, 3, window=2, negatives=4)
         torch.nn.init.normal_(model.centres)
@@ -85,7 +84,7 @@ def test_skipgram_against_loops() -> None:
     assert float(model.loss(walks, negatives).detach()) == pytest.approx(total / weights, rel=1e-5)
 
 
-def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
+def test_lines_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
     model = LINE(path_graph, LINESettings(width=4), CPU)
     assert model.first.company is model.first.centres
     assert model.second.company is not model.second.centres
@@ -97,7 +96,7 @@ def test_the_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
     ("kind", "settings"),
     [(Node2Vec, Node2VecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
 )
-def test_those_who_meet_are_alike(kind: type[Embedder], settings: object) -> None:
+def test_nodes_of_a_clique_have_similar_embeddings(kind: type[Embedder], settings: object) -> None:
     rows = values_of(train(kind, two_cliques(), 0, CPU, settings))
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     alike = unit @ unit.T
@@ -106,7 +105,6 @@ def test_those_who_meet_are_alike(kind: type[Embedder], settings: object) -> Non
 
 
 def test_sage_by_hand(path_graph: Graph) -> None:
-    """A layer of all neighbours is a mean; the loss is that of starts, others and drawn nodes."""
     model = SageUnsupervised(path_graph, SageSettings(width=2, negatives=2, scale_features="none"), CPU)
     first, second = model.first.detach().numpy(), model.second.detach().numpy()
     links = np.eye(5, k=1) + np.eye(5, k=-1)
@@ -117,7 +115,7 @@ def test_sage_by_hand(path_graph: Graph) -> None:
     np.testing.assert_allclose(model.encode((0, 0)).detach().numpy(), rows, atol=1e-5)
     walks = torch.tensor([[0, 1, 0], [1, 2, 3], [2, 3, ENDED]])
     losses = []
-    for start, other in [(0, 1), (1, 2), (1, 3), (2, 3)]:  # nobody meets themselves
+    for start, other in [(0, 1), (1, 2), (1, 3), (2, 3)]:  # no node is paired with itself
         loss = -math.log(sigmoid(rows[start] @ rows[other]))
         losses.append(loss - sum(math.log(sigmoid(-rows[start] @ rows[one])) for one in (4, 0)))
     found = model.meetings(torch.tensor(rows), walks, torch.tensor([4, 0]))
