@@ -106,7 +106,14 @@ prepare.prepare_graph("e.parquet", "f.parquet", "out")
 """
 
 
-@pytest.mark.parametrize("stage", ["_edge_stage", "_sort_stage", "_hashes"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "_sort_stage",
+        pytest.param("_edge_stage", marks=pytest.mark.slow),
+        pytest.param("_hashes", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_call_is_resumed(parts: Path, stage: str) -> None:
     assert run(cwd=parts, code=KILLED.replace("STAGE", stage)).returncode == -signal.SIGKILL
     assert hidden_beside(parts / "out").is_dir()
