@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,23 +22,17 @@ import pandas as pd
 
 from h3gnn.errors import InputError
 from h3gnn.storage.schema import ListOf, Record, Text, check_values, parse_json
-from h3gnn.tables.infer import MOST_CATEGORIES
+from h3gnn.tables.infer import MOST_CATEGORIES, Array, Floats
 
 MOST_ITEMS = 256  # lists with more distinct items than this are hashed into this many columns
 RARE_SHARE = 1 / 500  # a category that holds a smaller share of the rows is rare
-MOSTLY_RARE = 0.5
-"""Where rare categories hold more than this share of the rows, the characters of all are encoded instead."""
-
-HEAVY_TAIL = 8.0
-"""Numbers farther from their mean than this many standard deviations are encoded by their logarithm."""
-
+MOSTLY_RARE = 0.5  # if rare categories hold more of the rows, the characters of all are encoded instead
+HEAVY_TAIL = 8.0  # numbers more standard deviations from their mean are encoded by their logarithm
 TEXT_BUCKETS = 1 << 15  # number of buckets that words or character n-grams are hashed into
 TEXT_COLUMNS = 64
-MIN_ROWS_FOR_PRUNING = 50
-"""In a table with at least this many rows, a word that occurs in one row only is ignored."""
-
-YEAR, WEEK, DAY = 365.2425, 7.0, 1.0
-CYCLES = {"year": (YEAR, 0.0), "week": (WEEK, 4.0), "day": (DAY, 0.0)}
+MIN_ROWS_FOR_PRUNING = 50  # with as many rows, a word that occurs in one row only is ignored
+YEAR, WEEK = 365.2425, 7.0
+CYCLES = {"year": (YEAR, 0.0), "week": (WEEK, 4.0), "day": (1.0, 0.0)}
 """Length in days and phase of each cycle: 1970 began on a Thursday, and weeks begin on Sunday."""
 
 MODULES = ListOf(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others=Any))
@@ -46,9 +40,6 @@ MODULES = ListOf(Record({"type": Text(r"sentence_transformers\.[\w.]+")}, others
 
 VALUE, COMPONENT, MISSING = "value", "component", "missing"
 """Roles of a feature: meaningful by itself, one of many without own meaning, the mark of a missing cell."""
-
-Floats = npt.NDArray[np.float64]
-Array = npt.NDArray[Any]
 
 
 class Encoder(ABC):
@@ -63,12 +54,12 @@ class Encoder(ABC):
         """Learn the state from values, NaN or None where missing."""
 
     @abstractmethod
-    def transform(self, values: Array) -> Floats:
-        """Return the features of values, `[rows, features]`."""
+    def encode(self, values: Array) -> Floats:
+        """Return the features of values without the mark of missing cells, `[rows, features]`."""
 
     @abstractmethod
     def names(self, column: str) -> list[str]:
-        """Return the names of a column's features, without the mark of a missing cell."""
+        """Return the names of a column's features, without the mark of missing cells."""
 
     @abstractmethod
     def describe(self, values: Array) -> str:
@@ -77,6 +68,10 @@ class Encoder(ABC):
     @property
     def role(self) -> str:
         return VALUE
+
+    def transform(self, values: Array) -> Floats:
+        """Return the features of values, `[rows, features]`."""
+        return np.column_stack([self.encode(values), *([missing_rows(values)] if self.gaps else [])])
 
     def features(self, column: str) -> list[tuple[str, str]]:
         """Return name and role of each feature of a column."""
@@ -87,9 +82,6 @@ class Encoder(ABC):
         """Return the plain values and the arrays of the state."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         return {name: value for name, value in vars(self).items() if name not in arrays}, arrays
-
-    def _marked(self, features: Floats, missing: Array) -> Floats:
-        return np.column_stack([features, missing] if self.gaps else [features])
 
 
 def missing_rows(values: Array) -> npt.NDArray[np.bool_]:
@@ -123,20 +115,18 @@ class NumberEncoder(Encoder):
         known = values[~np.isnan(values)]
         spread = max(known.std(), 1e-300)
         log = bool(known.size > 2 and np.abs(known - known.mean()).max() > HEAVY_TAIL * spread)
-        return cls._fit(values, _signed_log(known) if log else known, log=log)
+        return cls._fit(values, log=log)
 
     @classmethod
-    def _fit(cls, values: Array, known: Array, *, log: bool, **more: Any) -> Self:
+    def _fit(cls, values: Array, *, log: bool = False, **more: Any) -> Self:
+        known = values[~np.isnan(values)]
+        known = _signed_log(known) if log else known
         fill, mean, scale = float(np.median(known)), float(known.mean()), _positive(float(known.std()))
         return cls(fill, mean, scale, log, known.size < values.size, **more)
 
-    def transform(self, values: Array) -> Floats:
-        missing = np.isnan(values)
-        scaled = self._standardize(_signed_log(values) if self.log else values, missing)
-        return self._marked(scaled, missing)
-
-    def _standardize(self, values: Array, missing: Array) -> Floats:
-        return np.asarray((np.where(missing, self.fill, values) - self.mean) / self.scale)
+    def encode(self, values: Array) -> Floats:
+        scaled = _signed_log(values) if self.log else values
+        return np.asarray((np.where(np.isnan(values), self.fill, scaled) - self.mean) / self.scale)
 
     def names(self, column: str) -> list[str]:
         return [column]
@@ -155,8 +145,7 @@ class BooleanEncoder(NumberEncoder):
 
     @classmethod
     def fit(cls, values: Array) -> Self:
-        plain = NumberEncoder.fit(values)
-        return cls(plain.fill, plain.mean, plain.scale, False, plain.gaps)
+        return replace(super().fit(values), log=False)
 
     def describe(self, values: Array) -> str:
         return f"0 or 1 ({100 * float(np.nanmean(values)):.0f} % yes), {super().describe(values)}"
@@ -164,7 +153,7 @@ class BooleanEncoder(NumberEncoder):
 
 @dataclass(frozen=True)
 class DateEncoder(NumberEncoder):
-    """Standardized elapsed time, and its place in the year, week and day where the dates span these."""
+    """Standardized elapsed time, and the time of the year, week and day where the dates span these."""
 
     kind = "date"
     cycles: list[str]
@@ -174,15 +163,14 @@ class DateEncoder(NumberEncoder):
         known = values[~np.isnan(values)]
         span, clocks = float(known.max() - known.min()), bool((known != np.floor(known)).any())
         cycles = ["year"] * (span > YEAR / 2) + ["week"] * (span > WEEK) + ["day"] * clocks
-        return cls._fit(values, known, log=False, cycles=cycles)
+        return cls._fit(values, cycles=cycles)
 
-    def transform(self, values: Array) -> Floats:
-        missing = np.isnan(values)
-        columns = [self._standardize(values, missing)]
+    def encode(self, values: Array) -> Floats:
+        columns = [super().encode(values)]
         for length, phase in (CYCLES[cycle] for cycle in self.cycles):
             angle = 2 * np.pi * (values + phase) / length
-            columns += [np.where(missing, 0.0, wave(angle)) for wave in (np.sin, np.cos)]
-        return self._marked(np.column_stack(columns), missing)
+            columns += [np.where(np.isnan(values), 0.0, wave(angle)) for wave in (np.sin, np.cos)]
+        return np.column_stack(columns)
 
     def names(self, column: str) -> list[str]:
         waves = [f"{column}, {wave} of the {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
@@ -212,20 +200,14 @@ class VectorEncoder(Encoder):
         scale = _positive(float(np.nanstd(values, axis=0).max()))
         return cls(scale, bool(np.isnan(values).any()), np.nanmean(values, axis=0))
 
-    def transform(self, values: Array) -> Floats:
-        missing = missing_rows(values)
-        scaled = np.where(missing[:, None], 0.0, (values - self.mean) / self.scale)
-        return self._marked(scaled, missing)
+    def encode(self, values: Array) -> Floats:
+        return np.where(missing_rows(values)[:, None], 0.0, (values - self.mean) / self.scale)
 
     def names(self, column: str) -> list[str]:
         return [f"{column}[{at}]" for at in range(len(self.mean))]
 
     def describe(self, values: Array) -> str:
-        return f"{len(self.mean):,} columns, scaled together" + _one_for_missing(self.gaps)
-
-
-def _one_for_missing(gaps: bool) -> str:
-    return ", one for missing" if gaps else ""
+        return f"{len(self.mean):,} columns, scaled together" + ", one for missing" * self.gaps
 
 
 @dataclass(frozen=True)
@@ -233,7 +215,7 @@ class CategoryEncoder(Encoder):
     """One-hot columns; rare categories share one, and an unknown one is rare, or all zeros."""
 
     kind = "category"
-    kept: list[str]
+    kept: list[str] | None
     rare: bool
     gaps: bool
 
@@ -250,30 +232,28 @@ class CategoryEncoder(Encoder):
         kept = sum(counts[one] for one in _frequent(counts, MOST_CATEGORIES, len(values)))
         return len(counts) > MOST_CATEGORIES and kept < (1 - MOSTLY_RARE) * sum(counts.values())
 
-    def transform(self, values: Array) -> Floats:
-        column = {one: at for at, one in enumerate(self.kept)}
-        other = len(column) if self.rare else -1
-        missing = len(column) + self.rare if self.gaps else -1
-        at = [[missing if one is None else column.get(one, other)] for one in values]
-        return _indicators(at, len(column) + self.rare + self.gaps)
+    def encode(self, values: Array) -> Floats:
+        return self._indicators([[] if one is None else [one] for one in values])
+
+    def _indicators(self, rows: Sequence[Iterable[str]]) -> Floats:
+        column = {one: at for at, one in enumerate(self.kept or ())}
+        return _indicators(rows, column, len(column) + self.rare)
 
     def names(self, column: str) -> list[str]:
-        return [f"{column}={one}" for one in self.kept] + [f"{column} is rare"] * self.rare
+        return [f"{column}={one}" for one in self.kept or ()] + [f"{column} is rare"] * self.rare
 
     def describe(self, values: Array) -> str:
-        rare = len({*values} - {None}) - len(self.kept)
+        kept = len(self.kept or ())
+        rare = len({*values} - {None}) - kept
         shared = f", one for {rare:,} rare" if rare else ""
-        return f"{len(self.kept):,} columns of 0 and 1{shared}{_one_for_missing(self.gaps)}"
+        return f"{kept:,} columns of 0 and 1{shared}" + ", one for missing" * self.gaps
 
 
 @dataclass(frozen=True)
-class ListEncoder(Encoder):
-    """Multi-hot columns of the items; beyond `MOST_ITEMS` distinct items they are hashed."""
+class ListEncoder(CategoryEncoder):
+    """Multi-hot columns of the items; beyond `MOST_ITEMS` distinct items they are hashed (`kept` is None)."""
 
     kind = "list"
-    kept: list[str] | None
-    rare: bool
-    gaps: bool
 
     @classmethod
     def fit(cls, values: Array) -> Self:
@@ -284,18 +264,15 @@ class ListEncoder(Encoder):
         kept = sorted(_frequent(counts, MOST_ITEMS, len(values)))
         return cls(kept, len(kept) < len(counts), gaps)
 
-    def transform(self, values: Array) -> Floats:
-        width = len(self.names(""))
-        column = {one: at for at, one in enumerate(self.kept or ())}
-        other = len(column) if self.rare else -1
-        if self.kept is None:
-            from sklearn.utils import murmurhash3_32
+    def encode(self, values: Array) -> Floats:
+        lists = [one or [] for one in values]
+        if self.kept is not None:
+            return self._indicators(lists)
+        from sklearn.utils import murmurhash3_32
 
-            for item in _count_items(values):
-                column[item] = int(murmurhash3_32(item, positive=True)) % MOST_ITEMS
-        missing = [width] if self.gaps else []
-        at = [missing if one is None else [column.get(item, other) for item in one] for one in values]
-        return _indicators(at, width + self.gaps)
+        distinct = _count_items(values)
+        column = {one: int(murmurhash3_32(one, positive=True)) % MOST_ITEMS for one in distinct}
+        return _indicators(lists, column, MOST_ITEMS)
 
     def names(self, column: str) -> list[str]:
         if self.kept is None:
@@ -315,6 +292,15 @@ class ListEncoder(Encoder):
         return f"{len(self.kept):,} columns, 1 where the list contains the item{shared}"
 
 
+def _indicators(rows: Sequence[Iterable[str]], column: Mapping[str, int], width: int) -> Floats:
+    """Return 1 in the columns of each row's items; items without a column share the one after, if any."""
+    found = np.zeros((len(rows), width))
+    for row, items in enumerate(rows):
+        at = [column.get(one, len(column)) for one in items]
+        found[row, [one for one in at if one < width]] = 1.0
+    return found
+
+
 def _count_items(values: Array) -> Counter[str]:
     return Counter(item for one in values if one is not None for item in {*one})
 
@@ -324,15 +310,6 @@ def _frequent(counts: Counter[str], most: int, rows: int) -> list[str]:
     least = max(1, int(RARE_SHARE * rows))
     ordered = sorted(counts, key=lambda one: (-counts[one], one))
     return [one for one in ordered[:most] if counts[one] >= least]
-
-
-def _indicators(columns: Iterable[list[int]], width: int) -> Floats:
-    """Return 1 in the given columns of each row; -1 is no column."""
-    listed = list(columns)
-    found = np.zeros((len(listed), width))
-    for row, row_columns in enumerate(listed):
-        found[row, [column for column in row_columns if column >= 0]] = 1.0
-    return found
 
 
 @dataclass(frozen=True)
@@ -366,11 +343,10 @@ class TextEncoder(Encoder):
         gaps = bool(missing_rows(values).any())
         return cls(form, gaps, scale, used, weight.astype(np.float32), directions.astype(np.float32))
 
-    def transform(self, values: Array) -> Floats:
+    def encode(self, values: Array) -> Floats:
         counts = _count_words(values, self.form)[:, self.used]
         weighted = _tf_idf(counts, self.weight.astype(np.float64))
-        found = weighted @ self.directions.astype(np.float64).T / self.scale
-        return self._marked(found, missing_rows(values).astype(np.float64))
+        return np.asarray(weighted @ self.directions.astype(np.float64).T / self.scale)
 
     def names(self, column: str) -> list[str]:
         return [f"{column} ~{at}" for at in range(len(self.directions))]
@@ -378,8 +354,8 @@ class TextEncoder(Encoder):
     def describe(self, values: Array) -> str:
         if not self.used.size:
             return "no word occurs in two rows"
-        reduced = f"reduced to {len(self.directions)} columns"
-        return f"TF-IDF of {self.used.size:,} hashed {self.form}, {reduced}{_one_for_missing(self.gaps)}"
+        reduced = f"reduced to {len(self.directions)} columns" + ", one for missing" * self.gaps
+        return f"TF-IDF of {self.used.size:,} hashed {self.form}, {reduced}"
 
 
 def _directions(weighted: Any, width: int) -> Array:
@@ -426,7 +402,7 @@ class SentenceEncoder(Encoder):
         scale = _positive(float(found.std(axis=0).max()))
         return cls(str(Path(folder).resolve()), scale, found.mean(axis=0))
 
-    def transform(self, values: Array) -> Floats:
+    def encode(self, values: Array) -> Floats:
         return np.asarray((_embed_sentences(values, self.folder) - self.mean) / self.scale)
 
     def names(self, column: str) -> list[str]:
@@ -438,26 +414,24 @@ class SentenceEncoder(Encoder):
 
 def _embed_sentences(values: Array, folder: str) -> Floats:
     if not Path(folder).is_dir():
-        raise InputError(
-            f"there is no folder {folder} with a sentence model; without --text-model none is needed",
-            code="text-model-missing",
-        )
+        message = f"there is no folder {folder} with a sentence model; without --text-model none is needed"
+        raise InputError(message, code="text-model-missing")
     modules = Path(folder) / "modules.json"
-    if modules.is_file():  # a model with modules of its own would run code from the folder
-        check_values(
-            MODULES, parse_json(modules.read_bytes(), modules, InputError), modules, words="cannot be used"
-        )
+    if modules.is_file():  # a model with other modules would run code from the folder
+        stored = parse_json(modules.read_bytes(), modules, InputError)
+        check_values(MODULES, stored, modules, words="cannot be used")
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise InputError(
-            "a sentence model needs its library: pip install 'h3gnn[text]'", code="library-missing"
-        ) from None
+        message = "a sentence model needs its library: pip install 'h3gnn[text]'"
+        raise InputError(message, code="library-missing") from None
     model = SentenceTransformer(str(folder), local_files_only=True)
     texts = ["" if one is None else one for one in values]
     return np.asarray(model.encode(texts, show_progress_bar=False), dtype=np.float64)
 
 
-_ALL = (NumberEncoder, BooleanEncoder, CategoryEncoder, DateEncoder, ListEncoder, VectorEncoder, TextEncoder)
-ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (*_ALL, SentenceEncoder)}
+ENCODERS: dict[str, type[Encoder]] = {
+    **{encoder.kind: encoder for encoder in (NumberEncoder, BooleanEncoder, DateEncoder, VectorEncoder)},
+    **{encoder.kind: encoder for encoder in (CategoryEncoder, ListEncoder, TextEncoder, SentenceEncoder)},
+}
 """Encoders by the name under which a plan stores them."""

@@ -405,8 +405,8 @@ def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
     """Return the unknown categories and missing values of a column that the fitted table does not have."""
     repairs = []
     encoder = column.fitted
-    if isinstance(encoder, CategoryEncoder) and not encoder.rare:
-        known = {*encoder.kept, None}
+    if isinstance(encoder, CategoryEncoder) and encoder.kind == "category" and not encoder.rare:
+        known = {*(encoder.kept or ()), None}
         if unknown := sum(one not in known for one in values):
             message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
             repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
