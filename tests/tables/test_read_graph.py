@@ -1,4 +1,4 @@
-"""Edges, features and labels from files: the right graph, or a sentence that names the place."""
+"""Read edges, features and labels from files: the right graph, or an error with file, line and column."""
 
 from __future__ import annotations
 
@@ -13,38 +13,23 @@ import pytest
 import scipy.sparse as sp
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables import files
 from h3gnn.tables.read import read_graph
 from h3gnn.tables.reader import Table
 from tests.rejects import rejects
+from tests.tables.written import named_edges, repairs, weights, write
 
 EDGES = "source,target,weight\nann,bob,1\nbob,cid,2.5\ncid,ann,3\n"
 FEATURES = "id,f0,f1\nann,1,0\nbob,2,1\ncid,3,0\neve,4,1\n"
 LABELS = "id,label,split_0,split_1\nann,red,train,test\nbob,blue,val,train\ncid,,test,\n"
 
 
-def named_edges(graph: Graph) -> set[tuple[Any, Any]]:
-    ends = graph.edge_index.numpy()
-    return set(zip(graph.node_ids[ends[0]].tolist(), graph.node_ids[ends[1]].tolist(), strict=True))
-
-
-def write(folder: Path, **texts: str) -> dict[str, Any]:
-    paths = {}
-    for name, text in texts.items():
-        paths[name] = folder / f"{name}.csv"
-        paths[name].write_text(text, encoding="utf-8")
-    return paths
-
-
 def test_three_files_with_text_ids(tmp_path: Path) -> None:
     paths = write(tmp_path, edges=EDGES, features=FEATURES, labels=LABELS)
     graph = read_graph(**paths)
     assert graph.node_ids.tolist() == ["ann", "bob", "cid", "eve"]
-    assert named_edges(graph) == {("ann", "bob"), ("bob", "cid"), ("cid", "ann")}
-    assert graph.edge_weight is not None
-    assert graph.edge_weight.tolist() == [3.0, 1.0, 2.5]
+    assert weights(graph) == {("ann", "bob"): 1, ("bob", "cid"): 2.5, ("cid", "ann"): 3}
     assert graph.features.tolist() == [[1, 0], [2, 1], [3, 0], [4, 1]]
     assert graph.class_names == ("blue", "red")
     assert graph.labels is not None
@@ -60,8 +45,7 @@ def test_parquet_gives_the_same_graph_as_csv(tmp_path: Path) -> None:
     expected = read_graph(**paths)
     for name, path in paths.items():
         pd.read_csv(path).to_parquet(tmp_path / f"{name}.parquet")
-    stored: dict[str, Any] = {name: tmp_path / f"{name}.parquet" for name in paths}
-    graph = read_graph(**stored)
+    graph = read_graph(**{name: path.with_suffix(".parquet") for name, path in paths.items()})
     assert graph.provenance.sha256 == expected.provenance.sha256
     assert graph.node_ids.tolist() == expected.node_ids.tolist()
 
@@ -112,9 +96,7 @@ def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
     path = write(tmp_path, edges=text)["edges"]
     by_name = read_graph(path, source_column="who", target_column="whom", weight_column="strength")
     by_position = read_graph(path, source_column=2, target_column=3, weight_column="4")
-    assert named_edges(by_name) == {(0, 1), (1, 2)}
-    assert by_name.edge_weight is not None
-    assert by_name.edge_weight.tolist() == [2.0, 4.0]
+    assert weights(by_name) == {(0, 1): 2, (1, 2): 4}
     assert by_position.provenance.sha256 == by_name.provenance.sha256
     assert (("when",), "edge-columns-unused") in [(r.fields, r.code) for r in by_name.provenance.repairs]
     with rejects("column-missing"):
@@ -123,7 +105,7 @@ def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
         read_graph(path, source_column="who", target_column="nobody")
 
 
-def test_a_header_can_be_told_instead_of_found_out(tmp_path: Path) -> None:
+def test_a_header_can_be_declared(tmp_path: Path) -> None:
     path = write(tmp_path, edges="person,friend\nann,bob\nbob,cid\n")["edges"]
     with rejects("header-ambiguous"):
         read_graph(path)
@@ -156,7 +138,7 @@ def test_ids_of_nineteen_digits_stay_whole_numbers_and_longer_ones_are_texts(tmp
     assert read_graph(path).node_ids.tolist() == ["7", str(2**63)]
 
 
-def test_a_column_may_be_id_and_feature_and_names_may_stand_twice(tmp_path: Path) -> None:
+def test_a_column_may_be_id_and_feature_and_names_may_occur_twice(tmp_path: Path) -> None:
     paths = write(tmp_path, edges="0,1\n", features="id,f\n0,5\n1,6\n")
     graph = read_graph(**paths, feature_columns=["f", "id"])
     assert graph.features.tolist() == [[5, 0], [6, 1]]
@@ -202,19 +184,14 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_undirected_adds_the_opposite_of_every_edge_but_a_loop(tmp_path: Path) -> None:
     path = write(tmp_path, edges="source,target,weight\na,b,2\nb,b,1\nb,c,3\n")["edges"]
     graph = read_graph(path, undirected=True)
-    assert named_edges(graph) == {("a", "b"), ("b", "a"), ("b", "b"), ("b", "c"), ("c", "b")}
-    assert graph.edge_weight is not None
-    assert sorted(graph.edge_weight.tolist()) == [1, 2, 2, 3, 3]
+    assert weights(graph) == {("a", "b"): 2, ("b", "a"): 2, ("b", "b"): 1, ("b", "c"): 3, ("c", "b"): 3}
 
 
-def test_what_is_mended_is_reported(tmp_path: Path) -> None:
+def test_repairs_are_reported(tmp_path: Path) -> None:
     path = write(tmp_path, edges="source,target,weight\na,b,1\na,b,2\nb,b,1\n")["edges"]
     graph = read_graph(path)
-    assert graph.num_edges == 2
-    assert graph.edge_weight is not None
-    assert graph.edge_weight.tolist() == [3.0, 1.0]
-    found = {repair.code: repair.count for repair in graph.provenance.repairs}
-    assert (found["duplicate-edges"], found["self-loops"]) == (1, 1)
+    assert weights(graph) == {("a", "b"): 3, ("b", "b"): 1}
+    assert (repairs(graph)["duplicate-edges"], repairs(graph)["self-loops"]) == (1, 1)
 
 
 def test_number_labels_keep_their_order_and_negative_ones_are_unknown(tmp_path: Path) -> None:
@@ -230,59 +207,40 @@ def test_nodes_of_labels_alone_are_isolated_nodes(tmp_path: Path) -> None:
     assert graph.node_ids.tolist() == [0, 1, 7]
 
 
+BAD_EDGES = [
+    ("source,target\na,b\nc\n", "row-length-differs", "edges.csv, line 3: 1 cell(s)"),
+    ("source,target\n\na,b\na,b,c\n", "row-length-differs", "edges.csv, line 4: 3 cell(s)"),
+    ("source,target\na,b\n,b\n", "id-missing", "edges.csv, line 3, column 1 (source):"),
+    ("source,target,weight\na,b,1\nb,a,heavy\n", "cell-unreadable", "line 3, column 3 (weight):"),
+    ("source,target,weight\na,b,1\nb,a,-1\n", "edge-weight-not-positive", "edges.csv, line 3:"),
+    ("source,target,weight\na,b,1\nb,a,\n", "edge-weight-not-positive", "line 3: the edge weight nan"),
+    ("source\na\n", "column-missing", "edges.csv"),
+    ("source,target\n", "table-empty", "edges.csv"),
+    ("", "file-empty", "edges.csv"),
+    ("\n\n", "table-empty", "edges.csv"),
+    ('source,target\na,"b\nb,c"\n', "text-invalid", "line 2: a quotation mark"),
+    ("source,target\na,b\0\n", "text-invalid", "line 2: a zero byte"),
+    ("# note\n\nsource,target\n\n\na,b\n\n,b\n", "id-missing", "edges.csv, line 8, column 1 (source)"),
+]
+BAD_FEATURES = [
+    ("id,f\nann,1\nbob,2\n", "node-unknown", "edges.csv, line 4: node 'cid'"),
+    ("id,f\nann,1\nbob,2\nann,3\n", "id-duplicate", "line 4: node 'ann'"),
+    ("id,f\nann,1\nbob,x\ncid,1\n", "cell-unreadable", "line 3, column 2 (f):"),
+    ("id,f\nann,1\nbob,inf\ncid,1\n", "feature-not-finite", "line 3, column 2 (f):"),
+    ("id,f\nann,1\nbob,1e60\ncid,1\n", "feature-not-finite", "line 3, column 1:"),
+    ("id\nann\n", "column-missing", "features.csv"),
+    ("branch,account_id,f\n1,ann,1\n1,,2\n1,cid,2\n", "id-missing", "line 3, column 2 (account_id):"),
+]
+BAD_LABELS = [
+    ("id,label\nann,1\nzoe,2\n", "node-unknown", "line 3: node 'zoe'"),
+    ("id,label\nann,1\nann,2\n", "id-duplicate", "line 3: node 'ann'"),
+    ("id,split\nann,train\nbob,maybe\n", "split-unknown", "line 3, column 2 (split): 'maybe'"),
+    ("id\nann\n", "column-missing", "labels.csv"),
+]
 BAD: list[tuple[dict[str, str], str, str]] = [
-    ({"edges": "source,target\na,b\nc\n"}, "row-length-differs", "edges.csv, line 3: 1 cell(s)"),
-    ({"edges": "source,target\n\na,b\na,b,c\n"}, "row-length-differs", "edges.csv, line 4: 3 cell(s)"),
-    ({"edges": "source,target\na,b\n,b\n"}, "id-missing", "edges.csv, line 3, column 1 (source):"),
-    ({"edges": "source,target,weight\na,b,1\nb,a,heavy\n"}, "cell-unreadable", "line 3, column 3 (weight):"),
-    ({"edges": "source,target,weight\na,b,1\nb,a,-1\n"}, "edge-weight-not-positive", "edges.csv, line 3:"),
-    (
-        {"edges": "source,target,weight\na,b,1\nb,a,\n"},
-        "edge-weight-not-positive",
-        "line 3: the edge weight nan",
-    ),
-    ({"edges": "source\na\n"}, "column-missing", "edges.csv"),
-    ({"edges": "source,target\n"}, "table-empty", "edges.csv"),
-    ({"edges": ""}, "file-empty", "edges.csv"),
-    ({"edges": "\n\n"}, "table-empty", "edges.csv"),
-    ({"edges": 'source,target\na,"b\nb,c"\n'}, "text-invalid", "line 2: a quotation mark"),
-    ({"edges": "source,target\na,b\0\n"}, "text-invalid", "line 2: a zero byte"),
-    ({"edges": EDGES, "features": "id,f\nann,1\nbob,2\n"}, "node-unknown", "edges.csv, line 4: node 'cid'"),
-    ({"edges": EDGES, "features": "id,f\nann,1\nbob,2\nann,3\n"}, "id-duplicate", "line 4: node 'ann'"),
-    ({"edges": EDGES, "features": "id,f\nann,1\nbob,x\ncid,1\n"}, "cell-unreadable", "line 3, column 2 (f):"),
-    (
-        {"edges": EDGES, "features": "id,f\nann,1\nbob,inf\ncid,1\n"},
-        "feature-not-finite",
-        "line 3, column 2 (f):",
-    ),
-    (
-        {"edges": EDGES, "features": "id,f\nann,1\nbob,1e60\ncid,1\n"},
-        "feature-not-finite",
-        "line 3, column 1:",
-    ),
-    ({"edges": EDGES, "features": "id\nann\n"}, "column-missing", "features.csv"),
-    (
-        {"edges": EDGES, "features": "branch,account_id,f\n1,ann,1\n1,,2\n1,cid,2\n"},
-        "id-missing",
-        "line 3, column 2 (account_id):",
-    ),
-    (
-        {"edges": EDGES, "features": FEATURES, "labels": "id,label\nann,1\nzoe,2\n"},
-        "node-unknown",
-        "line 3: node 'zoe'",
-    ),
-    ({"edges": EDGES, "labels": "id,label\nann,1\nann,2\n"}, "id-duplicate", "line 3: node 'ann'"),
-    (
-        {"edges": EDGES, "labels": "id,split\nann,train\nbob,maybe\n"},
-        "split-unknown",
-        "line 3, column 2 (split): 'maybe'",
-    ),
-    ({"edges": EDGES, "labels": "id\nann\n"}, "column-missing", "labels.csv"),
-    (
-        {"edges": "# note\n\nsource,target\n\n\na,b\n\n,b\n"},
-        "id-missing",
-        "edges.csv, line 8, column 1 (source)",
-    ),
+    *(({"edges": text}, code, place) for text, code, place in BAD_EDGES),
+    *(({"edges": EDGES, "features": text}, code, place) for text, code, place in BAD_FEATURES),
+    *(({"edges": EDGES, "features": FEATURES, "labels": text}, *rest) for text, *rest in BAD_LABELS),
     ({"edges": EDGES, "labels": "who,what\nann,x\nbob,y\n"}, "header-ambiguous", "labels.csv, line 1: 'who'"),
 ]
 
@@ -296,16 +254,12 @@ def test_invalid_tables_are_rejected_with_file_line_and_column(
     assert place in caught.message
 
 
-def test_files_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_that_are_no_tables_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    for path, code in [
-        (tmp_path, "file-is-directory"),
-        (tmp_path / "folder.csv", "file-is-directory"),
-        (tmp_path / "none.csv", "file-missing"),
-        (tmp_path / "edges.xlsx", "file-suffix-unknown"),
-    ]:
+    names = {".": "file-is-directory", "folder.csv": "file-is-directory", "none.csv": "file-missing"}
+    for name, code in {**names, "edges.xlsx": "file-suffix-unknown"}.items():
         with rejects(code):
-            read_graph(path)
+            read_graph(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +269,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         ("source,target\na,b\n".encode("utf-16"), "UTF-16"),
     ],
 )
-def test_wrong_encodings(tmp_path: Path, content: bytes, place: str) -> None:
+def test_texts_that_are_not_utf8_are_rejected(tmp_path: Path, content: bytes, place: str) -> None:
     (tmp_path / "e.csv").write_bytes(content)
     with rejects("text-invalid") as caught:
         read_graph(tmp_path / "e.csv")

@@ -18,7 +18,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.tables.edges import EdgeRules, apply_rules, open_edges, read_rows
-from h3gnn.tables.features import Encoding, read_features
+from h3gnn.tables.features import FeatureOptions, read_features
 from h3gnn.tables.roles import infer_ends
 
 Ids = npt.NDArray[Any]
@@ -52,11 +52,9 @@ def read_new_nodes(
 ) -> tuple[Graph, Any]:
     """Read new nodes from files by the plan of the fitted graph; `reading` are options of `read_graph`."""
     style = {name: reading.get(name) for name in ("header", "delimiter")}
-    columns, encoding = (
-        reading.get("feature_columns"),
-        Encoding(reading.get("columns") or {}, plan=graph.plan),
-    )
-    file = read_features([features], reading.get("id_column"), columns, style, encoding)
+    kinds, chosen = reading.get("columns") or {}, reading.get("feature_columns")
+    options = FeatureOptions(reading.get("id_column"), chosen, style, kinds, plan=graph.plan)
+    file = read_features([features], options)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
     table = check_graph(file.values, none, node_ids=ids, feature_names=file.names, repairs=file.repairs)
     return replace(table, plan=file.plan), None if edges is None else _read_edges(edges, reading, style)

@@ -45,7 +45,7 @@ from h3gnn.ondisk.mapped import (
 )
 from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
-from h3gnn.tables.features import FeatureTable, open_features
+from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
 from h3gnn.tables.files import MOST_SHOWN, Problems
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
@@ -204,7 +204,7 @@ def _open_features(
     if path.suffix.lower() == ".npz":
         matrix = check_features(read_array(path), lambda _, row: array_place(path)(row))
         return FeatureSource(path, matrix if matrix.layout == torch.sparse_csr else matrix.numpy())
-    table, repairs = open_features(path, node_column, columns, style), list[Repair]()
+    table, repairs = open_features(path, FeatureOptions(node_column, columns, style)), list[Repair]()
     kept = [column for column in table.chosen if table.table.names[column] != label_name]
     if len(kept) < len(table.chosen):
         message = f"{path.name}: the column {label_name} holds the labels and is no feature"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import valid_weights
@@ -137,7 +138,6 @@ def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules:
 
 def _check_guess(edges: EdgeTable, ids: list[Ids]) -> None:
     """Ask if the first two columns are probably not the ends: row numbers, or scattered pairs."""
-    import pandas as pd
     import scipy.sparse as sp
 
     table, count = edges.table, len(ids[0])
@@ -261,7 +261,5 @@ def _merge_repeated(
 
 def unknown_ids(parts: Sequence[Ids], known: Ids) -> Ids:
     """Return the distinct ids that are not among the known ones, sorted."""
-    import pandas as pd
-
     wanted = one_kind(parts)
     return np.sort(np.asarray(pd.unique(wanted[NodeIndex(known).find(wanted) < 0])))

@@ -78,6 +78,10 @@ class Encoder(ABC):
         found = [(name, self.role) for name in self.names(column)]
         return found + [(f"{column} is missing", MISSING)] * self.gaps
 
+    def count_unknown(self, values: Array) -> int:
+        """Return the number of rows whose category the fitted values do not contain."""
+        return 0
+
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the plain values and the arrays of the state."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -225,19 +229,16 @@ class CategoryEncoder(Encoder):
         kept = _frequent(counts, MOST_CATEGORIES, len(values))
         return cls(kept, len(kept) < len(counts), bool(missing_rows(values).any()))
 
-    @staticmethod
-    def is_mostly_rare(values: Array) -> bool:
-        """Whether most rows would share the one column of the rare categories."""
-        counts = Counter(one for one in values if one is not None)
-        kept = sum(counts[one] for one in _frequent(counts, MOST_CATEGORIES, len(values)))
-        return len(counts) > MOST_CATEGORIES and kept < (1 - MOSTLY_RARE) * sum(counts.values())
-
     def encode(self, values: Array) -> Floats:
         return self._indicators([[] if one is None else [one] for one in values])
 
     def _indicators(self, rows: Sequence[Iterable[str]]) -> Floats:
         column = {one: at for at, one in enumerate(self.kept or ())}
         return _indicators(rows, column, len(column) + self.rare)
+
+    def count_unknown(self, values: Array) -> int:
+        known = {*(self.kept or ()), None}
+        return 0 if self.rare else sum(one not in known for one in values)
 
     def names(self, column: str) -> list[str]:
         return [f"{column}={one}" for one in self.kept or ()] + [f"{column} is rare"] * self.rare
@@ -273,6 +274,9 @@ class ListEncoder(CategoryEncoder):
         distinct = _count_items(values)
         column = {one: int(murmurhash3_32(one, positive=True)) % MOST_ITEMS for one in distinct}
         return _indicators(lists, column, MOST_ITEMS)
+
+    def count_unknown(self, values: Array) -> int:
+        return 0
 
     def names(self, column: str) -> list[str]:
         if self.kept is None:
@@ -435,3 +439,17 @@ ENCODERS: dict[str, type[Encoder]] = {
     **{encoder.kind: encoder for encoder in (CategoryEncoder, ListEncoder, TextEncoder, SentenceEncoder)},
 }
 """Encoders by the name under which a plan stores them."""
+
+
+def fit_encoder(kind: str, form: str, values: Array, text_model: str | None) -> Encoder:
+    """Fit the encoder of a column; of categories that are mostly rare, the characters are encoded."""
+    if kind == "text" and text_model is not None:
+        return SentenceEncoder.fit(values, text_model)
+    if kind == "text":
+        return TextEncoder.fit(values, form)
+    if kind == "category":
+        counts = Counter(one for one in values if one is not None)
+        kept = sum(counts[one] for one in _frequent(counts, MOST_CATEGORIES, len(values)))
+        if len(counts) > MOST_CATEGORIES and kept < (1 - MOSTLY_RARE) * sum(counts.values()):
+            return TextEncoder.fit(values, "characters")
+    return ENCODERS["vector" if form == "vector" else kind].fit(values)

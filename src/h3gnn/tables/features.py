@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES
@@ -56,10 +57,13 @@ class FeatureFile:
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """How the columns of features are encoded; see `encode_table`."""
+class FeatureOptions:
+    """How tables of features are read and their columns encoded; see `read_graph`."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)
+    id_column: Column | None = None
+    chosen: Sequence[Column] | None = None  # the columns to use
+    style: Mapping[str, Any] = field(default_factory=dict)  # header and delimiter
+    columns: Mapping[str, str] = field(default_factory=dict)  # the kinds of some of them
     label: Column | None = None  # the column that holds the class
     hidden: str | None = None  # a column that must not be a feature, since a label file contains it
     text_model: str | None = None
@@ -69,40 +73,36 @@ class Encoding:
 Loaded = tuple[FeatureTable, LoadedTable]
 
 
-def open_features(
-    path: str | Path, id_column: Column | None, columns: Sequence[Column] | None, style: dict[str, Any]
-) -> FeatureTable:
+def open_features(path: str | Path, options: FeatureOptions) -> FeatureTable:
     """Open a table of features, and find the columns of the ids and features without loading the rows."""
-    table = open_table(path, role="features", expected=(id_column, *(columns or ())), **style)
-    return _assign_roles(table, id_column, columns, lambda at: table.load([at]).is_unique(at))
+    table = _open(path, options)
+    return _assign_roles(table, options, lambda at: table.load([at]).is_unique(at))
 
 
-def _assign_roles(
-    table: Table,
-    id_column: Column | None,
-    columns: Sequence[Column] | None,
-    is_unique: Callable[[int], bool],
-) -> FeatureTable:
+def _open(path: str | Path, options: FeatureOptions) -> Table:
+    expected = (options.id_column, *(options.chosen or ()))
+    return open_table(path, role="features", expected=expected, **options.style)
+
+
+def _assign_roles(table: Table, options: FeatureOptions, is_unique: Callable[[int], bool]) -> FeatureTable:
     """Find the column of the ids, and those of the features: the given ones, else all others."""
-    key = pick_id_column(table, id_column, is_unique)
+    key = pick_id_column(table, options.id_column, is_unique)
     chosen = [column for column in range(len(table.names)) if column != key]
-    if columns is not None:
-        chosen = [pick_column(table, one, "features", default=0) for one in columns]
+    if options.chosen is not None:
+        chosen = [pick_column(table, one, "features", default=0) for one in options.chosen]
     if not chosen:
         message = f"{table.path} has no column of features besides the node ids"
         raise GraphError(message, code="column-missing")
-    return FeatureTable(table, key, chosen, columns is not None)
+    return FeatureTable(table, key, chosen, options.chosen is not None)
 
 
-def _load(
-    path: str | Path, id_column: Column | None, columns: Sequence[Column] | None, style: dict[str, Any]
-) -> Loaded:
+def _load(path: str | Path, options: FeatureOptions) -> Loaded:
     """Read a table once, and assign roles to its columns."""
-    if columns is None:
-        table = open_table(path, role="features", expected=(id_column,), **style)
+    if options.chosen is None:
+        table = _open(path, options)
         loaded = table.load(range(len(table.names)))
-        return _assign_roles(table, id_column, None, loaded.is_unique), loaded
-    roles = open_features(path, id_column, columns, style)
+        return _assign_roles(table, options, loaded.is_unique), loaded
+    roles = open_features(path, options)
     return roles, roles.table.load((roles.key, *roles.chosen))
 
 
@@ -110,7 +110,7 @@ def read_vectors(path: str | Path) -> FeatureFile:
     """Read finite numbers and the ids of their rows; nothing is encoded."""
     if Path(path).suffix.lower() in ARRAY_SUFFIXES:
         return _read_array_file(path)
-    roles, loaded = _load(path, None, None, {})
+    roles, loaded = _load(path, FeatureOptions())
     ids, values = loaded.unique_ids(roles.key), loaded.numbers(roles.chosen)
     if values is None:
         frame, problems = loaded.frame(roles.chosen), loaded.problems
@@ -134,10 +134,7 @@ def _read_array_file(path: str | Path) -> FeatureFile:
 
 def read_features(
     paths: Sequence[str | Path],
-    id_column: Column | None,
-    columns: Sequence[Column] | None,
-    style: dict[str, Any],
-    encoding: Encoding,
+    options: FeatureOptions,
     added: Callable[[Ids], Ids] = lambda known: known[:0],
 ) -> FeatureFile:
     """Read the features and the ids of their rows; columns that are no numbers are encoded.
@@ -154,11 +151,11 @@ def read_features(
             )
             raise GraphError(message, code="array-not-combinable")
         return found
-    tables = [_load(path, id_column, columns, style) for path in paths]
+    tables = [_load(path, options) for path in paths]
     parts = []
     for roles, loaded in tables:
         parts.append(loaded.ids(roles.key))
-        _check_problems(roles, loaded, encoding)
+        _check_problems(roles, loaded, options)
     ids = one_kind(parts)
     places = [loaded.place for _, loaded in tables]
     place = joined_place([*places, lambda row: "a node that was added"], [len(part) for part in parts])
@@ -167,28 +164,28 @@ def read_features(
     problems.check()
     more = added(ids)
     if len(tables) == 1 and not more.size:
-        found = _read_numbers(*tables[0], ids, encoding)
+        found = _read_numbers(*tables[0], ids, options)
         if found is not None:
             return found
-    return _read_mixed(tables, ids, encoding, more, place)
+    return _read_mixed(tables, ids, options, more, place)
 
 
-def _check_problems(roles: FeatureTable, loaded: LoadedTable, encoding: Encoding) -> None:
+def _check_problems(roles: FeatureTable, loaded: LoadedTable, options: FeatureOptions) -> None:
     """Raise with the problems of a table, if it has any, and with its ambiguous cells."""
-    if loaded.problems.count and encoding.plan is None:
+    if loaded.problems.count and options.plan is None:
         names, place = roles.names, _cell_place(loaded.place, [roles])
-        types = parse_types({name: kind for name, kind in encoding.columns.items() if name in names})
+        types = parse_types({name: kind for name, kind in options.columns.items() if name in names})
         infer_columns(loaded.frame(roles.chosen), types, place, loaded.problems)
     loaded.problems.check()
 
 
 def _read_numbers(
-    roles: FeatureTable, loaded: LoadedTable, ids: Ids, encoding: Encoding
+    roles: FeatureTable, loaded: LoadedTable, ids: Ids, options: FeatureOptions
 ) -> FeatureFile | None:
     """Return a table of finite numbers unchanged; None if it is something else."""
     table, names = roles.table, roles.names
-    planned = encoding.plan is not None and not encoding.plan.as_is
-    if encoding.columns or encoding.label or planned or encoding.hidden in table.names:
+    planned = options.plan is not None and not options.plan.as_is
+    if options.columns or options.label or planned or options.hidden in table.names:
         return None
     if not roles.named and any(is_no_feature(one, ()) or words_in(one)[:1] == ["is"] for one in names):
         return None  # ids, classes and yes-or-no questions: their values decide which
@@ -201,14 +198,12 @@ def _read_numbers(
 
 
 def _read_mixed(
-    tables: Sequence[Loaded], ids: Ids, encoding: Encoding, more: Ids, place: Callable[[int], str]
+    tables: Sequence[Loaded], ids: Ids, options: FeatureOptions, more: Ids, place: Callable[[int], str]
 ) -> FeatureFile:
     """Read columns of any kind and encode them by a plan."""
-    import pandas as pd
-
     opened = [roles for roles, _ in tables]
-    label = _label_name(opened, encoding)
-    declared = {**encoding.columns, **({} if label is None else {label: "label"})}
+    label = _label_name(opened, options)
+    declared = {**options.columns, **({} if label is None else {label: "label"})}
     frames = [loaded.frame(roles.chosen) for roles, loaded in tables]
     for at, roles in enumerate(opened):
         _check_no_header(roles.table, frames[at])
@@ -217,12 +212,12 @@ def _read_mixed(
     if more.size:
         frames.append(pd.DataFrame(index=range(more.size)))
     frame = pd.concat(frames, ignore_index=True)
-    splits = [name for name in frame if name not in encoding.columns and _is_split(name, frame[name])]
+    splits = [name for name in frame if name not in options.columns and _is_split(name, frame[name])]
     values, plan, repairs = encode_table(
         frame.drop(columns=splits),
-        encoding.plan,
-        columns={} if encoding.plan is not None and not encoding.columns else declared,
-        text_model=encoding.text_model,
+        options.plan,
+        columns={} if options.plan is not None and not options.columns else declared,
+        text_model=options.text_model,
         place=_cell_place(place, opened),
     )
     label = label or plan.label
@@ -241,7 +236,7 @@ def _read_mixed(
     )
 
 
-def _is_split(name: str, column: Any) -> bool:
+def _is_split(name: Any, column: Any) -> bool:
     """Whether a column assigns nodes to train, val and test."""
     if not name.lower().startswith(SPLIT_PREFIX):
         return False
@@ -249,15 +244,15 @@ def _is_split(name: str, column: Any) -> bool:
     return bool(words) and words <= SPLIT_NAMES.keys()
 
 
-def _label_name(tables: Sequence[FeatureTable], encoding: Encoding) -> str | None:
+def _label_name(tables: Sequence[FeatureTable], options: FeatureOptions) -> str | None:
     """Return the column that holds the class: the named one, or the one that the label file contains."""
     names = [name for one in tables for name in one.names]
-    if encoding.label is None:
-        return encoding.hidden if encoding.hidden in names else None
-    if encoding.label in names:
-        return str(encoding.label)
+    if options.label is None:
+        return options.hidden if options.hidden in names else None
+    if options.label in names:
+        return str(options.label)
     first = tables[0].table
-    return first.names[pick_column(first, encoding.label, "labels", default=0)]
+    return first.names[pick_column(first, options.label, "labels", default=0)]
 
 
 def _check_no_header(table: Table, frame: Any) -> None:

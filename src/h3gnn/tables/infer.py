@@ -10,7 +10,7 @@ import ast
 import datetime
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Number
@@ -32,13 +32,11 @@ FORMS = {
     "text": ("words", "characters"),
 }
 """Notations that can follow a kind and a colon: `opened=date:dmy`."""
-
 NOT_ENCODED = ("identifier", "constant", "label")
 MISSING_WORDS = frozenset(
     {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "-", "--", "?", "unknown", "missing"}
 )
 """Words for a missing number, date or boolean. In a column of words they are words."""
-
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
@@ -52,7 +50,7 @@ ISO_DATE = re.compile(
     r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
 )
 DAY_MONTH_YEAR = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
-UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0x0E00, 0x0EFF), (0x1780, 0x17FF))
+UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1780-\u17ff]")
 """Scripts without spaces between words: Japanese and Chinese, Thai and Lao, Khmer."""
 SECONDS_PER_DAY = 86_400.0
 
@@ -189,11 +187,8 @@ def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[F
 
 def decode_plain_numbers(texts: Array) -> tuple[Floats, Rows]:
     """Return numbers without units, NaN where missing, and the rows that hold something else."""
-
-    def parse(text: str) -> float | None:
-        return float(text) if is_number(text) else np.nan if is_missing_word(text) else None
-
-    return _decode_texts(texts, parse)
+    missing = {one: np.nan for one in {*texts} if one is None or is_missing_word(one)}
+    return _decode_texts(texts, lambda one: float(one) if is_number(one) else missing.get(one))
 
 
 def number_form(texts: Collection[str]) -> str | None:
@@ -295,9 +290,7 @@ def _decode_lists(cells: Array, form: str) -> tuple[Array, Rows]:
         elif form == "brackets":
             items = _parse_brackets(cell)
         else:
-            items = [
-                item.strip() for item in (str(cell).split(form) if form else [str(cell)]) if item.strip()
-            ]
+            items = list(filter(None, map(str.strip, str(cell).split(form) if form else [str(cell)])))
         if items is None:
             unreadable.append(row)
         else:
@@ -354,19 +347,16 @@ def parse_types(declared: Mapping[str, str]) -> dict[str, InferredType]:
     for name, word in declared.items():
         kind, _, form = word.strip().lower().partition(":")
         if kind not in KINDS or (form and form not in FORMS.get(kind, ())):
-            forms = [f"{one}:{form}" for one, forms in FORMS.items() for form in forms]
-            raise GraphError(
-                f"the column {name!r} cannot be of the kind {word!r}; choose one of {', '.join(KINDS)}, "
-                f"or more precisely {', '.join(forms)}",
-                code="column-kind-unknown",
+            choices = [*KINDS, *(f"{one}:{form}" for one, forms in FORMS.items() for form in forms)]
+            message = (
+                f"the column {name!r} cannot be of the kind {word!r}; choose one of {', '.join(choices)}"
             )
+            raise GraphError(message, code="column-kind-unknown")
         found[name] = InferredType(kind, "as you declared", form, declared=True)
     return found
 
 
-def infer_column(
-    name: str, cells: Cells, declared: InferredType | None, names: Sequence[str]
-) -> InferredType:
+def infer_column(name: str, cells: Cells, declared: InferredType | None, names: list[str]) -> InferredType:
     """Return the declared type of a column, else the inferred one; `names` are those of all columns."""
     if declared is not None:
         return _with_form(declared, name, cells)
@@ -376,12 +366,8 @@ def infer_column(
     return found
 
 
-def _class_reason(name: str, cells: Cells, found: InferredType, names: Sequence[str]) -> str:
-    """Return why a column of features is the class, which is not to be trained on; "" if it is not.
-
-    It is if it has a usual name of the class and few distinct values, or if it is a yes-or-no question that
-    is answered in less than half of the rows.
-    """
+def _class_reason(name: str, cells: Cells, found: InferredType, names: list[str]) -> str:
+    """Return why a column of features is the class, which is not to be trained on; "" if it is not."""
     if is_class_name(name, names) and found.kind not in ("constant", "text", "date", "list"):
         measured = found.kind == "number" and any("." in one for one in cells.distinct)
         if len(cells.distinct) <= MOST_CLASSES and not measured:
@@ -533,8 +519,8 @@ def _infer_written_lists(cells: Cells) -> InferredType | None:
     form = list_form(cells.known)
     if form is None:
         return None
-    written = "in brackets" if form == "brackets" else f"separated by {form}"
-    return InferredType("list", f"several words, {written}", form)
+    separated = "in brackets" if form == "brackets" else f"separated by {form}"
+    return InferredType("list", f"several words, {separated}", form)
 
 
 def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
@@ -558,7 +544,8 @@ def _infer_words(name: str, cells: Cells, *, categorical: bool = False) -> Infer
     if not categorical:
         words = sum(len(one.split()) for one in known) / len(known)
         letters = sum(len(one) for one in known) / len(known)
-        unspaced = _is_unspaced("".join(known[:200]))
+        sample = "".join(known[:200])
+        unspaced = len(UNSPACED.findall(sample)) > 0.3 * len(sample)
         long = words >= 3 or letters >= 40 or (letters >= 12 and unspaced)
         mostly_distinct = distinct > 0.5 * len(known)
         if long and (distinct > MOST_CATEGORIES or mostly_distinct):
@@ -572,9 +559,3 @@ def _infer_words(name: str, cells: Cells, *, categorical: bool = False) -> Infer
             reason = f"{distinct:,} distinct words, too many for categories"
             return InferredType("text", reason, "characters")
     return InferredType("category", f"{distinct:,} distinct words")
-
-
-def _is_unspaced(sample: str) -> bool:
-    """Whether much of a text is in a script without spaces between words."""
-    count = sum(any(first <= ord(one) <= last for first, last in UNSPACED) for one in sample)
-    return count > 0.3 * len(sample)

@@ -12,33 +12,15 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
-from h3gnn.tables.encoders import (
-    ENCODERS,
-    VALUE,
-    CategoryEncoder,
-    Encoder,
-    SentenceEncoder,
-    TextEncoder,
-    missing_rows,
-)
+from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import (
-    NOT_ENCODED,
-    Array,
-    Cells,
-    Floats,
-    InferredType,
-    Rows,
-    infer_column,
-    parse_types,
-)
+from h3gnn.tables.infer import NOT_ENCODED, Array, Cells, Floats, InferredType, infer_column, parse_types
 
 Place = Callable[[int, str], str]  # names a row and a column for an error message
 TENSOR_PREFIX = "plan."
@@ -266,7 +248,7 @@ def encode_table(
     label: str | None = None,
     text_model: str | None = None,
     place: Place | None = None,
-) -> tuple[npt.NDArray[np.float64], TablePlan, tuple[Repair, ...]]:
+) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Return a table's features, the plan by which they were made, and the repairs.
 
     Args:
@@ -282,13 +264,11 @@ def encode_table(
         declared = {**(columns or {}), **({} if label is None else {label: "label"})}
         values, plan = _fit_plan(frame, declared, text_model, where)
         return values, plan, plan.repairs()
-    for name, declared_type in parse_types(columns or {}).items():
-        fitted = next((column.kind for column in plan.columns if column.name == name), None)
-        if fitted != declared_type.kind:
-            raise InputError(
-                f"the model was fitted with {name!r} as {fitted}, not {declared_type.kind}; fit it again",
-                code="plan-differs",
-            )
+    kinds = {column.name: column.kind for column in plan.columns}
+    for name, one in parse_types(columns or {}).items():
+        if kinds.get(name) != one.kind:
+            message = f"the model was fitted with {name!r} as {kinds.get(name)}, not {one.kind}; fit it again"
+            raise InputError(message, code="plan-differs")
     values, repairs = plan.encode(frame, where)
     return values, plan, repairs
 
@@ -300,10 +280,8 @@ def _fit_plan(
     names = [str(name) for name in frame.columns]
     types = parse_types(declared)
     if unknown := [name for name in types if name not in names]:
-        raise InputError(
-            f"there is no column {unknown[0]!r} in the features; there are {', '.join(names[:12])}",
-            code="column-missing",
-        )
+        message = f"there is no column {unknown[0]!r} in the features; there are {', '.join(names[:12])}"
+        raise InputError(message, code="column-missing")
     problems = Problems("the features")
     inferred = infer_columns(frame, types, place, problems)
     problems.check()
@@ -325,11 +303,7 @@ def _fit_plan(
 def infer_columns(
     frame: Any, declared: Mapping[str, InferredType], place: Place, problems: Problems
 ) -> dict[str, tuple[InferredType, Cells]]:
-    """Return the type and the cells of every column.
-
-    Where a type would be a guess, or a cell of a column that the user did not declare is of another type,
-    the cells are added to the problems.
-    """
+    """Return the type and the cells of every column; guesses and unreadable cells are problems."""
     names = [str(name) for name in frame.columns]
     cells = {name: Cells(frame[name]) for name in names}
     types = {name: infer_column(name, cells[name], declared.get(name), names) for name in names}
@@ -362,7 +336,7 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
     if missing.mean() > 0.5 and found.kind in ("category", "boolean") and not found.declared:
         known = f"{100 * (1 - missing.mean()):.0f} %"
         reason += f"; known for {known} of the rows only: if you want to predict it, --label-column {name}"
-    fitted = _fit_encoder(found, values, text_model)
+    fitted = fit_encoder(found.kind, found.form, values, text_model)
     if found.kind == "category" and fitted.kind == "text":
         reason += "; most of them are rare, so that their characters are encoded"
     names = tuple(feature for feature, _ in fitted.features(name))
@@ -374,16 +348,6 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
         description=fitted.describe(values),
         fitted=fitted if names else None,
     )
-
-
-def _fit_encoder(found: InferredType, values: Array, text_model: str | None) -> Encoder:
-    if found.kind == "text" and text_model is not None:
-        return SentenceEncoder.fit(values, text_model)
-    if found.kind == "text":
-        return TextEncoder.fit(values, found.form)
-    if found.kind == "category" and CategoryEncoder.is_mostly_rare(values):
-        return TextEncoder.fit(values, "characters")
-    return ENCODERS["vector" if found.form == "vector" else found.kind].fit(values)
 
 
 def _is_plain(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
@@ -403,21 +367,20 @@ def _unchanged(plan: ColumnPlan) -> ColumnPlan:
 
 def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
     """Return the unknown categories and missing values of a column that the fitted table does not have."""
-    repairs = []
-    encoder = column.fitted
-    if isinstance(encoder, CategoryEncoder) and encoder.kind == "category" and not encoder.rare:
-        known = {*(encoder.kept or ()), None}
-        if unknown := sum(one not in known for one in values):
-            message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
-            repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
+    repairs, encoder = [], column.fitted
+    if encoder is None:
+        return []
+    if unknown := encoder.count_unknown(values):
+        message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
+        repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
     gaps = int(missing_rows(values).sum())
-    if gaps and encoder is not None and not isinstance(encoder, SentenceEncoder) and not encoder.gaps:
+    if gaps and encoder.kind != "sentences" and not encoder.gaps:
         message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
         repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
     return repairs
 
 
-def add_cells(problems: Problems, place: Place, column: Any, rows: Rows, what: str, remedy: str) -> None:
+def add_cells(problems: Problems, place: Place, column: Any, rows: Array, what: str, remedy: str) -> None:
     """Add the cells of some rows to the problems."""
     for row in rows.tolist():
         cell, where = column.iloc[row], partial(place, row, str(column.name))

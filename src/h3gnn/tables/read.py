@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, known_labels, split_masks
@@ -18,7 +19,7 @@ from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import EdgeRows, EdgeRules, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
-from h3gnn.tables.features import Encoding, FeatureFile, read_features
+from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -207,8 +208,10 @@ def read_graph(
     if features is None or unknown_nodes == "add":
         rows = [read_rows(one, None, None, rules) for one in tables]
     if features is not None:
-        encoding = Encoding(columns or {}, label_column if labels is None else None, hidden, text_model, plan)
-        read = partial(read_features, _listed(features), id_column, feature_columns, style, encoding)
+        label = label_column if labels is None else None
+        kinds = columns or {}
+        options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
+        read = partial(read_features, _listed(features), options)
         feature_file = read() if rows is None else read(partial(unknown_ids, _all_ids(rows, found)))
         if found is None and feature_file.classes is not None:
             found = _labels(feature_file.ids, feature_file.classes, feature_file.splits)
@@ -287,8 +290,6 @@ def _nodes_of_edges(
     label_table: LabelTable | None,
 ) -> Ids:
     """Return all ids of edges and labels, sorted."""
-    import pandas as pd
-
     everything = one_kind(_all_ids(rows, labels))
     for one, block in zip(tables, rows, strict=True):
         _check_no_header([end[0] for end in block.ids], everything, one.table)

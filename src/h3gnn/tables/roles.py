@@ -48,7 +48,7 @@ ROW_WORDS = frozenset(
 """Words in the id of a row, which is not a node."""
 
 Column = str | int  # A column by name, or by position counted from 1
-Position = TypeVar("Position", int, None)
+Position = TypeVar("Position", bound=int | None)
 
 
 def words_in(name: str) -> list[str]:
