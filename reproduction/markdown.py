@@ -12,10 +12,10 @@ import numpy as np
 
 from h3gnn.evaluation.protocols import EVERY
 from h3gnn.evaluation.results import RepeatedScore, paired_test
-from h3gnn.experiments.search import CHOICES
 from reproduction import claims as theory
 from reproduction.files import read_json
 from reproduction.origin import NOT_RECORDED, code
+from reproduction.search import CHOICES
 from reproduction.specifications import (
     Entry,
     MeanStd,

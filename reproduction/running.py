@@ -29,7 +29,6 @@ from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers
 from h3gnn.experiments.run import run_method
 from h3gnn.experiments.scoring import Splits
-from h3gnn.experiments.search import Part, run_nested, search_clusterings
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph, first_splits
@@ -39,6 +38,7 @@ from h3gnn.training.resources import pick_device
 from reproduction.cells import Cell, method_of
 from reproduction.files import Record, rounded
 from reproduction.origin import made_with, origin
+from reproduction.search import Part, search_clusterings, search_protocols
 from reproduction.theory import run_convergence
 
 FEW = 5
@@ -239,14 +239,14 @@ def run_searched(cell: Cell, graph: Graph, device: torch.device) -> dict[str, An
         run = partial(run_method, method_of(params), graph, device=str(device), name=cell.graph)
         results = [run(seeds=cell.seeds, protocol=PROTOCOLS[one]) for one in params["protocols"]]
         return {"rows": [pack(one) for one in results], "record": None, "chosen": {}}
-    found = run_nested(
+    found = search_protocols(
         method_of(params),
         graph,
         seeds=cell.seeds,
         budget=SearchBudget.of(params["allowance"]),
         protocols=params["protocols"],
         parts={title: Part(**told) for title, told in params["parts"].items()},
-        device=str(device),
+        device=device,
         name=cell.graph,
     )
     rows = [pack(result) for result in found.results.values()]

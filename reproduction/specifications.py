@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from h3gnn.experiments.search import Part
 from h3gnn.experiments.spaces import SearchBudget
+from reproduction.search import Part
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments.report_data import (
-    best_members,
-    carried_by,
-    collect_findings,
-    member_columns,
-    run_log,
-)
+from h3gnn.experiments.report_data import best_members, carried_by, collect_findings, member_columns, run_log
 from h3gnn.experiments.scoring import Splits, probe_predictions
 from h3gnn.report.findings import (
     RAW,

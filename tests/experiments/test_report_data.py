@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from h3gnn import H3GNN, Graph
 from h3gnn.errors import InputError
 from h3gnn.experiments.report_columns import MOST_VALUES, arrange_columns, read_columns
-from h3gnn.experiments.report_data import beside, collect_findings, graph_title
+from h3gnn.experiments.report_data import collect_findings, compare_run, graph_title
 from h3gnn.graphs.checks import check_graph
 from tests.rejects import rejects
 
@@ -126,12 +126,12 @@ def test_another_run_is_matched_by_id_and_says_what_differs() -> None:
     ids = [f"n{i}" for i in range(20)]
     one = H3GNN.from_preset("single", **QUICK).fit(small(ids))
     other = H3GNN.from_preset("single", **{**QUICK, "epochs": 2}).fit(small([*ids[::-1], "new", "newer"]))
-    told, embedding = beside(one, one.graph_, other, "b")
+    told, embedding = compare_run(one, one.graph_, other, "b")
     assert told.different == {"epochs": (1, 2)}
     assert told.notes == ("the graph: 22 nodes, 44 edges there",)
     np.testing.assert_array_equal(embedding, other.embedding_[:20][::-1])
     with pytest.raises(InputError, match=r"b has no node new \(2 of 22 nodes are missing there\)"):
-        beside(other, other.graph_, one, "b")
+        compare_run(other, other.graph_, one, "b")
     found = collect_findings(one, other=("b", other))
     assert found.scores is not None
     assert [row.representation for row in found.scores.rows][-1] == "other run: b"

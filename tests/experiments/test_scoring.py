@@ -11,10 +11,10 @@ from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters
 from h3gnn.experiments import scoring
 from h3gnn.experiments.scoring import (
     Splits,
-    as_compared,
     find_clusters,
     homophily_bin,
     probe_predictions,
+    reduce_columns,
     score_with_labels,
     score_without_labels,
 )
@@ -100,16 +100,16 @@ def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
 ) -> None:
     random = np.random.default_rng(0)
     rows = (random.normal(size=(50, 3)) @ random.normal(size=(3, 9)) + 1).astype(np.float32)
-    assert as_compared(rows) is rows
+    assert reduce_columns(rows) is rows
     monkeypatch.setattr(scoring, "MANY", 40)
     monkeypatch.setattr(scoring, "DIRECTIONS", 4)
-    monkeypatch.setattr(scoring, "DIRECTED_BY", 20)
-    few = as_compared(rows)
+    monkeypatch.setattr(scoring, "DIRECTION_NODES", 20)
+    few = reduce_columns(rows)
     assert few.shape == (50, 3)  # the rows lie in three dimensions
     before, after = (np.linalg.norm(one[:, None] - one[None], axis=2) for one in (rows, few))
     np.testing.assert_allclose(before, after, atol=1e-4)
     narrow = rows[:, :4]
-    assert as_compared(narrow) is narrow
+    assert reduce_columns(narrow) is narrow
 
 
 def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
@@ -119,7 +119,7 @@ def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
     assert ten.labels is not None
     assert Splits.of(ten).test.shape == (100, 10)
     monkeypatch.setattr(scoring, "MANY", 50)
-    monkeypatch.setattr(scoring, "TRAINED_ON", 40)
+    monkeypatch.setattr(scoring, "TRAINING_NODES", 40)
     splits, homophily = Splits.of(ten), np.zeros(100)
     assert splits.test.shape == (100, 3)
     assert splits.train.sum(dim=0).tolist() == [40, 40, 40]  # of 48

@@ -20,8 +20,7 @@ from h3gnn.evaluation.clustering import MEASURES, cluster_scores
 from h3gnn.evaluation.probe import L2_GRID, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.experiments.methods import METHODS, Callback, Method, Task
-from h3gnn.experiments.search import CHOICES, Trainer, ranges_of, run_nested, search_clusterings
-from h3gnn.experiments.selection import Changes, SplitValidation, resplit
+from h3gnn.experiments.search import Changes, SplitValidation, Trainer, ranges_of, resplit, run_nested
 from h3gnn.experiments.spaces import SearchBudget, Space, draw_settings
 from h3gnn.experiments.tune import Tuned, preset_of, tune_from_list
 from h3gnn.graphs.graph import Graph, random_splits
@@ -32,6 +31,7 @@ from h3gnn.tuned import PRESET
 from reproduction.cells import Cell
 from reproduction.markdown import Row
 from reproduction.running import run_searched
+from reproduction.search import CHOICES, search_clusterings
 
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
 
@@ -131,9 +131,7 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
         assert found.params["tried"][found.chosen[0][0]["trial"]] == {"knows": "true"}
 
 
-def test_a_probe_is_chosen_by_its_mean_over_resplits(
-    small_mixed: Graph,
-) -> None:
+def test_a_probe_is_chosen_by_its_mean_over_resplits(small_mixed: Graph) -> None:
     graph = overlapping(small_mixed)
     assert graph.labels is not None
     noisy = graph.features + 2 * torch.randn(graph.features.shape, generator=torch.Generator().manual_seed(0))

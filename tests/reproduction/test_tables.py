@@ -17,7 +17,6 @@ from h3gnn.baselines import Progress
 from h3gnn.evaluation.clustering import MEASURES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import workers
-from h3gnn.experiments.search import CHOICES
 from h3gnn.experiments.workers import Finished
 from h3gnn.graphs.graph import Graph
 from reproduction import cells as cells_module
@@ -28,6 +27,7 @@ from reproduction.files import read_json, write_json
 from reproduction.markdown import Row, document, made_at, markdown_of
 from reproduction.origin import code, made_with, origin
 from reproduction.results import Outcome, ResultStore, find_tables, percent_rows, plan, reproduce
+from reproduction.search import CHOICES
 from reproduction.specifications import printed, tables
 from reproduction.theory import look_epochs
 from tests.rejects import rejects

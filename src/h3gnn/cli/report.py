@@ -115,14 +115,14 @@ def load_run(run: Path, device: str, map_: str) -> H3GNN:
     """Load a run whose graph is in memory."""
     from h3gnn.estimator import H3GNN
     from h3gnn.evaluation.projection import check_map
-    from h3gnn.experiments.report_data import refuse_files
+    from h3gnn.experiments.report_data import check_in_memory
     from h3gnn.training.resources import pick_device
 
     check_map(map_, "--map")
     pick_device(device)
     model = H3GNN.load(run)
     model.set_params(device=device)
-    refuse_files(model)
+    check_in_memory(model)
     return model
 
 

@@ -1,4 +1,4 @@
-"""Which method wins on a graph, and whether the difference is real."""
+"""Compare methods on a graph, with paired tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import json
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits
 from h3gnn.evaluation.protocols import NESTED
-from h3gnn.evaluation.results import TEST_TO_TRAIN, PairedTest, RepeatedScore, Result, paired_test
+from h3gnn.evaluation.results import PairedTest, RepeatedScore, Result, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant
-from h3gnn.experiments.run import build_evaluator, method_params, run_method
+from h3gnn.experiments.run import build_evaluator, labels_and_masks, method_params, run_method
 from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.experiments.workers import Finished, in_processes
@@ -31,32 +31,26 @@ COMPARISON_FORMAT = "h3gnn comparison"
 
 @dataclass(frozen=True)
 class Skipped:
-    """Why a method has no result.
-
-    Attributes:
-        word: for a table: "too large" or "not here".
-        why: the sentence.
-    """
+    """Why a method has no result: `word` for a table ("too large" or "not here"), and a sentence."""
 
     word: str
     why: str
 
     @classmethod
     def of(cls, finished: Finished) -> Skipped:
-        """Return what a failure means."""
+        """Return the reason of a failure."""
         too_large = finished.fault == TooLargeError.__name__ or finished.out_of_memory
         return cls("too large" if too_large else "not here", finished.failure)
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Results of several methods on one graph, by the methods' names.
+    """Results of several methods on one graph.
 
     Attributes:
-        results: by name.
+        results: by the name of the method.
         test_to_train: test nodes per training node of a split, for the paired test.
-        left_out: the methods that this graph is too large for, or that cannot take it, with the sentence that
-            says why.
+        left_out: the methods that cannot run on this graph, and why.
     """
 
     results: Mapping[str, Result]
@@ -65,25 +59,25 @@ class Comparison:
 
     @property
     def leading(self) -> str:
-        """The measure that ranks: accuracy, or where one class is rare one that cannot hide it.
+        """The measure that ranks: accuracy, or with a rare class one that is sensitive to it.
 
-        It hangs on the labels alone; a result without it, from before there was one, has only accuracy.
+        It depends on the labels only; results of older versions have only accuracy.
         """
         found = {result.leading for result in self.results.values()}
         return found.pop() if len(found) == 1 else "accuracy"
 
     def score(self, name: str) -> RepeatedScore:
-        """Return a method's scores in the measure that leads."""
+        """Return a method's scores in the leading measure."""
         return self.results[name].score(self.leading)
 
     @property
     def ranked(self) -> list[str]:
-        """The names, best mean first in the measure that leads."""
+        """The names, best mean of the leading measure first."""
         return sorted(self.results, key=lambda name: -self.score(name).mean)
 
     @property
     def reference(self) -> str:
-        """What the others are compared with: H3GNN where it is among them, else the best."""
+        """The method that the others are compared with: H3GNN where it is among them, else the best."""
         return "h3gnn" if "h3gnn" in self.results else self.ranked[0]
 
     def test(self, name: str, other: str | None = None) -> PairedTest:
@@ -93,31 +87,31 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One sentence: which method wins here, and whether that is more than chance."""
-        if len(self.results) < 2:
-            return f"Only {self._title(self.ranked[0])} was run: there is nothing to compare it with."
+        """One sentence: the best method on this graph, and whether its lead is significant."""
         winner = self.ranked[0]
+        first = self.results[winner].method
+        if len(self.results) < 2:
+            return f"Only {first} was run: there is nothing to compare it with."
         other = self.reference if self.reference != winner else self.ranked[1]
-        test = self.test(winner, other)
-        first, second = self._title(winner), self._title(other)
+        test, second = self.test(winner, other), self.results[other].method
         unit = "points" if self.leading == "accuracy" else f"points of {TITLES[self.leading]}"
-        points = 100 * test.difference
+        points = f"{100 * test.difference:.1f} {unit}"
         if test.n < 2:
             return (
-                f"On this graph {first} scores {points:.1f} {unit} above {second}, but one split and one "
-                "seed cannot tell that from chance: ask for more --seeds."
+                f"On this graph {first} scores {points} above {second}; one split and one seed allow no "
+                "test: use more --seeds."
             )
         p_value = f"p = {test.p_value:.2g}"
         if test.differ:
             return (
-                f"On this graph {first} wins: {points:.1f} {unit} above {second}, "
-                f"which is more than chance ({p_value})."
+                f"On this graph {first} is best: {points} above {second}, a statistically significant "
+                f"difference ({p_value})."
             )
-        if points < 0.05:
+        if 100 * test.difference < 0.05:
             return f"On this graph {first} and {second} score the same ({p_value})."
         return (
-            f"On this graph {second} cannot be told from {first}: "
-            f"the difference of {points:.1f} {unit} is within chance ({p_value})."
+            f"On this graph the difference between {first} and {second} ({points}) is not statistically "
+            f"significant ({p_value})."
         )
 
     def __repr__(self) -> str:
@@ -125,13 +119,12 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Show a notebook the methods, best first, and the verdict."""
-        heading = html.escape(TITLES[self.leading])
         rows = "".join(
             f"<tr><th>{html.escape(self.results[name].method)}</th>"
             f"<td>{100 * self.score(name).mean:.1f} ± {100 * self.score(name).std:.1f} %</td></tr>"
             for name in self.ranked
         )
-        head = f"<tr><th>method</th><th>{heading}</th></tr>"
+        head = f"<tr><th>method</th><th>{html.escape(TITLES[self.leading])}</th></tr>"
         return f"<table>{head}{rows}</table><p>{html.escape(self.verdict)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -142,22 +135,15 @@ class Comparison:
             versus = {"difference": test.difference, "p_value": test.p_value, "n": test.n}
             rows.append({"name": name, **self.results[name].as_dict(), "against_reference": versus})
         return {
-            "winner": self.ranked[0],
-            "reference": self.reference,
-            "leading": self.leading,
-            "verdict": self.verdict,
-            "rows": rows,
-            "left_out": {name: {"word": one.word, "why": one.why} for name, one in self.left_out.items()},
+            **{"winner": self.ranked[0], "reference": self.reference, "leading": self.leading},
+            **{"verdict": self.verdict, "rows": rows},
+            "left_out": {name: asdict(one) for name, one in self.left_out.items()},
         }
-
-    @staticmethod
-    def _title(name: str) -> str:
-        return METHODS[name].title
 
 
 @dataclass(frozen=True)
 class Comparing:
-    """What every method of a comparison is given.
+    """The input of every method of a comparison.
 
     Attributes:
         graph: with labels and splits.
@@ -165,10 +151,11 @@ class Comparing:
         model: the settings of H3GNN and its device.
         grid: of the supervised methods.
         name: of the graph, for the results.
-        top: the k of recall at k; by default as many as the rare class has test nodes.
+        top: the k of recall at k; by default the number of test nodes of the rare class.
         settings: "default", "published" (its authors' settings for this graph, where they are known) or
             "quick" (few epochs).
-        trials: so many settings of every method are tried, and each split chooses; 0 for its own alone.
+        trials: number of settings of every method that are tried, of which each split chooses; 0 for the
+            method's own only.
         fixed: names of settings of H3GNN that no trial changes.
     """
 
@@ -184,44 +171,26 @@ class Comparing:
 
     @property
     def _grid(self) -> str | None:
-        """The grid by its name; None where the settings bring points of their own."""
+        """The grid by its name; None where the settings bring their own points."""
         return self.grid if self.settings == "default" else None
 
     def method(self, name: str) -> Method:
-        """Return a method as it is run here."""
+        """Return a method with its settings in this comparison."""
         method = variant(METHODS[name], self.settings, self.name)
         return fix_settings(method, self.fixed, self.trials) if self.trials else method
 
     def run(self, name: str, watch: Progress) -> Result:
         """Run a method."""
         method = self.method(name)
+        common: dict[str, Any] = {"seeds": self.seeds, "model": self.model, "device": self.model.device}
+        common |= {"name": self.name, "top": self.top, "watch": watch}
         if self.trials and ranges_of(method):
-            found = run_nested(
-                method,
-                self.graph,
-                seeds=self.seeds,
-                budget=SearchBudget(self.trials),
-                model=self.model,
-                device=self.model.device,
-                name=self.name,
-                top=self.top,
-                watch=watch,
-            )
+            found = run_nested(method, self.graph, budget=SearchBudget(self.trials), **common)
             return found.results[NESTED.name]
-        return run_method(
-            method,
-            self.graph,
-            seeds=self.seeds,
-            model=self.model,
-            device=self.model.device,
-            grid=self._grid,
-            name=self.name,
-            top=self.top,
-            watch=watch,
-        )
+        return run_method(method, self.graph, grid=self._grid, **common)
 
     def key(self, name: str) -> dict[str, Any]:
-        """Return what a result depends on, as JSON would give it back."""
+        """Return what a result depends on, as plain values."""
         method = self.method(name)
         described: dict[str, Any] = {
             "sha256": self.graph.provenance.sha256,
@@ -249,46 +218,43 @@ def compare(
     out: Path | None = None,
     jobs: int = 1,
     watch: Callable[[Method, float], None] = lambda method, share: None,
-    reused: Callable[[Method, bool], None] | None = None,
-    ended: Callable[[Method, Result | Skipped], None] | None = None,
+    reused: Callable[[Method, bool], None] = lambda method, same: None,
+    ended: Callable[[Method, Result | Skipped], None] = lambda method, result: None,
     **options: Any,
 ) -> Comparison:
-    """Run methods on a graph and compare them; one that cannot take the graph is left out with a word.
+    """Run methods on a graph and compare them; a method that cannot run on the graph is left out.
 
     Args:
-        methods: which.
+        methods: of `METHODS`.
         graph: with labels and splits.
         seeds: of the trainings.
         model: the settings of H3GNN and its device.
-        out: a file that holds each result as soon as it is there; what it already holds for the same graph,
-            seeds and settings is not computed again.
+        out: a file that stores each result as soon as it is there; stored results of the same graph, seeds
+            and settings are not computed again.
         jobs: processes at once, one method in each.
-        watch: told a method, and the share of its work that is done.
-        reused: told the methods that were found in the file, and whether their results are taken from there:
-            those of other settings are run again, and replaced.
-        ended: told each method that was run, and its result.
+        watch: receives a method, and the share of its work that is done.
+        reused: receives the methods found in the file, and whether their results are used: those of other
+            settings are run again, and replaced.
+        ended: receives each method that was run, and its result.
         options: further attributes of `Comparing`.
     """
-    refuse_unscorable(graph)
+    test_to_train = _test_to_train(graph)
     comparing = Comparing(graph, seeds, model, **options)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
     left_out: dict[str, Skipped] = {}
-    build_evaluator(graph)  # says at once what labels and splits cannot give
+    build_evaluator(graph)  # rejects labels and splits that cannot be scored before the work
     for method in methods:
-        comparing.method(method.name)  # says at once if nothing is left to vary
-        if method.name not in kept:
-            continue
-        stored = stored_result(kept[method.name], out, comparing.key(method.name))
-        if stored is not None:
-            results[method.name] = stored
-        if reused is not None:
+        comparing.method(method.name)  # rejects a search in which nothing varies
+        if method.name in kept:
+            stored = stored_result(kept[method.name], out, comparing.key(method.name))
+            if stored is not None:
+                results[method.name] = stored
             reused(method, stored is not None)
     missing = [method.name for method in methods if method.name not in results]
-    told = {method.name: partial(watch, method) for method in methods}
-    for name, result in _run(comparing, missing, min(jobs, len(missing)), told):
-        if ended is not None:
-            ended(METHODS[name], result)
+    watched = {method.name: partial(watch, method) for method in methods}
+    for name, result in _run(comparing, missing, min(jobs, len(missing)), watched):
+        ended(METHODS[name], result)
         if isinstance(result, Skipped):
             left_out[name] = result
             continue
@@ -298,33 +264,33 @@ def compare(
             _write(out, kept)
     results = {method.name: results[method.name] for method in methods if method.name in results}
     if not results:
-        raise InputError("; ".join(one.why for one in left_out.values()))
+        raise InputError("; ".join(one.why for one in left_out.values()), code="no-method-runs")
     _check_alike(results, out)
-    comparison = Comparison(results, _test_to_train(graph), left_out)
+    comparison = Comparison(results, test_to_train, left_out)
     if out is not None:
         _write(out, kept, comparison)
     return comparison
 
 
 def _run(
-    comparing: Comparing, names: Sequence[str], jobs: int, told: Mapping[str, Progress]
+    comparing: Comparing, names: Sequence[str], jobs: int, watched: Mapping[str, Progress]
 ) -> Iterator[tuple[str, Result | Skipped]]:
     """Run methods, in this process or in several, and yield each as it ends.
 
-    A sentence that a method has for the user leaves it out; anything else is a fault and ends the comparison.
+    An `InputError` or a lack of memory leaves a method out; any other exception ends the comparison.
     """
     if jobs <= 1:
         for name in names:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", LabelWarning)  # said once for all methods
-                    result = comparing.run(name, told[name])
+                    warnings.simplefilter("ignore", LabelWarning)  # shown once for all methods
+                    result = comparing.run(name, watched[name])
                 yield name, result
             except InputError as error:
                 yield name, Skipped.of(Finished(name, None, str(error), type(error).__name__))
         return
     for finished in in_processes(
-        names, comparing.run, jobs, threads=1, watch=lambda name, share: told[name](share)
+        names, comparing.run, jobs, threads=1, watch=lambda name, share: watched[name](share)
     ):
         if finished.record is not None:
             yield finished.task, finished.record
@@ -332,17 +298,6 @@ def _run(
             yield finished.task, Skipped.of(finished)
         else:
             raise RuntimeError(f"{METHODS[finished.task].title}: {finished.fault}: {finished.failure}")
-
-
-def refuse_unscorable(graph: Graph) -> None:
-    """Refuse a graph on which no method has an accuracy, before any is trained."""
-    if graph.labels is None or graph.train_mask is None or graph.test_mask is None:
-        return
-    if not usable_splits(graph.labels, graph.train_mask, graph.test_mask).any():
-        raise InputError(
-            f"{graph.provenance.source}: no split has labelled training and test nodes; label more nodes",
-            code="no-usable-split",
-        )
 
 
 def read_kept(path: Path) -> dict[str, Any]:
@@ -368,13 +323,15 @@ def stored_result(kept: Any, path: Path | None, key: dict[str, Any] | None = Non
 
 
 def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
-    """Refuse results that are not of the same splits, which only a file that was changed can bring."""
-    splits = {len(one.probe.values[0]) if one.probe.values else 0 for one in results.values()}
-    seeds = {len(one.probe.values) for one in results.values()} - {1}
-    beside = [
-        (one.probe, score) for one in results.values() for score in (one.macro_f1, *one.secondary.values())
-    ]
-    unlike = any(list(map(len, score.values)) != list(map(len, probe.values)) for probe, score in beside)
+    """Reject results of different splits, which only an edited file can contain."""
+    shapes = [[len(one) for one in result.probe.values] for result in results.values()]
+    splits, seeds = {shape[0] if shape else 0 for shape in shapes}, {len(shape) for shape in shapes} - {1}
+    others = [[one.macro_f1, *one.secondary.values()] for one in results.values()]
+    unlike = any(
+        [len(one) for one in score.values] != shape
+        for shape, scores in zip(shapes, others, strict=True)
+        for score in scores
+    )
     if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
         raise InputError(
             f"{out} holds results of other splits or seeds; choose another file", code="comparison"
@@ -384,15 +341,20 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
 def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:
     stored = {"format": COMPARISON_FORMAT, "comparison": None, "methods": kept}
     if comparison is not None:
-        told = comparison.as_dict()
-        rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in told["rows"]]
-        stored["comparison"] = {**told, "rows": rows}
+        found = comparison.as_dict()
+        rows = [{"name": row["name"], "against_reference": row["against_reference"]} for row in found["rows"]]
+        stored["comparison"] = {**found, "rows": rows}
     text = json.dumps(stored, indent=1, ensure_ascii=False)
     write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def _test_to_train(graph: Graph) -> float:
-    if graph.train_mask is None or graph.test_mask is None or graph.labels is None:
-        return TEST_TO_TRAIN
-    known = (graph.labels >= 0)[:, None]
-    return int((graph.test_mask & known).sum()) / max(1, int((graph.train_mask & known).sum()))
+    """Return the test nodes per training node; reject a graph on which no method has an accuracy."""
+    labels, train, _, test = labels_and_masks(graph)
+    if not usable_splits(labels, train, test).any():
+        raise InputError(
+            f"{graph.provenance.source}: no split has labelled training and test nodes; label more nodes",
+            code="no-usable-split",
+        )
+    known = (labels >= 0)[:, None]
+    return int((test & known).sum()) / max(1, int((train & known).sum()))

@@ -45,15 +45,10 @@ Callback = Callable[[int, Tensor], None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The input of one or several trainings.
+    """The input of one training for each seed.
 
-    Attributes:
-        graph: with labels and splits.
-        seeds: one training each.
-        device: where to train.
-        settings: of the method.
-        watch: receives the share of the work that is done.
-        eval_epochs: epochs after which an embedding is reported; () for the end of the training only.
+    `watch` receives the share of the work that is done. An embedding is reported after each of `eval_epochs`,
+    or at the end of the training only.
     """
 
     graph: Graph
@@ -99,6 +94,10 @@ class Method:
         """Whether it is trained on labels; it then chooses everything on validation nodes."""
         return "labels" in self.sees
 
+    def used_seeds(self, seeds: Sequence[int]) -> list[int]:
+        """Return the seeds to train with: the first, if the seed does not matter."""
+        return list(seeds) if self.has_chance else list(seeds)[:1]
+
     def with_settings(self, **changes: Any) -> Method:
         """Return the method with some settings changed."""
         return replace(self, settings={**self.settings, **changes})
@@ -129,16 +128,9 @@ def embedding(system: System) -> Method:
         if not task.eval_epochs:
             callback(0, torch.from_numpy(rows).to(task.device))
 
-    return Method(
-        system.name,
-        system.title,
-        system.sees,
-        embed_system,
-        settings=asdict(system.settings),
-        has_chance=system.kind.has_chance,
-        probe="logistic" if system.kind.has_chance else "features",
-        system=system,
-    )
+    chance, settings = system.kind.has_chance, asdict(system.settings)
+    method = Method(system.name, system.title, system.sees, embed_system, settings=settings, system=system)
+    return replace(method, has_chance=chance, probe="logistic" if chance else "features")
 
 
 def features(
@@ -148,12 +140,9 @@ def features(
     settings: Mapping[str, Any],
     sees: tuple[str, ...] = GRAPH,
 ) -> Method:
-    """Return a method that trains nothing: features, possibly propagated over the edges.
+    """Return a method that trains nothing: `of(graph, **settings)` returns `[nodes, D]`.
 
-    Args:
-        name, title, sees: of the method.
-        of: from a graph, with the settings as arguments, to `[nodes, D]`.
-        settings: `"rows"` describes how the rows are scaled and is recorded only.
+    The setting "rows" describes how the rows are scaled and is recorded only.
     """
 
     def embed_features(task: Task, callback: Callback) -> None:
@@ -179,10 +168,10 @@ def estimator(
 
 def as_printed(name: str, title: str, **settings: Any) -> Method:
     """Return the paper's method, with the ranges of its appendix for a search."""
-    fixed = {key: value for key, value in {**preset("paper"), **settings}.items() if key not in PAPER}
-    usual = {key: value for key, value in preset("paper").items() if key in PAPER and key not in settings}
-    own = {key: values for key, values in PAPER.items() if key not in settings}
-    method = estimator(name, title, own, **fixed)
+    paper = {**preset("paper"), **settings}
+    fixed = {key: value for key, value in paper.items() if key not in PAPER}
+    usual = {key: value for key, value in paper.items() if key in PAPER}
+    method = estimator(name, title, PAPER, **fixed)
     return replace(method, settings={**fixed, **usual})
 
 
@@ -190,26 +179,13 @@ def supervised(system: System) -> Method:
     """Return a classifier that is trained on each split's training nodes as a method."""
 
     def predict_splits(task: Task) -> list[Predictions]:
-        settings = checked_settings(system, task)
-        return predict(
-            system.kind,
-            task.graph,
-            task.seeds,
-            device=task.device,
-            memory=min(int(SHARE * free_bytes(task.device)), STACK.get(task.device.type, STACK["cpu"])),
-            grid=[GridPoint(**point) for point in task.settings["grid"]],
-            settings=settings,
-            watch=task.watch,
-        )
+        options = {"device": task.device, "settings": checked_settings(system, task), "watch": task.watch}
+        memory = min(int(SHARE * free_bytes(task.device)), STACK.get(task.device.type, STACK["cpu"]))
+        grid = [GridPoint(**point) for point in task.settings["grid"]]
+        return predict(system.kind, task.graph, task.seeds, memory=memory, grid=grid, **options)
 
-    return Method(
-        system.name,
-        f"{system.title} (supervised)",
-        system.sees,
-        predict=predict_splits,
-        settings={"grid": find_grid("small"), **asdict(system.settings)},
-        system=system,
-    )
+    title, settings = f"{system.title} (supervised)", {"grid": find_grid("small"), **asdict(system.settings)}
+    return Method(system.name, title, system.sees, predict=predict_splits, settings=settings, system=system)
 
 
 def checked_settings(system: System, task: Task) -> Any:
@@ -220,7 +196,7 @@ def checked_settings(system: System, task: Task) -> Any:
 
 
 def variant(method: Method, settings: str, graph: str | None = None) -> Method:
-    """Return a method with other settings.
+    """Return a system with other settings; the methods of H3GNN take the user's.
 
     Args:
         method: any.
@@ -228,41 +204,30 @@ def variant(method: Method, settings: str, graph: str | None = None) -> Method:
             "quick" trains for a few epochs and tries one point of the grid.
         graph: name of a benchmark graph.
     """
-    if settings == "quick":
-        return _quick(method)
-    if settings == "default":
+    if method.system is None or settings == "default":
         return method
-    changes = None if method.system is None else method.system.published_for(graph)
+    usual = find_grid("small")[0]
+    if settings == "quick":
+        epochs = min(method.settings["epochs"], QUICK_EPOCHS * (4 if method.supervised else 1))
+        return method.with_settings(epochs=epochs, **({"grid": [usual]} if method.supervised else {}))
+    changes = method.system.published_for(graph)
     if changes is None:
         return method
     if not method.supervised:
         return method.with_settings(**changes)
     point = {one.name: changes.pop(one.name) for one in fields(GridPoint) if one.name in changes}
-    usual = find_grid("small")[0]
     return method.with_settings(**changes, grid=[{**usual, **point}])
-
-
-def _quick(method: Method) -> Method:
-    """Return the method of a system with few epochs; our own methods take the user's settings."""
-    if method.system is None:
-        return method
-    epochs = min(method.settings["epochs"], QUICK_EPOCHS * (4 if method.supervised else 1))
-    grid = {"grid": find_grid("small")[:1]} if method.supervised else {}
-    return method.with_settings(epochs=epochs, **grid)
 
 
 def given(
     title: str, values: Tensor, settings: Mapping[str, Any], *, epoch: int = 0, probe: str = "logistic"
 ) -> Method:
     """Return an existing embedding `[nodes, D]`, trained for `epoch` epochs, as a method."""
-    return Method(
-        "given",
-        title,
-        (),
-        lambda task, callback: callback(epoch, values.to(task.device)),
-        settings=settings,
-        probe=probe,
-    )
+
+    def embed_given(task: Task, callback: Callback) -> None:
+        callback(epoch, values.to(task.device))
+
+    return Method("given", title, (), embed_given, settings=settings, probe=probe)
 
 
 def find_grid(name: str) -> list[dict[str, Any]]:
@@ -334,8 +299,7 @@ def fit_and_report(model: H3GNN, graph: Graph, callback: Callback, eval_epochs: 
 
     def join(epoch: int, models: range, embedding: Tensor) -> None:
         if len(models) < model.n_models:
-            parts = waiting.setdefault(epoch, [])
-            parts.append(embedding.cpu())
+            waiting.setdefault(epoch, []).append(embedding.cpu())
             if models.stop < model.n_models:
                 return
             embedding = torch.cat(waiting.pop(epoch), dim=1).to(embedding.device)

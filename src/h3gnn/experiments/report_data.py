@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from h3gnn.estimator import H3GNN
 from h3gnn.experiments.report_columns import OwnColumns
 from h3gnn.experiments.scoring import (
     Splits,
-    all_as_compared,
     find_clusters,
+    reduce_all,
     score_with_labels,
     score_without_labels,
 )
@@ -51,51 +52,130 @@ from h3gnn.storage.atomic import versions
 from h3gnn.storage.runs import commit
 from h3gnn.training.history import collapse_epochs, effective_rank, sample_rows
 
+NEAREST, FEWER_NEAREST = 10, 6
+"""Number of nearest nodes, and their number in a large graph."""
+MOST_WEIGHTS = 300_000
+"""With more edge weights than this, each node keeps those that training changed most."""
+MOST_NODES = 50_000
+"""Maximum number of nodes on a page; of a larger graph, evenly spaced ones are shown."""
+MOST_RAW_VALUES = 200_000_000
+"""Larger feature matrices are compared in their first 128 principal directions."""
+NAMED_FEATURES = 12
+"""Maximum number of named features that are shown one by one."""
+GENERIC_NAMES = ("edges", "features", "labels", "nodes", "links", "data", "graph", "x", "y")
+"""File names that do not identify a graph."""
+OWN_TOKENS = 2
+"""Number of tokens of a node's own features; the others belong to its neighbours."""
 
-def beside(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
-    """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
-    if not other.graph_.in_memory:
-        raise InputError(f"{name} is a run on a graph in files, which a page does not show")
-    mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
-    different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
-    notes = []
-    if other.graph_.provenance.sha256 != model.graph_.provenance.sha256:
-        notes.append(f"the graph: {other.graph_.num_nodes:,} nodes, {other.graph_.num_edges:,} edges there")
-    return OtherRun(f"other run: {name}", different, tuple(notes)), other.embedding_[
-        _places(graph, other, name)
-    ]
+Watch = Callable[[str, float], None]
+"""Receives the next step and the share of the work that is done."""
 
 
-def _places(graph: Graph, other: H3GNN, name: str) -> np.ndarray:
-    """Return the position of each node in the other run's graph, by id or by position."""
-    if not (graph.has_ids or other.graph_.has_ids) and graph.num_nodes != other.graph_.num_nodes:
+def collect_findings(
+    model: H3GNN,
+    *,
+    most_nodes: int = MOST_NODES,
+    title: str | None = None,
+    columns: OwnColumns | None = None,
+    other: tuple[str, H3GNN] | None = None,
+    told: Watch = lambda words, share: None,
+) -> Findings:
+    """Return the data of a report about a fitted model.
+
+    Args:
+        model: fitted in memory.
+        most_nodes: maximum number of shown nodes; scores use all nodes.
+        title: of the page; by default a description of the graph.
+        columns: a table about the nodes, in the order of the graph's.
+        other: name and model of another run to compare with.
+        told: receives the next step, and the share of the work that is done.
+    """
+    check_in_memory(model)
+    graph, own = with_splits(model.graph_), columns or OwnColumns()
+    told("an untrained encoder", 0.0)
+    untrained = H3GNN.from_settings({**model.get_settings(), "epochs": 0, "verbose": False})
+    embeddings = {RAW: raw_features(graph), UNTRAINED: untrained.fit_transform(graph)}
+    embeddings[TRAINED] = model.embedding_
+    compared = None
+    if other is not None:
+        compared, embeddings[f"other run: {other[0]}"] = compare_run(model, graph, other[1], other[0])
+    kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
+    attention = token_attention(model)
+    measures = node_measures(model, graph, attention)
+    told("principal directions", 0.0)
+    reduced, members = reduce_all(embeddings), reduce_all(member_columns(model))
+    scores, categories = _score(reduced, members, graph, measures, told)
+    categories, measures = (
+        (*categories, *own.categories),
+        (*measures, *own.measures, *_features(model, graph)),
+    )
+    told("neighbours", 1.0)
+    nearest, similarity = nearest_nodes(reduced[TRAINED][kept])
+    weights, changes = model_edges(model, graph, kept)
+    left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
+    return Findings(
+        title=title or graph_title(graph),
+        figures=_figures(graph, embeddings[TRAINED].shape[1]),
+        ids=tuple(str(one) for one in graph.node_ids[kept]),
+        embeddings={name: values[kept] for name, values in embeddings.items()},
+        categories=tuple(replace(one, values=one.values[kept]) for one in categories),
+        measures=tuple(replace(one, values=one.values[kept]) for one in measures),
+        tokens=token_names(model.hops),
+        attention=None if attention is None else attention[kept],
+        nearest=nearest,
+        similarity=similarity,
+        neighbors=weights,
+        edge_changes=changes,
+        scores=scores,
+        run=run_log(model),
+        shown="" if len(kept) == graph.num_nodes else left_out,
+        texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
+        other=compared,
+    )
+
+
+def check_in_memory(model: H3GNN) -> None:
+    """Reject a graph on disk."""
+    if not model.graph_.in_memory:
         raise InputError(
-            f"{name} has {other.graph_.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none "
-            "has ids, so that they cannot be matched",
+            "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
+            "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer",
+            code="graph-on-disk",
+        )
+
+
+def compare_run(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[OtherRun, Floats]:
+    """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
+    there = other.graph_
+    if not there.in_memory:
+        raise InputError(
+            f"the graph of {name} lies in files, and a report needs it in memory", code="graph-on-disk"
+        )
+    if not (graph.has_ids or there.has_ids) and graph.num_nodes != there.num_nodes:
+        raise InputError(
+            f"{name} has {there.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none has ids, so "
+            "that they cannot be matched",
             code="runs-not-comparable",
         )
-    place = match_by_id_or_position(other.graph_, graph)
-    missing = np.flatnonzero(place < 0)
+    position = match_by_id_or_position(there, graph)
+    missing = np.flatnonzero(position < 0)
     if missing.size:
         raise InputError(
             f"{name} has no node {graph.node_ids[missing[0]]} ({missing.size:,} of {graph.num_nodes:,} nodes "
             "are missing there); if this run has the newer, larger graph, give the other one first",
             code="runs-not-comparable",
         )
-    return np.asarray(place)
-
-
-NEAREST, FEWER_NEAREST = 10, 6
-"""Number of nearest nodes, and their number in a large graph."""
-
-MOST_HEARD = 300_000
-"""With more edge weights than this, each node keeps those that training changed most."""
+    mine, theirs = (kept_for("run", one.get_settings()) for one in (model, other))
+    different = {key: (value, theirs.get(key)) for key, value in mine.items() if value != theirs.get(key)}
+    notes: tuple[str, ...] = ()
+    if there.provenance.sha256 != model.graph_.provenance.sha256:
+        notes = (f"the graph: {there.num_nodes:,} nodes, {there.num_edges:,} edges there",)
+    return OtherRun(f"other run: {name}", different, notes), other.embedding_[position]
 
 
 def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
     """Return each node's nearest other nodes and their cosine similarity, as `nearest_to_all` does."""
-    count = count or (NEAREST if len(embedding) <= MANY_NODES else FEWER_NEAREST)
-    return nearest_to_all(embedding, count)
+    return nearest_to_all(embedding, count or (NEAREST if len(embedding) <= MANY_NODES else FEWER_NEAREST))
 
 
 def model_edges(
@@ -111,12 +191,12 @@ def model_edges(
         return neighbor_weights(receivers, sources, start, start, kept), ()
     learned = edges.to_weight(edges.logit.detach().cpu()).mean(dim=0).numpy()
     labels = None if graph.labels is None else graph.labels.numpy()
-    heard = neighbor_weights(receivers, sources, learned, start, kept)
-    return heard, edge_changes(receivers, sources, learned, start, labels)
+    changes = edge_changes(receivers, sources, learned, start, labels)
+    return neighbor_weights(receivers, sources, learned, start, kept), changes
 
 
 def neighbor_weights(
-    receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_HEARD
+    receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_WEIGHTS
 ) -> NeighborWeights:
     """Return the incoming edge weights of each kept node; of too many, those that changed most.
 
@@ -126,27 +206,33 @@ def neighbor_weights(
         kept: the shown nodes, ascending; both ends of an entry must be shown.
         most: maximum number of entries over all nodes.
     """
-    nodes = int(kept.max()) + 1 if len(kept) else 0
-    place = np.full(max(nodes, int(receivers.max(initial=-1)) + 1, int(sources.max(initial=-1)) + 1), -1)
-    place[kept] = np.arange(len(kept))
-    total = np.bincount(receivers, minlength=len(place))[kept]
-    inside = (place[receivers] >= 0) & (place[sources] >= 0)
-    to, who, now, before = place[receivers[inside]], place[sources[inside]], weight[inside], start[inside]
+    nodes = max(int(ends.max(initial=-1)) for ends in (kept, receivers, sources)) + 1
+    position = np.full(nodes, -1)
+    position[kept] = np.arange(len(kept))
+    total = np.bincount(receivers, minlength=nodes)[kept]
+    inside = (position[receivers] >= 0) & (position[sources] >= 0)
+    to, who = position[receivers[inside]], position[sources[inside]]
+    now, before = weight[inside], start[inside]
     if len(to) > most:
-        ratio = np.maximum(now / before, np.finfo(np.float32).tiny)  # a weight without bounds may change sign
-        changed = pd.Series(np.abs(np.log(ratio))).groupby(to).rank(method="first", ascending=False)
-        fits = changed.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
+        ratio = np.maximum(now / before, np.finfo(np.float32).tiny)  # an unbounded weight may change sign
+        rank = pd.Series(np.abs(np.log(ratio))).groupby(to).rank(method="first", ascending=False)
+        fits = rank.to_numpy() <= _largest_share(np.bincount(to, minlength=len(kept)), most)
         to, who, now, before = to[fits], who[fits], now[fits], before[fits]
     crow = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=len(kept)))])
     return NeighborWeights(crow, who, now, before, total)
+
+
+def _largest_share(counts: Whole, most: int) -> int:
+    """Return the largest number of entries per node, at least 1, with at most `most` entries in all."""
+    shares = range(1, int(counts.max(initial=1)) + 1)
+    return max(1, bisect_right(shares, most, key=lambda share: int(np.minimum(counts, share).sum())))
 
 
 def edge_changes(
     receivers: Whole, sources: Whole, weight: Floats, start: Floats, labels: Whole | None
 ) -> tuple[EdgeChange, ...]:
     """Return how training changed the weights of all edges, and of those within and between classes."""
-    other = receivers != sources
-    change = weight / start - 1
+    other, change = receivers != sources, weight / start - 1
     kinds: dict[str, npt.NDArray[np.bool_]] = {"all edges": other}
     if labels is not None:
         known = other & (labels[receivers] >= 0) & (labels[sources] >= 0)
@@ -159,18 +245,6 @@ def edge_changes(
     )
 
 
-def _largest_share(counts: Whole, most: int) -> int:
-    """Return the largest number of entries per node with at most `most` entries in all."""
-    low, high = 1, int(counts.max(initial=1))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if int(np.minimum(counts, middle).sum()) <= most else (low, middle - 1)
-    return low
-
-
-WORDS = f" {member_representation('…')} uses the columns of that member alone."
-
-
 def models_of_members(model: H3GNN) -> dict[str, list[int]]:
     """Return the models of each objective; empty where all models have the same."""
     names = list(dict.fromkeys(model.members_))
@@ -181,29 +255,23 @@ def models_of_members(model: H3GNN) -> dict[str, list[int]]:
 
 def member_columns(model: H3GNN) -> dict[str, Floats]:
     """Return each member's own columns of the joined embedding, `[nodes, its models · D]`."""
-    by_model = model.embedding_.reshape(len(model.embedding_), model.n_models, -1)
-    return {
-        name: by_model[:, models].reshape(len(by_model), -1)
-        for name, models in models_of_members(model).items()
-    }
+    nodes = len(model.embedding_)
+    by_model = model.embedding_.reshape(nodes, model.n_models, -1)
+    return {name: by_model[:, some].reshape(nodes, -1) for name, some in models_of_members(model).items()}
 
 
 def describe_members(model: H3GNN) -> tuple[Member, ...]:
     """Return each member's last loss, the rank of its columns, and its share of the joined embedding."""
-    columns, history = member_columns(model), model.history_
-    some = sample_rows(len(model.embedding_))
-    ranks = {name: float(effective_rank(torch.from_numpy(columns[name])[some][None])) for name in columns}
-    total = sum(ranks.values())
-    return tuple(
-        Member(
-            name=name,
-            models=tuple(models),
-            loss=float(history["loss"][-1, models].mean()) if len(history) else float("nan"),
-            rank=ranks[name],
-            share=ranks[name] / total,
-        )
-        for name, models in models_of_members(model).items()
-    )
+    some, history = sample_rows(len(model.embedding_)), model.history_
+    ranks = {
+        name: float(effective_rank(torch.from_numpy(columns)[some][None]))
+        for name, columns in member_columns(model).items()
+    }
+    total, members = sum(ranks.values()), []
+    for name, models in models_of_members(model).items():
+        loss = float(history["loss"][-1, models].mean()) if len(history) else float("nan")
+        members.append(Member(name, tuple(models), loss, ranks[name], ranks[name] / total))
+    return tuple(members)
 
 
 def member_difficulty(model: H3GNN) -> tuple[Measure, ...]:
@@ -225,11 +293,8 @@ def member_difficulty(model: H3GNN) -> tuple[Measure, ...]:
 def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -> Category:
     """Return which members classify each node correctly; -1 for a node that is never tested.
 
-    A member does if its probe is correct in more than half of the splits that test the node.
-
-    Args:
-        predicted: by each member's probes, `[splits, nodes]`.
-        splits: which nodes are tested in each.
+    A member does if its probe is correct in more than half of the splits that test the node. `predicted`
+    holds the classes of each member's probes, `[splits, nodes]`.
     """
     tested, labels = splits.tested, splits.labels.numpy()
     times = tested.sum(axis=0)
@@ -244,136 +309,44 @@ def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -
 
 def best_members(scores: Scoreboard, members: Sequence[str]) -> tuple[BestMember, ...]:
     """Return the best member for each tested class, and its lead over the next one."""
-    by_class = {row.representation: row.by_class for row in scores.rows}
-    accuracy = np.stack([_known(by_class[member_representation(name)]) for name in members])
-    whole, tested, found = _known(by_class[TRAINED]), _known(scores.class_counts), []
-    for place in np.flatnonzero(tested):
-        mine = accuracy[:, place]
-        next_best, best = np.sort(mine)[-2:].tolist()
+    by_class = {row.representation: np.asarray(row.by_class) for row in scores.rows}
+    tested, found = np.asarray(scores.class_counts), []
+    for position in np.flatnonzero(tested):
+        own = {name: float(by_class[member_representation(name)][position]) for name in members}
+        next_best, best = sorted(own.values())[-2:]
         found.append(
             BestMember(
-                class_name=scores.class_names[place],
-                tested=int(tested[place]),
-                members=tuple(name for name, one in zip(members, mine, strict=True) if one == best),
+                class_name=scores.class_names[position],
+                tested=int(tested[position]),
+                members=tuple(name for name, accuracy in own.items() if accuracy == best),
                 accuracy=best,
                 margin=best - next_best,
-                whole=float(whole[place]),
+                whole=float(by_class[TRAINED][position]),
             )
         )
     return tuple(found)
 
 
-def _known(values: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
-    assert values is not None
-    return values
-
-
-MOST_NODES = 50_000
-"""Maximum number of nodes on a page; of a larger graph, evenly spaced ones are shown."""
-
-MOST_RAW_VALUES = 200_000_000
-"""Larger feature matrices are compared in their first 128 principal directions."""
-
-NAMED_FEATURES = 12
-"""Maximum number of named features that are shown one by one."""
-
-SAY_NOTHING = ("edges", "features", "labels", "nodes", "links", "data", "graph", "x", "y")
-"""File names that do not identify a graph."""
-
-Told = Callable[[str, float], None]
-"""Receives the next step and the share of the work that is done."""
-
-SPLIT_NAMES = ("train", "validation", "test")
-
-OWN = 2
-"""Number of tokens of a node's own features; the others belong to its neighbours."""
-
-
-def collect_findings(
-    model: H3GNN,
-    *,
-    most_nodes: int = MOST_NODES,
-    title: str | None = None,
-    columns: OwnColumns | None = None,
-    other: tuple[str, H3GNN] | None = None,
-    told: Told = lambda words, share: None,
-) -> Findings:
-    """Return the data of a report about a fitted model.
-
-    Args:
-        model: fitted in memory.
-        most_nodes: maximum number of shown nodes; scores use all nodes.
-        title: of the page; by default a description of the graph.
-        columns: a table about the nodes, in the order of the graph's.
-        other: name and model of another run to compare with.
-        told: receives the next step, and the share of the work that is done.
-    """
-    refuse_files(model)
-    graph = with_splits(model.graph_)
-    told("an untrained encoder", 0.0)
-    untrained = H3GNN.from_settings({**model.get_settings(), "epochs": 0, "verbose": False})
-    embeddings = {
-        RAW: raw_features(graph),
-        UNTRAINED: untrained.fit_transform(graph),
-        TRAINED: model.embedding_,
-    }
-    compared = None
-    if other is not None:
-        compared, embeddings[f"other run: {other[0]}"] = beside(model, graph, other[1], other[0])
-    own = columns or OwnColumns()
-    kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
-    attention = token_attention(model)
-    measures = node_measures(model, graph, attention)
-    told("principal directions", 0.0)
-    compared_rows, members = all_as_compared(embeddings), all_as_compared(member_columns(model))
-    scores, categories = _judge(compared_rows, members, graph, measures, told)
-    categories, measures = (
-        (*categories, *own.categories),
-        (*measures, *own.measures, *_features(model, graph)),
-    )
-    told("neighbours", 1.0)
-    nearest, similarity = nearest_nodes(compared_rows[TRAINED][kept])
-    heard, changes = model_edges(model, graph, kept)
-    left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
-    return Findings(
-        title=title or graph_title(graph),
-        figures=_figures(graph, embeddings[TRAINED].shape[1]),
-        ids=tuple(str(one) for one in graph.node_ids[kept]),
-        embeddings={name: values[kept] for name, values in embeddings.items()},
-        categories=tuple(Category(c.key, c.title, c.names, c.values[kept]) for c in categories),
-        measures=tuple(Measure(m.key, m.title, m.values[kept]) for m in measures),
-        tokens=token_names(model.hops),
-        attention=None if attention is None else attention[kept],
-        nearest=nearest,
-        similarity=similarity,
-        neighbors=heard,
-        edge_changes=changes,
-        scores=scores,
-        run=run_log(model),
-        shown="" if len(kept) == graph.num_nodes else left_out,
-        texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
-        other=compared,
-    )
-
-
 def graph_title(graph: Graph) -> str:
     """Return a short description of a graph: name, number of nodes, classes."""
-    files = [Path(name) for name in graph.provenance.source.split(", ")]
-    named = [one.stem for one in files] if all(one.suffix for one in files) else []
-    telling = [name for name in named or [_call(graph.provenance.source)] if name.lower() not in SAY_NOTHING]
-    about = f"{telling[0]}: " if telling else ""
+    source = graph.provenance.source
+    files = [Path(name) for name in source.split(", ")]
+    if all(one.suffix for one in files):
+        names = [one.stem for one in files]
+    else:  # the name of a benchmark, or of the function that made the graph
+        names = [source.split("(", maxsplit=1)[0].replace("_", " ").strip()]
+    about = next((f"{name}: " for name in names if name.lower() not in GENERIC_NAMES), "")
     known = 0 if graph.labels is None else int((graph.labels >= 0).sum())
     classes = f" in {graph.num_classes} classes" if graph.num_classes > 3 else ""
     if 1 < graph.num_classes <= 3 and max(map(len, graph.class_names)) <= 20:
-        *first, last = (f"class {one}" if one.isdecimal() else one for one in graph.class_names)
+        *first, last = map(_class_name, graph.class_names)
         classes = f", {', '.join(first)} or {last}"
     few = f" ({known:,} labelled)" if classes and known < graph.num_nodes else ""
     return f"{about}{graph.num_nodes:,} nodes{classes}{few}"
 
 
-def _call(source: str) -> str:
-    """Return the name of the function that made a graph."""
-    return source.split("(", maxsplit=1)[0].replace("_", " ").strip()
+def _class_name(name: str) -> str:
+    return f"class {name}" if name.isdecimal() else name
 
 
 def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
@@ -385,19 +358,10 @@ def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
     return tuple(Measure(f"own_{name}", str(name), rows[:, at]) for at, name in enumerate(names))
 
 
-def refuse_files(model: H3GNN) -> None:
-    """Reject a graph on disk."""
-    if not model.graph_.in_memory:
-        raise InputError(
-            "this run's graph lies in files, and a report needs it in memory: fit a part of it without "
-            "`h3gnn prepare`, or draw the Parquet of `h3gnn embed` with another viewer"
-        )
-
-
 def token_attention(model: H3GNN) -> Floats | None:
     """Return the share of attention that each token of a node gets, `[nodes, tokens]`; rows sum to 1.
 
-    The mean over models, heads and listening tokens. None for an encoder without attention.
+    The mean over models, heads and query tokens. None for an encoder without attention.
     """
     if model.get_settings()["fusion"] == "mlp":
         return None
@@ -434,70 +398,73 @@ def run_log(model: H3GNN) -> RunLog:
             f"{who} representation collapsed: at epoch {epoch} its effective rank fell to {now:.1f} from "
             f"{ranks[0, which]:.1f}. Try fewer epochs, a smaller learning rate or a larger momentum."
         )
-    made = {**versions(), "commit": commit()}
+    facts = {"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_}
     return RunLog(
         columns=dict(history.columns),
         collapsed=" ".join(sentences),
-        facts={"epochs": len(history), **model.cost_, **history.engine, "seeds": model.seeds_, **made},
+        facts={**facts, **versions(), "commit": commit()},
         settings=kept_for("run", model.get_settings()),
         provenance=model.graph_.provenance.as_dict(),
         members=describe_members(model),
     )
 
 
-def _judge(
+def _score(
     embeddings: Mapping[str, Floats],
     members: Mapping[str, Floats],
     graph: Graph,
     measures: tuple[Measure, ...],
-    told: Told,
+    watch: Watch,
 ) -> tuple[Scoreboard, tuple[Category, ...]]:
     """Return the scores, and the categories of nodes that come from them."""
     clusters = find_clusters(embeddings[TRAINED], graph.labels)
-    classes = node_classes(graph)
-    scored = {**embeddings, **{member_representation(name): rows for name, rows in members.items()}}
-
+    classes, own_name = node_classes(graph), member_representation
+    scored = {**embeddings, **{own_name(name): rows for name, rows in members.items()}}
     begun: list[str] = []
 
-    def scoring(name: str) -> None:
-        told(f"scoring {name}", len(begun) / len(scored))
+    def begin(name: str) -> None:
+        watch(f"scoring {name}", len(begun) / len(scored))
         begun.append(name)
 
+    categories = [as_category(clusters)]
     if classes is None:
-        scores = score_without_labels(scored, clusters, scoring)
-        return _with_words(scores, members), (as_category(clusters),)
-    splits = Splits.of(graph)
-    homophily = next(one.values for one in measures if one.key == "homophily")
-    scores, predicted_by = score_with_labels(scored, splits, classes.names, homophily, scoring)
-    predicted = predicted_by[TRAINED][0]
+        scores = score_without_labels(scored, clusters, begin)
+    else:
+        splits = Splits.of(graph)
+        homophily = next(one.values for one in measures if one.key == "homophily")
+        scores, predicted = score_with_labels(scored, splits, classes.names, homophily, begin)
+        categories = _label_categories(graph, classes, categories[0], predicted[TRAINED][0])
+        if members:
+            categories.append(carried_by({name: predicted[own_name(name)] for name in members}, splits))
+            scores = replace(scores, best_members=best_members(scores, list(members)))
+    if members and scores.rows:
+        words = f" {own_name('…')} uses the columns of that member alone."
+        scores = replace(scores, protocol=scores.protocol + words)
+    return scores, tuple(categories)
+
+
+def _label_categories(
+    graph: Graph, classes: Category, clusters: Category, predicted: Whole
+) -> list[Category]:
+    """Return the class, its prediction in the first split, the cluster and the split of each node."""
     masks = (graph.train_mask, graph.val_mask, graph.test_mask)
     first = np.stack([mask[:, 0].numpy() for mask in masks if mask is not None])
-    right = np.where(classes.values >= 0, predicted != classes.values, -1)
-    categories = [
+    wrong = np.where(classes.values >= 0, predicted != classes.values, -1)
+    split = np.where(first.any(axis=0), first.argmax(axis=0), -1)
+    return [
         classes,
         Category("predicted", "predicted class", classes.names, predicted),
-        Category("wrong", "right or wrong", ("right", "wrong"), right),
-        as_category(clusters),
-        Category("split", "split", SPLIT_NAMES, np.where(first.any(axis=0), first.argmax(axis=0), -1)),
+        Category("wrong", "right or wrong", ("right", "wrong"), wrong),
+        clusters,
+        Category("split", "split", ("train", "validation", "test"), split),
     ]
-    if members:
-        of_members = {name: predicted_by[member_representation(name)] for name in members}
-        categories.append(carried_by(of_members, splits))
-        scores = replace(scores, best_members=best_members(scores, list(members)))
-    return _with_words(scores, members), tuple(categories)
-
-
-def _with_words(scores: Scoreboard, members: Mapping[str, Floats]) -> Scoreboard:
-    """Explain the rows of members."""
-    return replace(scores, protocol=scores.protocol + WORDS) if members and scores.rows else scores
 
 
 def node_classes(graph: Graph) -> Category | None:
     """Return the class of each node, None without labels; the class "3" is shown as "class 3"."""
     if graph.labels is None or not bool((graph.labels >= 0).any()):
         return None
-    names = (f"class {name}" if name.isdecimal() else name for name in graph.class_names)
-    return Category("class", "class", tuple(names), graph.labels.numpy())
+    return Category("class", "class", tuple(map(_class_name, graph.class_names)), graph.labels.numpy())
 
 
 def node_clusters(model: H3GNN) -> Category:
@@ -508,8 +475,8 @@ def node_clusters(model: H3GNN) -> Category:
 def as_category(clusters: Whole) -> Category:
     """Return clusters named by size, the largest first."""
     sizes = np.bincount(clusters)
-    place = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
-    return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), place[clusters])
+    rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    return Category("cluster", "cluster", tuple(f"cluster {i}" for i in range(len(sizes))), rank[clusters])
 
 
 def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple[Measure, ...]:
@@ -526,13 +493,11 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
         measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
     if attention is not None:
-        names = token_names(model.hops)
         keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
-        measures.append(Measure("attention", "attention to neighbours", attention[:, OWN:].sum(axis=1)))
-        measures += [
-            Measure(f"attention_{key}", f"attention: {name}", attention[:, token])
-            for token, (key, name) in enumerate(zip(keys, names, strict=True))
-        ]
+        to_others = attention[:, OWN_TOKENS:].sum(axis=1)
+        measures.append(Measure("attention", "attention to neighbours", to_others))
+        for token, (key, name) in enumerate(zip(keys, token_names(model.hops), strict=True)):
+            measures.append(Measure(f"attention_{key}", f"attention: {name}", attention[:, token]))
     return tuple(measures)
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from torch import Tensor
+
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.supervised import Predictions, part_of
 from h3gnn.errors import InputError
@@ -18,6 +20,7 @@ from h3gnn.evaluation.metrics import warn_label_problems
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Protocol,
+    SplitScores,
     candidates_from_scores,
     held_out_labels,
     rarest_known_class,
@@ -84,7 +87,7 @@ def run_method(
     """
     started, place, made = time.perf_counter(), pick_device(device), made_with()
     method = find_methods(method)[0] if isinstance(method, str) else method
-    used = list(seeds) if method.has_chance else list(seeds)[:1]
+    used = method.used_seeds(seeds)
     settings, params = settings_of(method, model, grid), method_params(method, model, grid)
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
@@ -108,26 +111,41 @@ def run_method(
             method.report(replace(task, seeds=[seed], watch=part), evaluator.add)
             found.append(evaluator.result())
             watch(len(found) / max(1, len(used)))
-    return Result(
+    return make_result(
+        graph,
+        [one.scores for one in found],
+        name,
+        started,
         method=method.title,
-        graph=name or graph.provenance.source,
-        sha256=graph.provenance.sha256,
         protocol="validation" if method.supervised else protocol.name,
         epoch_rule="validation" if method.supervised else rule,
         params=params,
         seeds=used,
-        **made,
         device=str(place),
-        seconds=time.perf_counter() - started,
         clustering=_join_clusterings([one.clustering for one in found if one.clustering is not None]),
-        rare=rare_name(graph),
         top=top,
-        **join_seeds([one.scores for one in found]),
+        **made,
     )
 
 
-def build_evaluator(graph: Graph, **options: Any) -> Evaluator:
-    """Return an evaluator for a graph's labels and splits; the options are those of `Evaluator`."""
+def make_result(
+    graph: Graph, scores: Sequence[SplitScores], name: str | None, started: float, **facts: Any
+) -> Result:
+    """Return the scores of each seed as a result, with what identifies the graph."""
+    labels, train, val, _ = labels_and_masks(graph)
+    rare = rarest_known_class(labels, train, val)
+    return Result(
+        graph=name or graph.provenance.source,
+        sha256=graph.provenance.sha256,
+        seconds=time.perf_counter() - started,
+        rare=graph.class_names[rare] if rare < graph.num_classes else str(rare),
+        **facts,
+        **join_seeds(scores),
+    )
+
+
+def labels_and_masks(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return labels, training, validation and test masks; reject a graph without them."""
     if graph.labels is None or not bool((graph.labels >= 0).any()):
         raise InputError(
             f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none",
@@ -138,9 +156,14 @@ def build_evaluator(graph: Graph, **options: Any) -> Evaluator:
             f"{graph.provenance.source} has no splits into training, validation and test nodes",
             code="no-splits",
         )
-    masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-    warn_label_problems(graph.labels, *masks, graph.class_names)
-    return Evaluator(graph.labels, *masks, **options)
+    return graph.labels, graph.train_mask, graph.val_mask, graph.test_mask
+
+
+def build_evaluator(graph: Graph, **options: Any) -> Evaluator:
+    """Return an evaluator for a graph's labels and splits; the options are those of `Evaluator`."""
+    labels, train, val, test = labels_and_masks(graph)
+    warn_label_problems(labels, train, val, test, graph.class_names)
+    return Evaluator(labels, train, val, test, **options)
 
 
 def method_params(method: Method, model: H3GNN | None = None, grid: str | None = None) -> dict[str, Any]:
@@ -175,24 +198,8 @@ def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | N
     )
 
 
-def rare_name(graph: Graph) -> str:
-    """Return the name of the class that average precision refers to."""
-    assert graph.labels is not None
-    assert graph.train_mask is not None
-    assert graph.val_mask is not None
-    rare = rarest_known_class(graph.labels, graph.train_mask, graph.val_mask)
-    return graph.class_names[rare] if rare < graph.num_classes else str(rare)
-
-
 class TrainingTime:
-    """Reports the expected duration of a training once, after its first epochs.
-
-    Args:
-        model: in training.
-        graph: that it is trained on.
-        report: receives the sentence.
-        clock: returns seconds.
-    """
+    """Reports the expected duration of a training once, after its first epochs, by `report(sentence)`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How representations stand beside one another: probe and k-means, by class and by local homophily."""
+"""Scores of several representations: linear probe and k-means, by class and by local homophily."""
 
 from __future__ import annotations
 
@@ -19,29 +19,23 @@ from h3gnn.report.findings import TRAINED, Floats, RepresentationScores, Scorebo
 from h3gnn.resources import map_in_threads, one_thread, one_torch_thread
 
 HOMOPHILY_BINS = np.linspace(0.0, 1.0, 6)
-"""Borders of the bins, from nodes whose neighbours are all of other classes to those all of their own."""
-
+"""Borders of the bins of local homophily."""
 SEEDS = range(3)
-"""k-means is scored from these seeds."""
-
+"""Seeds of k-means."""
 MOST_CLUSTERS = 12
 """Without classes, the number of clusters is the one up to this with the best silhouette."""
 
-FEW = 5_000
-"""Up to so many nodes, a score of k-means takes the best of ten starts; then of two, beyond `MANY` one."""
+FEW, MANY = 5_000, 20_000
+"""k-means takes the best of ten starts up to `FEW` nodes, of two up to `MANY`, then one.
 
-
-MANY = 20_000
-"""Beyond so many nodes representations are compared in fewer columns and splits, and the page says so."""
-
-DIRECTIONS, DIRECTED_BY = 512, 2_000
-"""Then the first so many principal directions are looked at, those of so many evenly spaced nodes."""
-
-FEW_SPLITS, TRAINED_ON = 3, 5_000
-"""Then no more than the first so many splits are scored, with so many training and validation nodes each."""
-
+With more than `MANY` nodes, representations are compared by a part of the data, as the page states:
+"""
+DIRECTIONS, DIRECTION_NODES = 512, 2_000
+"""in this many principal directions, of this many evenly spaced nodes,"""
+FEW_SPLITS, TRAINING_NODES = 3, 5_000
+"""in the first splits, with at most this many training and validation nodes each,"""
 CLUSTERED = 10_000
-"""Then so many evenly spaced nodes are clustered to be scored; the clusters that are shown are of all."""
+"""and by clusters of this many evenly spaced nodes."""
 
 
 class Splits(NamedTuple):
@@ -63,7 +57,8 @@ class Splits(NamedTuple):
         if graph.num_nodes <= MANY:
             return cls(graph.labels, *masks)
         train, val, test = (mask[:, :FEW_SPLITS] for mask in masks)
-        return cls(graph.labels, _some_of(train, TRAINED_ON), _some_of(val, TRAINED_ON), test)
+        train, val = (_spaced_subset(mask, TRAINING_NODES) for mask in (train, val))
+        return cls(graph.labels, train, val, test)
 
     @property
     def tested(self) -> npt.NDArray[np.bool_]:
@@ -72,8 +67,8 @@ class Splits(NamedTuple):
         return known
 
 
-def _some_of(mask: Tensor, most: int) -> Tensor:
-    """Return a mask `[nodes, splits]` with at most so many nodes of each split, evenly spaced."""
+def _spaced_subset(mask: Tensor, most: int) -> Tensor:
+    """Return a mask `[nodes, splits]` with at most `most` nodes of each split, evenly spaced."""
     kept = torch.zeros_like(mask)
     for split in range(mask.shape[1]):
         nodes = torch.nonzero(mask[:, split]).flatten()
@@ -81,11 +76,11 @@ def _some_of(mask: Tensor, most: int) -> Tensor:
     return kept
 
 
-def as_compared(rows: Floats) -> Floats:
-    """Return rows as they are; many wide ones in their principal directions, which is not exact."""
+def reduce_columns(rows: Floats) -> Floats:
+    """Return rows unchanged; many wide ones in their principal directions, which is not exact."""
     if len(rows) <= MANY or rows.shape[1] <= DIRECTIONS:
         return rows
-    some = torch.from_numpy(rows[_spaced(len(rows), DIRECTED_BY)])
+    some = torch.from_numpy(rows[_spaced(len(rows), DIRECTION_NODES)])
     some = (some - some.mean(dim=0)).double()
     with one_torch_thread():
         directions = some.mT @ projection_basis(some @ some.mT)[:, -DIRECTIONS:]
@@ -93,35 +88,34 @@ def as_compared(rows: Floats) -> Floats:
     return turned
 
 
-def all_as_compared(embeddings: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return every representation `as_compared`, several at a time."""
+def reduce_all(embeddings: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Apply `reduce_columns` to every representation, several at a time."""
     nodes = max((len(rows) for rows in embeddings.values()), default=0)
-    found = map_in_threads(as_compared, embeddings.values(), _at_once(nodes))
+    found = map_in_threads(reduce_columns, embeddings.values(), _work_size(nodes))
     return dict(zip(embeddings, found, strict=True))
 
 
 def _spaced(nodes: int, most: int) -> npt.NDArray[np.int64]:
-    """Return so many evenly spaced nodes, or all."""
+    """Return the positions of at most `most` evenly spaced nodes."""
     return np.linspace(0, nodes - 1, min(nodes, most)).round().astype(np.int64)
 
 
 def _clustered(nodes: int) -> npt.NDArray[np.int64]:
-    """Return which nodes are clustered to be scored."""
+    """Return the nodes whose clusters are scored."""
     return _spaced(nodes, nodes if nodes <= MANY else CLUSTERED)
 
 
-def _at_once(nodes: int) -> int:
-    """Return how many nodes the work on one representation is like: of many nodes, few are looked at."""
-    return nodes if nodes <= MANY else TRAINED_ON
+def _work_size(nodes: int) -> int:
+    """Return the number of nodes that determines how many representations are scored at a time."""
+    return nodes if nodes <= MANY else TRAINING_NODES
 
 
 def find_clusters(embedding: Floats, labels: Tensor | None) -> Whole:
-    """Return each node's cluster `[nodes]`: as many as known classes, else what the silhouette picks.
+    """Return each node's cluster `[nodes]`: as many as known classes, else by the best silhouette.
 
-    This is what `h3gnn cluster` finds too, but for graphs of many nodes, which are seen `as_compared`. One or
-    two nodes without classes are one cluster.
+    Up to `MANY` nodes the result equals that of `h3gnn cluster`. One or two nodes are one cluster.
     """
-    embedding, n_init = as_compared(embedding), 10 if len(embedding) <= MANY else _n_init(embedding)
+    embedding, n_init = reduce_columns(embedding), 10 if len(embedding) <= MANY else 1
     classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
     counts = range(2, min(MOST_CLUSTERS, len(embedding) - 1) + 1)
     with one_thread(len(embedding)):
@@ -136,24 +130,24 @@ def score_with_labels(
     splits: Splits,
     class_names: tuple[str, ...],
     homophily: Floats,
-    told: Callable[[str], None] = lambda name: None,
+    watch: Callable[[str], None] = lambda name: None,
 ) -> tuple[Scoreboard, dict[str, npt.NDArray[np.int64]]]:
     """Score every representation, and return the classes that each one predicts, `[splits, nodes]`.
 
     Each split's probe is fitted on its training nodes, its strength chosen on its validation nodes, and it is
-    scored on its test nodes alone. `told` is called with each name before its work.
+    scored on its test nodes alone. `watch` is called with each name before its work.
     """
     labels, tested, classes = splits.labels.numpy(), splits.tested, len(class_names)
     bins, of_bins = len(HOMOPHILY_BINS) - 1, homophily_bin(homophily)
     asked = np.broadcast_to(labels, tested.shape)[tested]
     leading = measures.leading_measure(measures.majority_share(asked), classes)
 
-    def stand(name: str) -> tuple[RepresentationScores, Probed]:
-        told(name)
+    def score(name: str) -> tuple[RepresentationScores, Probed]:
+        watch(name)
         probed = probe_predictions(embeddings[name], splits)
         right = (probed.predicted == labels) & tested
         secondary, precision = _secondary(probed, labels, tested)
-        standing = RepresentationScores(
+        scores = RepresentationScores(
             name,
             probed.accuracy,
             _agreement(embeddings[name], splits.labels),
@@ -162,14 +156,14 @@ def score_with_labels(
             secondary=secondary,
             precision=None if leading == "accuracy" else precision,
         )
-        return standing, probed
+        return scores, probed
 
-    found = dict(zip(embeddings, map_in_threads(stand, embeddings, _at_once(len(labels))), strict=True))
+    found = dict(zip(embeddings, map_in_threads(score, embeddings, _work_size(len(labels))), strict=True))
     chosen = found[TRAINED if TRAINED in found else next(iter(found))][1]
     confusion = np.zeros((classes, classes), dtype=np.int64)
     np.add.at(confusion, (asked, chosen.predicted[tested]), 1)
     scores = Scoreboard(
-        tuple(standing for standing, _ in found.values()),
+        tuple(row for row, _ in found.values()),
         _protocol(*tested.shape),
         confusion,
         class_names,
@@ -183,13 +177,9 @@ def score_with_labels(
 
 
 class Probed(NamedTuple):
-    """What the chosen probe of each split says.
+    """Accuracy of the chosen probe of each split `[splits]`, and its predictions `[splits, nodes]`.
 
-    Attributes:
-        accuracy: on its test nodes, `[splits]`.
-        predicted: the class of every node, `[splits, nodes]`.
-        odds: of the rare class at every node, `[splits, nodes]`.
-        rare: that class.
+    `odds` are those of the class `rare`.
     """
 
     accuracy: Floats
@@ -199,30 +189,23 @@ class Probed(NamedTuple):
 
 
 def probe_predictions(embedding: Floats, splits: Splits) -> Probed:
-    """Fit each split's probe, and return what it says about every node."""
+    """Fit each split's probe, and return its predictions for every node."""
+    labels, train, val, _ = splits
+    by_column = len(embedding) <= MANY  # of principal directions, the last would count like the first
     everywhere = torch.ones_like(splits.test)
-    candidates = probe_candidates(
-        embedding,
-        splits.labels,
-        splits.train,
-        splits.val,
-        everywhere,
-        by_column=len(embedding) <= MANY,  # of principal directions, the last would count like the first
-    )
+    candidates = probe_candidates(embedding, labels, train, val, everywhere, by_column=by_column)
     chosen = [choice.position for choice in VALIDATION.choose({0: candidates})]
     predicted = np.stack([candidates.predicted[split][at] for split, at in enumerate(chosen)])
     odds = np.stack([candidates.odds[split][at] for split, at in enumerate(chosen)])
-    tested = splits.tested
-    right = ((predicted == splits.labels.numpy()) & tested).sum(axis=1)
-    asked = tested.sum(axis=1)
-    accuracy = np.where(asked > 0, right / np.maximum(asked, 1), np.nan)
+    right, asked = (predicted == labels.numpy()) & splits.tested, splits.tested.sum(axis=1)
+    accuracy = np.where(asked > 0, right.sum(axis=1) / np.maximum(asked, 1), np.nan)
     return Probed(accuracy, predicted.astype(np.int64), odds, candidates.rare)
 
 
 def _secondary(
     probed: Probed, labels: npt.NDArray[np.int64], tested: npt.NDArray[np.bool_]
 ) -> tuple[dict[str, Floats], Floats]:
-    """Return what stands beside accuracy for each split, and the mean precision–recall curve."""
+    """Return the measures other than accuracy for each split, and the mean precision–recall curve."""
     asked = [labels[own] for own in tested]
     odds = [scores[own] for scores, own in zip(probed.odds, tested, strict=True)]
     answers = [predicted[own] for predicted, own in zip(probed.predicted, tested, strict=True)]
@@ -236,22 +219,21 @@ def _secondary(
 
 
 def score_without_labels(
-    embeddings: Mapping[str, Floats], clusters: Whole, told: Callable[[str], None] = lambda name: None
+    embeddings: Mapping[str, Floats], clusters: Whole, watch: Callable[[str], None] = lambda name: None
 ) -> Scoreboard:
     """Score every representation by the silhouette of as many clusters as the trained one has."""
     count = len(np.unique(clusters))
     if count < 2:
         return Scoreboard((), "too few different nodes to cluster")
-
     n_init = _n_init(clusters)
 
-    def stand(name: str) -> RepresentationScores:
-        told(name)
+    def score(name: str) -> RepresentationScores:
+        watch(name)
         rows = embeddings[name][_clustered(len(clusters))]
         found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in SEEDS]
         return RepresentationScores(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
-    rows = map_in_threads(stand, embeddings, _at_once(len(clusters)))
+    rows = map_in_threads(score, embeddings, _work_size(len(clusters)))
     protocol = (
         f"No labels: {count} clusters, the number with the best silhouette in the H3GNN embedding. "
         f"Mean ± standard deviation over {len(SEEDS)} seeds of k-means.{_compared(len(clusters))}"
@@ -266,7 +248,7 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
 
 
 def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
-    """Return how well k-means agrees with the classes of the labelled nodes, from each seed."""
+    """Return the agreement of k-means with the classes of the labelled nodes, for each seed."""
     some, n_init = _clustered(len(embedding)), _n_init(embedding)
     each = cluster_scores(embedding[some], labels[torch.from_numpy(some)], seeds=SEEDS, n_init=n_init)
     named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
@@ -283,7 +265,7 @@ def _counts(tested: npt.NDArray[np.bool_], group: Whole, groups: int) -> Whole:
 
 
 def _shares(right: npt.NDArray[np.bool_], tested: npt.NDArray[np.bool_], group: Whole, groups: int) -> Floats:
-    """Return the share of right answers among the test nodes of each group, over all splits."""
+    """Return the accuracy on the test nodes of each group, over all splits."""
     total = _counts(tested, group, groups)
     return np.where(total > 0, _counts(right, group, groups) / np.maximum(total, 1), np.nan)
 
@@ -299,12 +281,12 @@ def _protocol(splits: int, nodes: int) -> str:
 
 
 def _compared(nodes: int) -> str:
-    """Return the sentence that says what was left out for the sake of time."""
+    """Return the sentence about the part of a large graph that is scored."""
     if nodes <= MANY:
         return ""
     return (
-        f" For its size this graph was scored in its first {FEW_SPLITS} splits at most, with {TRAINED_ON:,} "
-        f"training and validation nodes each at most, by one start of k-means on {CLUSTERED:,} evenly spaced "
-        f"nodes, and representations with more than {DIRECTIONS} columns in so many principal directions; "
-        "`h3gnn evaluate` leaves nothing out."
+        f" Because of its size this graph is scored in its first {FEW_SPLITS} splits at most, with at most "
+        f"{TRAINING_NODES:,} training and validation nodes each, by one start of k-means on {CLUSTERED:,} "
+        f"evenly spaced nodes, and in the first {DIRECTIONS} principal directions of representations with "
+        "more columns; `h3gnn evaluate` uses all of it."
     )

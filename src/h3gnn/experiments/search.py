@@ -1,9 +1,9 @@
 """Search settings from a list that is drawn before anything is trained, so that no label shapes the list.
 
 Splits of one graph overlap: most test nodes of one are validation nodes of another. A setting that is chosen
-on all splits together has therefore seen, as validation nodes, the nodes that it is tested on. Under `nested`
-each split chooses by its own training and validation nodes alone. `pooled` chooses by the nodes of all splits
-together, and `published` by the test nodes.
+on all splits together (`pooled`) has therefore seen, as validation nodes, the nodes that it is tested on.
+Under `nested` each split chooses by its own training and validation nodes alone: `SplitValidation` holds
+their labels and no others, so whatever chooses by it cannot use test labels.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,41 +24,14 @@ from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import GRIDS, Predictions, part_of
 from h3gnn.encoder.readout import Smoother, suggest_smoothing
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.clustering import MEASURES, cluster_scores
-from h3gnn.evaluation.criteria import cluster_accuracy, cluster_agreement
+from h3gnn.evaluation import protocols
+from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.evaluation.evaluator import find_probe
 from h3gnn.evaluation.probe import SharedEmbedding
-from h3gnn.evaluation.protocols import (
-    NESTED,
-    POOLED,
-    PUBLISHED,
-    VALIDATION,
-    Candidates,
-    Choice,
-    SplitScores,
-    count_classes,
-    held_out_labels,
-    one_standard_error_rule,
-    score,
-)
-from h3gnn.evaluation.results import Result, join_seeds
+from h3gnn.evaluation.protocols import NESTED, Candidates, Choice, SplitScores
+from h3gnn.evaluation.results import Result
+from h3gnn.experiments import run
 from h3gnn.experiments.methods import Method, Task, snapshot_epochs
-from h3gnn.experiments.run import (
-    build_evaluator,
-    evaluate_predictions,
-    method_params,
-    rare_name,
-    run_method,
-    settings_of,
-)
-from h3gnn.experiments.selection import (
-    Changes,
-    SplitValidation,
-    TestSelection,
-    Trial,
-    Trials,
-    best_predictions,
-)
 from h3gnn.experiments.spaces import FREE, SearchBudget, check_varied, draw_settings, with_objectives
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import Preprocessing, step_matrix
@@ -65,31 +39,25 @@ from h3gnn.resources import one_thread
 from h3gnn.storage.runs import made_with
 from h3gnn.training.resources import pick_device
 
-PUBLISHED_EPOCHS, LARGE, PUBLISHED_EPOCHS_LARGE = 10, 1000, 3
-"""Epochs that `published` evaluates, and how many with more training nodes than `LARGE`."""
-CHOICES = ("defaults", "without labels", "by validation labels", "by all labels")
-"""How `search_clusterings` chooses: not at all, by agreement of clusters, or by labels."""
+Changes = dict[str, Any]
+"""The settings that a trial changes in a method."""
+
+MAX_RESPLITS, RESPLIT_NODES = 10, 5000
+"""A split is resplit at most this often, until this many nodes have been trained on."""
+GRID_NAMES = tuple(one.name for one in fields(GridPoint))
+"""The settings of a classifier that belong to its grid, not to the system."""
 
 
 def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
     """Return the values that a search of a method chooses from, including a classifier's grid."""
     ranges = dict(method.ranges) or (dict(method.system.ranges) if method.system else {})
     if method.supervised:
-        ranges |= {
-            one.name: sorted({getattr(point, one.name) for point in GRIDS["full"]})
-            for one in fields(GridPoint)
-        }
+        ranges |= {name: sorted({getattr(point, name) for point in GRIDS["full"]}) for name in GRID_NAMES}
     return ranges
 
 
 def fix_settings(method: Method, fixed: Collection[str], trials: int) -> Method:
-    """Return a method whose search does not vary the settings that the user fixed.
-
-    Args:
-        method: any; only one that takes the settings of H3GNN is changed.
-        fixed: names of settings of H3GNN.
-        trials: number of settings; with several, something must vary.
-    """
+    """Return a method whose search does not vary the settings of H3GNN that the user fixed."""
     if not method.takes_settings:
         return method
     held = {name for name in method.ranges if name in fixed}
@@ -99,7 +67,7 @@ def fix_settings(method: Method, fixed: Collection[str], trials: int) -> Method:
     return replace(method, ranges=ranges, settings=settings)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trainer:
     """Trains a method on a graph with one setting after another.
 
@@ -118,12 +86,12 @@ class Trainer:
     @property
     def settings(self) -> Changes:
         """The method's own settings."""
-        return dict(settings_of(self.method, self.model))
+        return run.settings_of(self.method, self.model)
 
-    def task(self, seed: int, changes: Mapping[str, Any], **more: Any) -> Task:
+    def task(self, seed: int, changes: Mapping[str, Any], watch: Progress = unwatched) -> Task:
         """Return the task of one training."""
         settings = with_objectives({**self.settings, **changes})
-        return Task(self.graph, [seed], self.device, settings, **more)
+        return Task(self.graph, [seed], self.device, settings, watch)
 
     def report(
         self,
@@ -178,22 +146,24 @@ class Trainer:
     ) -> tuple[Predictions, list[Changes]]:
         """Train a classifier with every drawn setting, and choose for each split on its validation nodes.
 
-        Settings that share the system's own settings train as one stack.
-
-        Returns:
-            The predictions, and the settings that were tried.
+        Settings that differ in the grid only train as one stack. Returns the predictions and the settings
+        that were tried.
         """
         assert self.method.predict is not None
         start, usual = time.perf_counter(), self.settings["grid"][0]
+        groups: dict[tuple[tuple[str, Any], ...], list[Changes]] = {}
+        for changes in drawn:
+            of_system = tuple((name, value) for name, value in changes.items() if name not in GRID_NAMES)
+            groups.setdefault(of_system, []).append(changes)
         found: list[tuple[Changes, Predictions]] = []
         tried: list[Changes] = []
-        groups = _group_by_system(drawn)
-        for position, (own, alike) in enumerate(groups):
+        for position, (of_system, alike) in enumerate(groups.items()):
             if position and budget.is_over(start):
                 break
-            points = [{**usual, **_grid_point(one)} for one in alike]
+            own = dict(of_system)
+            points = [{**usual, **{name: one[name] for name in GRID_NAMES if name in one}} for one in alike]
             part = part_of(watch, position, 1, len(groups))
-            (predictions,) = self.method.predict(self.task(seed, {**own, "grid": points}, watch=part))
+            (predictions,) = self.method.predict(self.task(seed, {**own, "grid": points}, part))
             found.append((own, predictions))
             tried += alike
         best = best_predictions([one for _, one in found], self.graph)
@@ -202,35 +172,140 @@ class Trainer:
         return Predictions(scores, chosen), [one for one in drawn if one in tried]
 
 
-def _group_by_system(drawn: Sequence[Changes]) -> list[tuple[Changes, list[Changes]]]:
-    """Group settings by the part that belongs to the system, not to the grid."""
-    groups: list[tuple[Changes, list[Changes]]] = []
-    for changes in drawn:
-        own = {key: value for key, value in changes.items() if key not in _grid_point(changes)}
-        same = [alike for other, alike in groups if other == own]
-        if same:
-            same[0].append(changes)
-        else:
-            groups.append((own, [changes]))
-    return groups
+def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Redistribute the training and validation nodes of one split, with the same class counts for training.
+
+    Args:
+        labels: int64 `[nodes]`, negative where unknown.
+        train, val: bool `[nodes]`, of the split.
+        draws: number of random redistributions.
+        seed: of the random numbers.
+
+    Returns:
+        Training and validation masks, bool `[nodes, draws]`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    own = (train | val) & (labels >= 0)
+    inner_train = torch.zeros(len(labels), draws, dtype=torch.bool)
+    for one in torch.unique(labels[own]).tolist():
+        members = torch.nonzero(own & (labels == one)).flatten()
+        count = int((train & (labels == one)).sum())
+        count = min(max(1, count), max(1, len(members) - 1))  # one remains for validation, of two or more
+        for draw in range(draws):
+            order = torch.randperm(len(members), generator=generator)
+            inner_train[members[order[:count]], draw] = True
+    return inner_train, own[:, None] & ~inner_train
 
 
-def _grid_point(changes: Changes) -> Changes:
-    """Return the part of a setting that is a point of the grid."""
-    return {one.name: changes[one.name] for one in fields(GridPoint) if one.name in changes}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One ablation of the chosen settings.
+class Resplit(NamedTuple):
+    """The nodes that one split may choose by, redistributed several times.
 
     Attributes:
-        changes: of the chosen settings.
-        probe: another probe of the embedding; "" for the same.
+        labels: int64 `[nodes]`, of the split's own training and validation nodes; -1 for all others.
+        train, val: bool `[nodes, draws]`.
     """
 
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    probe: str = ""
+    labels: Tensor
+    train: Tensor
+    val: Tensor
+
+
+class SplitValidation:
+    """Accuracy of an embedding on each split's own training and validation nodes, which are resplit."""
+
+    def __init__(self, graph: Graph, device: torch.device, seed: int) -> None:
+        labels, train, val, _ = run.labels_and_masks(graph)
+        self.resplits: list[Resplit] = []
+        for split in range(graph.num_splits):
+            own_train, own_val = train[:, split], val[:, split]
+            own = torch.where(own_train | own_val, labels, -1)
+            draws = min(MAX_RESPLITS, RESPLIT_NODES // max(1, int(own_train.sum())))
+            masks = (own_train[:, None], own_val[:, None])
+            if draws > 1:
+                masks = resplit(own, own_train, own_val, draws, seed + split)
+            self.resplits.append(Resplit(own, *masks))
+        self.ridge = RidgeValidation.concat([RidgeValidation(*one, device) for one in self.resplits])
+
+    def accuracies(self, rows: Tensor) -> npt.NDArray[np.float64]:
+        """Return the mean accuracy over the resplits of each split, `[splits]`."""
+        each = self.ridge.accuracies(rows).double()
+        total = torch.zeros(2, len(self.resplits), dtype=torch.float64, device=each.device)
+        total.index_add_(1, self.ridge.group, torch.stack([each, torch.ones_like(each)]))
+        found: npt.NDArray[np.float64] = (total[0] / total[1]).cpu().numpy()
+        return found
+
+
+@dataclass
+class Trial:
+    """A trained setting and its score.
+
+    Attributes:
+        number: of the drawn setting.
+        drawn: the settings that were drawn.
+        variant: the number of epochs and the smoothing, which need no separate training.
+        scores: the accuracy on each split's resplit nodes, `[splits]`.
+        rows: the embedding, while it is the best for some split or for all together.
+    """
+
+    number: int
+    drawn: Changes
+    variant: Changes
+    scores: npt.NDArray[np.float64]
+    rows: Tensor | None
+
+    @property
+    def changes(self) -> Changes:
+        """All differences from the method's own settings."""
+        return {**self.drawn, **self.variant}
+
+    def as_row(self) -> list[Any]:
+        """Return plain values for JSON."""
+        return [self.number, self.variant, self.scores.round(4).tolist()]
+
+
+class Trials:
+    """All trials, and the best of them for each split."""
+
+    def __init__(self, validation: SplitValidation) -> None:
+        self.validation = validation
+        self.all: list[Trial] = []
+
+    def add(self, number: int, drawn: Changes, variant: Changes, rows: Tensor) -> None:
+        """Score an embedding `[nodes, D]`; of equal ones a split keeps the first."""
+        added = Trial(number, drawn, variant, self.validation.accuracies(rows), rows)
+        self.all.append(added)
+        best = {id(one) for one in (*self.nested(), self.pooled())}
+        for trial in self.all:
+            if id(trial) not in best:
+                trial.rows = None
+        if added.rows is not None:
+            added.rows = rows.cpu()
+
+    def nested(self) -> list[Trial]:
+        """Return the best trial of each split, by its own nodes."""
+        return [self.all[at] for at in np.array([one.scores for one in self.all]).argmax(axis=0)]
+
+    def pooled(self) -> Trial:
+        """Return the best trial by the nodes of all splits together."""
+        return self.all[int(np.argmax([one.scores.mean() for one in self.all]))]
+
+
+def best_predictions(found: Sequence[Predictions], graph: Graph) -> list[int]:
+    """Return for each split the position of the predictions with the best accuracy on its validation nodes.
+
+    Ties are broken by the cross-entropy there.
+    """
+    labels, _, val, _ = run.labels_and_masks(graph)
+    best = []
+    for split in range(graph.num_splits):
+        own = val[:, split] & (labels >= 0)
+        ranks = []
+        for position, one in enumerate(found):
+            scores, wanted = one.scores[split][own], labels[own]
+            accuracy = float((scores.argmax(dim=-1) == wanted).float().mean())
+            ranks.append((-accuracy, -float(scores.gather(1, wanted[:, None]).mean()), position))
+        best.append(min(ranks)[-1])
+    return best
 
 
 @dataclass(frozen=True)
@@ -239,13 +314,11 @@ class SearchResult:
 
     Attributes:
         results: by the name of the protocol.
-        parts: ablations under `nested`, by name.
         record: every setting that was tried, with its score on each split's own nodes.
         chosen: the choice of `pooled`: one setting for the whole graph.
     """
 
     results: dict[str, Result]
-    parts: dict[str, Result]
     record: dict[str, Any]
     chosen: Changes
 
@@ -256,8 +329,6 @@ def run_nested(
     *,
     seeds: Sequence[int],
     budget: SearchBudget,
-    protocols: Sequence[str] = (NESTED.name,),
-    parts: Mapping[str, Part] | None = None,
     model: H3GNN | None = None,
     device: str = "auto",
     name: str | None = None,
@@ -277,73 +348,58 @@ def run_nested(
         graph: with labels and splits.
         seeds: of the trainings.
         budget: number of settings, and time.
-        protocols: besides `nested`, "pooled" and "published" for a method that embeds.
-        parts: ablations of the chosen settings, by name, for a method that embeds.
         model: settings of H3GNN, for the methods that take them.
         device: "auto", "cpu", "cuda".
         name: of the graph, for the result.
         top: the k of recall at k.
         watch: receives the share of the work that is done.
     """
-    used = list(seeds) if method.has_chance else list(seeds)[:1]
-    run = _Run(method, graph, used, budget, model, pick_device(device), name, top, watch)
-    return run.classifiers() if method.supervised else run.embeddings(protocols, parts or {})
+    used = method.used_seeds(seeds)
+    search = NestedSearch(method, graph, model, pick_device(device), used, budget, name, top, watch)
+    return search.classifiers() if method.supervised else search.embeddings()
 
 
-@dataclass
-class _Run:
-    """One method on one graph."""
+@dataclass(frozen=True, eq=False)
+class NestedSearch(Trainer):
+    """One call of `run_nested`."""
 
-    method: Method
-    graph: Graph
     seeds: list[int]
     budget: SearchBudget
-    model: H3GNN | None
-    device: torch.device
-    name: str | None
-    top: int | None
-    watch: Progress
+    name: str | None = None
+    top: int | None = None
+    watch: Progress = unwatched
     started: float = field(default_factory=time.perf_counter)
 
     @cached_property
     def validation(self) -> SplitValidation:
+        """The labels that each split chooses by."""
         return SplitValidation(self.graph, self.device, self.budget.seed)
 
-    @property
-    def trainer(self) -> Trainer:
-        return Trainer(self.method, self.graph, self.model, self.device)
+    @cached_property
+    def classes(self) -> int:
+        """The number of classes among the training and validation nodes of all splits."""
+        labels, train, val, _ = run.labels_and_masks(self.graph)
+        return protocols.count_classes(labels, train, val)
 
-    @property
-    def settings(self) -> Changes:
-        return self.trainer.settings
-
-    def embeddings(self, protocols: Sequence[str], parts: Mapping[str, Part]) -> SearchResult:
+    def embeddings(self) -> SearchResult:
         """Search the settings of a method that embeds."""
         trials = Trials(self.validation)
-        tested = TestSelection(self.graph, self.device) if PUBLISHED.name in protocols else None
-        settings, spent = self._explore(trials, tested)
-        of_split, pooled = trials.nested(), trials.pooled()
-        about = {"tried": settings, "allowed": self.budget.as_dict(), "searched_s": round(spent, 1)}
-        results = {NESTED.name: self._result(NESTED.name, of_split, about)}
-        if POOLED.name in protocols:
-            results[POOLED.name] = self._result(POOLED.name, [pooled] * len(of_split), about)
-        ablations = {
-            title: self._result(NESTED.name, of_split, about, part, self.method.title + f", {title}")
-            for title, part in parts.items()
-        }
-        if tested is not None:
-            results[PUBLISHED.name] = self._published(tested.chosen(), about)
-        record = {
+        about = self.explore(trials.add)
+        results = {NESTED.name: self.result(NESTED.name, trials.nested(), about)}
+        return SearchResult(results, self.record(trials, about), trials.pooled().changes)
+
+    def record(self, trials: Trials, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every trial as plain values."""
+        return {
             "method": self.method.title,
             "settings": self.settings,
             "ranges": {key: list(values) for key, values in ranges_of(self.method).items()},
             **about,
             "candidates": [one.as_row() for one in trials.all],
         }
-        return SearchResult(results, ablations, record, pooled.changes)
 
-    def _explore(self, trials: Trials, tested: TestSelection | None) -> tuple[list[Changes], float]:
-        """Train and score every drawn setting; return the settings tried, and the seconds."""
+    def explore(self, *callbacks: Callable[[int, Changes, Changes, Tensor], None]) -> dict[str, Any]:
+        """Train every drawn setting and report its embeddings; return the settings tried, and the seconds."""
         ranges, start = ranges_of(self.method), time.perf_counter()
         free = {key: values for key, values in ranges.items() if key in FREE}
         read_outs = self._read_outs(free)
@@ -353,11 +409,10 @@ class _Run:
             for own, read_out in read_outs:
                 smoothed = read_out(rows)
                 with one_thread(self.graph.num_nodes):
-                    trials.add(number, changes, {**at, **own}, smoothed)
-                    if tested is not None:
-                        tested.add(number, changes, {**at, **own}, smoothed)
+                    for callback in callbacks:
+                        callback(number, changes, {**at, **own}, smoothed)
 
-        tried = self.trainer.search(
+        tried = self.search(
             {key: values for key, values in ranges.items() if key not in free},
             self.budget,
             self.seeds[0],
@@ -365,12 +420,13 @@ class _Run:
             held={"smoothing": 0.0} if "smoothing" in free else {},
             watch=part_of(self.watch, 0, 4, 5),
         )
-        return tried, time.perf_counter() - start
+        spent = round(time.perf_counter() - start, 1)
+        return {"tried": tried, "allowed": self.budget.as_dict(), "searched_s": spent}
 
     def _read_outs(
         self, free: Mapping[str, Sequence[Any]]
     ) -> list[tuple[Changes, Callable[[Tensor], Tensor]]]:
-        """Return the variants that need no training of their own: every value of `smoothing`."""
+        """Return the variants that need no separate training: every value of `smoothing`."""
         if "smoothing" not in free:
             return [({}, lambda rows: rows)]
         walk = step_matrix(self.graph, "walks", self.device)
@@ -380,57 +436,38 @@ class _Run:
         values = dict.fromkeys([float(usual), *map(float, free["smoothing"])])
         return [({"smoothing": one}, Smoother(walk, one)) for one in values]
 
-    def _result(
+    def result(
         self,
         protocol: str,
         of_split: Sequence[Trial],
         about: Mapping[str, Any],
-        part: Part | None = None,
-        title: str | None = None,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        probe: str = "",
+        **facts: Any,
     ) -> Result:
-        """Score the choice of each split from each seed; an ablation of several splits from the first."""
-        part = part or Part()
-        probe = part.probe or _probe_of(self.method)
-        seeds = self.seeds[:1] if title and self.graph.num_splits > 1 else self.seeds
-        scores = [self._scores(seed, of_split, dict(part.changes), probe) for seed in seeds]
-        params = {**method_params(self.method, self.model), **part.changes, "probe": probe, **about}
-        return self._as_result(title or self.method.title, protocol, "last", params, scores, seeds)
+        """Score the choice of each split from each seed, possibly with further changes or another probe."""
+        if not probe:  # of a system each split chooses the scaling too; the columns of H3GNN have one scale
+            scaled = self.method.probe == "logistic" and self.method.system is not None
+            probe = "scaled" if scaled else self.method.probe
+        held, seeds = dict(changes or {}), facts.get("seeds", self.seeds)
+        scores = [self._scores(seed, of_split, held, probe) for seed in seeds]
+        params = {**run.method_params(self.method, self.model), **held, "probe": probe, **about}
+        return self._make(scores, protocol=protocol, epoch_rule="last", params=params, **facts)
 
-    def _as_result(
-        self,
-        title: str,
-        protocol: str,
-        rule: str,
-        params: Changes,
-        scores: Sequence[SplitScores],
-        seeds: Sequence[int],
-    ) -> Result:
-        return Result(
-            method=title,
-            graph=self.name or self.graph.provenance.source,
-            sha256=self.graph.provenance.sha256,
-            protocol=protocol,
-            epoch_rule=rule,
-            params=params,
-            seeds=list(seeds),
-            **made_with(),
-            device=str(self.device),
-            seconds=time.perf_counter() - self.started,
-            rare=rare_name(self.graph),
-            top=self.top,
-            **join_seeds(scores),
-        )
+    def _make(self, scores: Sequence[SplitScores], **facts: Any) -> Result:
+        usual = {"method": self.method.title, "seeds": self.seeds, "device": str(self.device)}
+        facts = {**usual, "top": self.top, **made_with(), **facts}
+        return run.make_result(self.graph, scores, self.name, self.started, **facts)
 
     def _scores(self, seed: int, of_split: Sequence[Trial], changes: Changes, probe: str) -> SplitScores:
         """Probe the embedding of every setting that some split chose, and score each split with its own."""
-        assert self.graph.labels is not None
-        assert self.graph.test_mask is not None
-        evaluator, fit = build_evaluator(self.graph), find_probe(probe)
-        answers = held_out_labels(self.graph.labels, self.graph.test_mask)
+        evaluator, fit = run.build_evaluator(self.graph), find_probe(probe)
+        answers = protocols.held_out_labels(evaluator.labels, evaluator.masks[2])
         found: dict[int, SplitScores] = {}
         for trial in {id(one): one for one in of_split}.values():
             kept = trial.rows if seed == self.seeds[0] and not changes else None
-            rows = self.trainer.embed(seed, {**trial.changes, **changes}) if kept is None else kept
+            rows = self.embed(seed, {**trial.changes, **changes}) if kept is None else kept
             shared = SharedEmbedding(rows.to(self.device))
             for split in (split for split, chosen in enumerate(of_split) if chosen is trial):
                 # separately: solved together, each would depend on the others' nodes in its last digits
@@ -439,7 +476,7 @@ class _Run:
                     candidates = {0: fit(shared, evaluator.labels, *own, classes=self.classes)}
                     choice = self._choose_probe(candidates[0], split, fit, shared)
                 named = {"trial": trial.number, **trial.changes, **choice.setting}
-                scored = score(candidates, [choice], [answers[split]], self.top)
+                scored = protocols.score(candidates, [choice], [answers[split]], self.top)
                 found[split] = replace(scored, chosen=[named])
         return SplitScores.joined([found[split] for split in range(len(of_split))])
 
@@ -451,35 +488,10 @@ class _Run:
         if train.shape[1] > 1:
             resplit = fit(shared, labels, train, val, torch.zeros_like(val), classes=self.classes)
             accuracy, loss = resplit.val_accuracy.mean(axis=0), resplit.val_loss.mean(axis=0)
-            position = one_standard_error_rule(accuracy, loss, int(resplit.val_nodes[0]))
+            position = protocols.one_standard_error_rule(accuracy, loss, int(resplit.val_nodes[0]))
             return Choice(0, position, candidates.settings[position])
-        (choice,) = VALIDATION.choose({0: candidates})
+        (choice,) = protocols.VALIDATION.choose({0: candidates})
         return choice
-
-    @property
-    def classes(self) -> int:
-        """The number of classes among the training and validation nodes of all splits."""
-        assert self.graph.labels is not None
-        assert self.graph.train_mask is not None
-        assert self.graph.val_mask is not None
-        return count_classes(self.graph.labels, self.graph.train_mask, self.graph.val_mask)
-
-    def _published(self, changes: Changes, about: Mapping[str, Any]) -> Result:
-        """Run the setting that is best on test nodes, with the best test epoch of each split."""
-        assert self.graph.train_mask is not None
-        is_large = int(self.graph.train_mask.sum(dim=0).amax()) > LARGE
-        found = run_method(
-            replace(self.method, settings=with_objectives({**self.settings, **changes})),
-            self.graph,
-            seeds=self.seeds[:1],
-            model=self.model,
-            protocol=PUBLISHED,
-            snapshots=PUBLISHED_EPOCHS_LARGE if is_large else PUBLISHED_EPOCHS,
-            device=str(self.device),
-            name=self.name,
-            top=self.top,
-        )
-        return replace(found, params={**found.params, **about})
 
     def classifiers(self) -> SearchResult:
         """Search the settings of a classifier, from every seed."""
@@ -487,75 +499,16 @@ class _Run:
         scores, of_seed, start = [], [], time.perf_counter()
         for position, seed in enumerate(self.seeds):
             watch = part_of(self.watch, position, 1, len(self.seeds))
-            found, tried = self.trainer.search_classifier(seed, drawn, self.budget, watch)
-            scores.append(evaluate_predictions(found, build_evaluator(self.graph, top=self.top)).scores)
+            found, tried = self.search_classifier(seed, drawn, self.budget, watch)
+            evaluator = run.build_evaluator(self.graph, top=self.top)
+            scores.append(run.evaluate_predictions(found, evaluator).scores)
             of_seed.append(tried)
         spent = round((time.perf_counter() - start) / len(self.seeds), 1)  # one search for each seed
-        about = {**_tried_by(of_seed, drawn), "allowed": self.budget.as_dict(), "searched_s": spent}
-        params = {**method_params(self.method, self.model), **about}
-        result = self._as_result(self.method.title, NESTED.name, "validation", params, scores, self.seeds)
-        return SearchResult({NESTED.name: result}, {}, about, {})
-
-
-def _tried_by(of_seed: Sequence[Sequence[Changes]], drawn: Sequence[Changes]) -> dict[str, Any]:
-    """Return the settings tried; by seed where the time limit cut some seeds short."""
-    tried = [one for one in drawn if any(one in mine for mine in of_seed)]
-    if all(len(mine) == len(tried) for mine in of_seed):
-        return {"tried": tried}
-    return {"tried": tried, "tried_by_seed": [[tried.index(one) for one in mine] for mine in of_seed]}
-
-
-def _probe_of(method: Method) -> str:
-    """Return the probe of a method; of a system, each split also chooses the scaling of its columns.
-
-    H3GNN's columns have one scale already.
-    """
-    return "scaled" if method.probe == "logistic" and method.system is not None else method.probe
-
-
-def search_clusterings(
-    method: Method, graph: Graph, seeds: Sequence[int], budget: SearchBudget, device: torch.device
-) -> dict[str, Any]:
-    """Cluster the embedding of every drawn setting, and return the choice of each rule in `CHOICES`.
-
-    The settings are tried from the first seed; the chosen ones are trained from the others, too.
-
-    Args:
-        method: one that embeds.
-        graph: with labels.
-        seeds: of the trainings.
-        budget: number of settings, and time.
-        device: where to train.
-
-    Returns:
-        For each of `CHOICES` the setting and the values of every measure, one for each seed; and the number
-        of settings tried.
-    """
-    assert graph.labels is not None
-    assert graph.val_mask is not None
-    labels, trainer = graph.labels, Trainer(method, graph, None, device)
-    agreement = cluster_agreement(graph.num_classes)
-    by_labels = cluster_accuracy(labels, graph.val_mask, graph.num_classes)
-    start = time.perf_counter()
-    tried: list[tuple[Changes, float, float, dict[str, list[float]]]] = []
-
-    def cluster(number: int, changes: Changes, epoch: int, rows: Tensor) -> None:
-        measured = cluster_scores(rows, labels, seeds=(seeds[0],))
-        tried.append((changes, agreement(rows), by_labels(rows), measured))
-
-    trainer.search(ranges_of(method), replace(budget, eval_epochs=()), seeds[0], cluster)
-    best = {
-        "defaults": 0,
-        "without labels": int(np.argmax([one[1] for one in tried])),
-        "by validation labels": int(np.argmax([one[2] for one in tried])),
-        "by all labels": int(np.argmax([one[3]["acc"][0] for one in tried])),
-    }
-    known: dict[int, dict[str, list[float]]] = {}
-    for position in sorted(set(best.values())):
-        changes, _, _, found = tried[position]
-        for seed in seeds[1:]:
-            more = cluster_scores(trainer.embed(seed, changes), labels, seeds=(seed,))
-            found = {name: [*found[name], *more[name]] for name in MEASURES}
-        known[position] = found
-    choices = {choice: {"changes": tried[at][0], "values": known[at]} for choice, at in best.items()}
-    return {"choices": choices, "tried": len(tried), "searched_s": time.perf_counter() - start}
+        every = [one for one in drawn if any(one in mine for mine in of_seed)]
+        about: dict[str, Any] = {"tried": every}
+        if any(len(mine) < len(every) for mine in of_seed):  # the time limit cut some seeds short
+            about["tried_by_seed"] = [[every.index(one) for one in mine] for mine in of_seed]
+        about |= {"allowed": self.budget.as_dict(), "searched_s": spent}
+        params = {**run.method_params(self.method, self.model), **about}
+        result = self._make(scores, protocol=NESTED.name, epoch_rule="validation", params=params)
+        return SearchResult({NESTED.name: result}, about, {})

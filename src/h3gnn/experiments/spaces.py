@@ -12,7 +12,7 @@ import numpy as np
 from h3gnn.errors import InputError
 
 FREE = ("smoothing",)
-"""Arguments that need no training of their own: each value is tried on every trained model."""
+"""Arguments that need no separate training: each value is tried on every trained model."""
 
 
 def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,10 +27,8 @@ def with_objectives(params: Mapping[str, Any]) -> dict[str, Any]:
 class Space:
     """The values that each argument of `H3GNN` may take; a single value is fixed.
 
-    Attributes:
-        choices: of each argument, in the order in which a sampler draws them. Objectives that are trained
-            together are joined by "+", since a study stores strings.
-        start: the preset that the other arguments come from; None is the default.
+    A sampler draws the arguments in this order. Objectives that are trained together are joined by "+", since
+    a study stores strings. The other arguments come from the preset `start`; None is the default.
     """
 
     choices: Mapping[str, Sequence[Any]]
@@ -51,13 +49,13 @@ class Space:
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """The budget of one method, the same for all methods of a table.
+    """The budget of a search from a list, the same for all methods of a table.
 
     Attributes:
         trials: number of settings that are drawn and tried.
         seconds: no further setting is tried after this time; None is no limit. The first is always tried.
-        eval_epochs: the epochs at which a training of H3GNN is evaluated, each as a setting of its own; ()
-            for its end only. This needs a constant learning rate.
+        eval_epochs: the epochs at which a training of H3GNN is evaluated, each as a separate setting;
+            () for its end only. This needs a constant learning rate.
         seed: of the drawn settings and of the resplits.
     """
 
@@ -78,8 +76,8 @@ class SearchBudget:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        kept = {"trials": self.trials, "seconds": self.seconds}
-        return {**kept, "looks": list(self.eval_epochs), "seed": self.seed}
+        looks = list(self.eval_epochs)
+        return {"trials": self.trials, "seconds": self.seconds, "looks": looks, "seed": self.seed}
 
 
 def check_varied(ranges: Mapping[str, Sequence[Any]], trials: int, title: str) -> None:

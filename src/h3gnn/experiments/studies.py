@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMEOUT = 60
 """Seconds that SQLite waits for another process that writes."""
 HEARTBEAT = 60
-"""Seconds between the signs of life of a trial in a database; after twice this it is retried elsewhere."""
+"""Seconds between the heartbeats of a trial in a database; after twice this it is retried elsewhere."""
 STORAGE_PACKAGES = {
     *("sqlalchemy", "alembic", "optuna", "sqlite3", "pymysql", "MySQLdb", "psycopg", "psycopg2", "json")
 }
@@ -65,23 +65,22 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str) -> 
 
 
 def _open_storage(storage: str | None) -> Any:
-    import optuna
+    from optuna.storages import JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
     from optuna.storages.journal import JournalFileBackend
 
     if storage is None:
         return None
     if storage.endswith(".log"):
-        return optuna.storages.JournalStorage(JournalFileBackend(storage))
+        return JournalStorage(JournalFileBackend(storage))
     if "://" not in storage:
         raise InputError(
             f"--storage {storage}: write sqlite:///{storage}, or FILE.log for a journal", code="storage"
         )
-    sqlite: dict[str, Any] = (
-        {"engine_kwargs": {"connect_args": {"timeout": TIMEOUT}}} if storage.startswith("sqlite") else {}
-    )
-    retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
-    return optuna.storages.RDBStorage(
-        storage, heartbeat_interval=HEARTBEAT, heartbeat_stale_trial_callback=retry, **sqlite
+    return RDBStorage(
+        storage,
+        engine_kwargs={"connect_args": {"timeout": TIMEOUT}} if storage.startswith("sqlite") else None,
+        heartbeat_interval=HEARTBEAT,
+        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
     )
 
 
@@ -119,20 +118,16 @@ def _raised_in(error: BaseException) -> str:
 @contextlib.contextmanager
 def _folder_lock(storage: str | None) -> Iterator[None]:
     """Wait for other processes that open a study in the same folder: Optuna creates its tables once."""
-    is_file = storage is not None and (storage.startswith("sqlite:///") or storage.endswith(".log"))
-    handle = None
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl
+    with contextlib.ExitStack() as stack:
+        if storage is not None and (storage.startswith("sqlite:///") or storage.endswith(".log")):
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
 
-        if is_file:
-            folder = Path((storage or "").removeprefix("sqlite:///").split("?")[0]).parent
-            handle = os.open(folder, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
+                folder = Path(storage.removeprefix("sqlite:///").split("?")[0]).parent
+                handle = os.open(folder, os.O_RDONLY)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def position_of(study: optuna.Study, before: int | None = None) -> int:
@@ -153,35 +148,34 @@ def seed_sampler(study: optuna.Study, seed: int) -> None:
 
 def fail_orphans(study: optuna.Study) -> None:
     """Mark the running trials of processes on this machine that no longer exist as failed."""
-    import optuna
+    from optuna.trial import TrialState
 
-    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-        owner = trial.user_attrs.get("owner")
-        if not isinstance(owner, list) or len(owner) != 2 or owner[0] != socket.gethostname():
-            continue
-        try:
-            alive = owner[1] != os.getpid()  # an earlier search of this process has ended
-            os.kill(int(owner[1]), 0)
-        except (ProcessLookupError, TypeError, ValueError, OverflowError):
-            alive = False
-        except OSError:
-            alive = True
-        if not alive:
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        match trial.user_attrs.get("owner"):
+            case [host, pid] if host == socket.gethostname() and not _is_running(pid):
+                study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+def _is_running(pid: Any) -> bool:
+    """Whether another process has this id; an earlier search of this process has ended."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, TypeError, ValueError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return bool(pid != os.getpid())
 
 
 def check_study(study: optuna.Study, space: Space) -> None:
     """Reject a study whose trials belong to another space."""
-    import optuna
+    from optuna.distributions import CategoricalDistribution
+    from optuna.study import StudyDirection
 
-    expected = {
-        name: optuna.distributions.CategoricalDistribution(list(values))
-        for name, values in space.proposed.items()
-    }
-    maximize = study.directions == [optuna.study.StudyDirection.MAXIMIZE]
+    expected = {name: CategoricalDistribution(list(values)) for name, values in space.proposed.items()}
     trials = [one for one in study.get_trials(deepcopy=False) if one.intermediate_values or one.values]
     other = next((one for one in trials if one.distributions != expected), None)
-    if other is not None or not maximize:
+    if other is not None or study.directions != [StudyDirection.MAXIMIZE]:
         changed = [] if other is None else [n for n in expected if other.distributions.get(n) != expected[n]]
         raise InputError(
             f"the study {study.study_name} has another search space"
@@ -191,6 +185,11 @@ def check_study(study: optuna.Study, space: Space) -> None:
         )
 
 
+def ended_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials that were completed or pruned."""
+    return [one for one in study.get_trials(deepcopy=False) if one.state.name in ("COMPLETE", "PRUNED")]
+
+
 def finished(study: optuna.Study) -> int:
     """Return the number of trials that were completed or pruned."""
-    return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in study.get_trials(deepcopy=False))
+    return len(ended_trials(study))

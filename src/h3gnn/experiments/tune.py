@@ -30,11 +30,11 @@ from h3gnn.evaluation.criteria import (
 from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, usable_splits
 from h3gnn.evaluation.protocols import NESTED, POOLED
 from h3gnn.experiments.methods import METHODS, fit_and_report
-from h3gnn.experiments.search import SearchResult, run_nested
-from h3gnn.experiments.selection import Changes
+from h3gnn.experiments.search import Changes, run_nested
 from h3gnn.experiments.spaces import SearchBudget, Space, check_varied, with_objectives
 from h3gnn.experiments.studies import (
     check_study,
+    ended_trials,
     fail_orphans,
     finished,
     position_of,
@@ -76,13 +76,7 @@ class Budget:
 
 @dataclass
 class ScoredTrial:
-    """A configuration and its scores.
-
-    Attributes:
-        params: the proposed arguments of `H3GNN`.
-        seed: of its models.
-        scores: by epoch and smoothing.
-    """
+    """A configuration, the seed of its models, and its scores by epoch and smoothing."""
 
     params: dict[str, Any]
     seed: int
@@ -96,7 +90,7 @@ class ScoredTrial:
     @property
     def best(self) -> tuple[int, float]:
         """The epoch and the smoothing of the first best score."""
-        return next((at for at, score in self.scores.items() if score == self.score), (0, 0.0))
+        return max(self.scores, key=lambda at: self.scores[at], default=(0, 0.0))
 
     @property
     def curve(self) -> dict[int, float]:
@@ -174,17 +168,15 @@ def tune(
     smoothings = tuple(space.choices.get("smoothing", (params["smoothing"],)))
     if "auto" in smoothings:
         raise InputError('a search needs numbers for smoothing, not "auto"', code="value-invalid")
-    searcher = Searcher(
-        graph, params, _criterion(graph, objective, splits, clusters, device), device, smoothings, scored
-    )
+    criterion = _criterion(graph, objective, splits, clusters, device)
+    searcher = Searcher(graph, params, criterion, device, smoothings, scored)
     with storage_errors(study.study_name):
         check_study(study, space)
         searcher.search(study, space, budget, seed, progress)
         best = best_trials(study, finalists)
     if not best:
-        raise InputError(
-            "no trial of the study ended with a score: allow more trials or time", code="no-trial"
-        )
+        words = "no trial of the study ended with a score: allow more trials or time"
+        raise InputError(words, code="no-trial")
     scored_by = PROBED if probed and objective == "validation" else objective
     searcher.criterion = _criterion(graph, scored_by, None, clusters, device)
     final_seeds = [FINAL_SEED + seed + 1000 * repeat for repeat in range(repeats)]
@@ -196,19 +188,11 @@ def tune(
     epochs, smoothing = winner.best
     chosen = {**winner.params, **CONSTANT_RATE, "epochs": epochs, "smoothing": smoothing, "n_models": models}
     made = {
-        "by": "h3gnn tune",
-        "study": study.study_name,
-        "graph": graph.provenance.source,
-        "sha256": graph.provenance.sha256,
+        **_about(study.study_name, graph),
         "protocol": "no labels" if objective == "label-free" else POOLED.name,
-        "objective": objective,
-        "trials": finished(study),
-        "seed": seed,
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "score": winner.score,
-        "scored_by": scored_by,
-        "repeats": repeats,
         "trainings": finished(study) + repeats * len(final),
+        **{"trials": finished(study), "seed": seed, "date": _today(), "repeats": repeats},
+        **{"objective": objective, "score": winner.score, "scored_by": scored_by},
         **made_by,
     }
     request = {
@@ -230,16 +214,20 @@ def start_of(space: Space) -> dict[str, Any]:
     return params
 
 
+def _about(study: str, graph: Graph) -> dict[str, Any]:
+    origin = graph.provenance
+    return {"by": "h3gnn tune", "study": study, "graph": origin.source, "sha256": origin.sha256}
+
+
+def _today() -> str:
+    return dt.datetime.now(dt.UTC).date().isoformat()
+
+
 class Searcher:
     """Trains configurations on one graph and scores them at several epochs, with every smoothing.
 
-    Args:
-        graph: to learn from; its labels are not used here.
-        base: arguments of `H3GNN` that a search does not vary.
-        criterion: the score of an embedding.
-        device: where to train.
-        smoothings: values to try at each score.
-        scored: called with the epoch after each score.
+    `base` holds the arguments of `H3GNN` that a search does not vary; `scored` is called with the epoch after
+    each score.
     """
 
     def __init__(
@@ -321,10 +309,11 @@ class Searcher:
 
         def report(epoch: int, scored: ScoredTrial) -> None:
             trial.report(scored.curve[epoch], epoch)
-            if epoch == budget.eval_epochs[-1] or trial.should_prune():
+            is_last = epoch == budget.eval_epochs[-1]
+            if is_last or trial.should_prune():
                 trial.set_user_attr("smoothing", scored.best[1])
-            if epoch != budget.eval_epochs[-1] and trial.should_prune():
-                raise optuna.TrialPruned
+                if not is_last:
+                    raise optuna.TrialPruned
 
         try:
             return self.run(params, start, budget.joined, budget.eval_epochs, report).score
@@ -340,8 +329,8 @@ def best_trials(study: optuna.Study, count: int) -> list[ScoredTrial]:
     """Return the best trials with different configurations."""
     trials = [
         ScoredTrial(dict(one.params), 0, {(epoch, 0.0): s for epoch, s in one.intermediate_values.items()})
-        for one in study.get_trials(deepcopy=False)
-        if one.state.name in ("COMPLETE", "PRUNED") and one.intermediate_values
+        for one in ended_trials(study)
+        if one.intermediate_values
     ]
     best: list[ScoredTrial] = []
     for one in sorted(trials, key=lambda one: -one.score):
@@ -356,28 +345,21 @@ def _criterion(
     if name == "label-free":
         return cluster_agreement(clusters or graph.num_classes or 8)
     if name not in (*OBJECTIVES, PROBED):
-        raise InputError(
-            f"unknown objective {name!r}; the objectives are {', '.join(OBJECTIVES)}",
-            code="unknown-objective",
-        )
+        words = f"unknown objective {name!r}; the objectives are {', '.join(OBJECTIVES)}"
+        raise InputError(words, code="unknown-objective")
     if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
-        raise InputError(
-            "the graph has no labels to validate on; use --objective label-free", code="no-labels"
-        )
+        words = "the graph has no labels to validate on; use --objective label-free"
+        raise InputError(words, code="no-labels")
     if len(torch.unique(graph.labels[graph.labels >= 0])) < 2:
         warnings.warn(ONE_CLASS, LabelWarning, stacklevel=1)  # one place, so that it is shown once
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
     usable = usable_splits(graph.labels, *((val,) if name == "clustering" else (train, val)))
     if not usable.any():
-        raise InputError(
-            "no split has labelled training and validation nodes; use --objective label-free",
-            code="no-usable-split",
-        )
+        words = "no split has labelled training and validation nodes; use --objective label-free"
+        raise InputError(words, code="no-usable-split")
     if not usable.all():
-        message = (
-            f"{int((~usable).sum())} of {len(usable)} split(s) have no labelled nodes and are not scored"
-        )
-        warnings.warn(message, LabelWarning, stacklevel=3)
+        skipped = f"{int((~usable).sum())} of {len(usable)} split(s)"
+        warnings.warn(f"{skipped} have no labelled nodes and are not scored", LabelWarning, stacklevel=3)
     train, val = train[:, usable], val[:, usable]
     if name == "clustering":
         return cluster_accuracy(graph.labels, val, clusters or graph.num_classes)
@@ -396,14 +378,10 @@ def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:
             "smoothing": trial.user_attrs.get("smoothing"),
             "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
         }
-        for trial in study.get_trials(deepcopy=False)
-        if trial.state.name in ("COMPLETE", "PRUNED")
+        for trial in ended_trials(study)
     ]
     finalists = [
-        {
-            "params": one.params,
-            "looks": [[epoch, value, round(score, 5)] for (epoch, value), score in one.scores.items()],
-        }
+        {"params": one.params, "looks": [[*at, round(score, 5)] for at, score in one.scores.items()]}
         for one in final
     ]
     return {"trials": trials, "finalists": finalists}
@@ -454,17 +432,10 @@ def tune_from_list(
             code="epochs-conflict",
         )
     model = H3GNN.from_settings({**_start_within(space), **length, "n_models": models})
-    found = run_nested(
-        method,
-        first_splits(graph, splits),
-        seeds=[seed],
-        budget=budget,
-        model=model,
-        device=device,
-        watch=watch,
-    )
-    about = {"by": "h3gnn tune", "study": study, "graph": graph.provenance.source}
-    return preset_from(found, {**about, "sha256": graph.provenance.sha256}, splits)
+    used = first_splits(graph, splits)
+    found = run_nested(method, used, seeds=[seed], budget=budget, model=model, device=device, watch=watch)
+    nested = found.results[NESTED.name].as_dict()
+    return preset_of(found.record, found.chosen, nested, _about(study, graph), splits)
 
 
 def _start_within(space: Space) -> Changes:
@@ -476,17 +447,6 @@ def _start_within(space: Space) -> Changes:
     return with_objectives({**start, **first})
 
 
-def preset_from(found: SearchResult, about: Mapping[str, Any], splits: int | None = None) -> Tuned:
-    """Return the best setting of `run_nested` as a preset, with its record.
-
-    Args:
-        found: of `run_nested`.
-        about: how it was made, and on which graph.
-        splits: number of splits that were used; None is all.
-    """
-    return preset_of(found.record, found.chosen, found.results[NESTED.name].as_dict(), about, splits)
-
-
 def preset_of(
     record: Mapping[str, Any],
     chosen: Changes,
@@ -494,7 +454,7 @@ def preset_of(
     about: Mapping[str, Any],
     splits: int | None = None,
 ) -> Tuned:
-    """Return the same from plain values, such as those of a stored cell.
+    """Return the best setting of `run_nested` as a preset with its record, from plain values.
 
     Args:
         record: every setting that was tried.
@@ -511,23 +471,15 @@ def preset_of(
     seed = nested["seeds"][0]
     made = {
         **about,
-        "protocol": POOLED.name,
-        "objective": "validation",
-        "score": best,
+        **{"protocol": POOLED.name, "objective": "validation", "score": best, "seed": seed, "repeats": 0},
         "scored_by": "ridge regression on resplit training and validation nodes, all splits together",
-        "nested": _worth(nested),
-        "trials": len(record["tried"]),
-        "trainings": len(record["tried"]),
-        "repeats": 0,
-        "seed": seed,
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "nested": _estimate(nested),
+        **{"trials": len(record["tried"]), "trainings": len(record["tried"]), "date": _today()},
         **{name: nested[name] for name in ("versions", "origin") if name in nested},
     }
     request = {
-        "space": record["ranges"],
-        "allowed": record["allowed"],
+        **{"space": record["ranges"], "allowed": record["allowed"], "joined": params["n_models"]},
         "eval_epochs": record["allowed"]["looks"],
-        "joined": params["n_models"],
         **{"seed": seed, "objective": "validation", "splits": splits},
     }
     trials = [_trial(number, drawn, scored, seed) for number, drawn in enumerate(record["tried"])]
@@ -535,7 +487,7 @@ def preset_of(
     return Tuned(params, made, {"search": request, "trials": trials, "finalists": [finalist]})
 
 
-def _worth(nested: Mapping[str, Any]) -> dict[str, Any]:
+def _estimate(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the estimate on unseen nodes, and the trial that each split chose."""
     chosen = nested["chosen"]  # of each seed and split; a stored cell keeps it in columns
     trials = chosen["trial"][0] if isinstance(chosen, dict) else [one["trial"] for one in chosen[0]]
@@ -557,15 +509,9 @@ def _scored(candidate: Sequence[Any], record: Mapping[str, Any]) -> list[Any]:
 
 def _trial(number: int, drawn: Changes, scored: Sequence[list[Any]], seed: int) -> dict[str, Any]:
     own = [one for one in scored if one[0] == number]
-    best = max(own, key=lambda one: one[3])
     curve: dict[str, float] = {}
     for _, epochs, _, value in own:
-        curve[str(epochs)] = round(max(value, curve.get(str(epochs), 0.0)), 5)
-    return {
-        "number": number,
-        "state": "complete",
-        "params": drawn,
-        "smoothing": best[2],
-        "curve": curve,
-        "seed": seed,
-    }
+        curve[str(epochs)] = max(value, curve.get(str(epochs), 0.0))
+    smoothing = max(own, key=lambda one: one[3])[2]
+    facts = {"number": number, "state": "complete", "params": drawn, "seed": seed}
+    return {**facts, "smoothing": smoothing, "curve": curve}

@@ -17,19 +17,19 @@ from h3gnn.errors import InputError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 Work = Callable[[Any, Progress], Any]
-"""From a task, and what is told the share of it that is done, to its outcome; all of it can be pickled."""
+"""From a task and a callback for the share that is done to the outcome; all of it can be pickled."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A task with its outcome, or with the sentence that says why there is none.
+    """A task with its outcome, or with the reason why there is none.
 
     Attributes:
-        task: what was to be done.
-        record: its outcome; None where there is none.
-        failure: the sentence.
+        task: the task.
+        record: its outcome, if any.
+        failure: the message of the exception.
         fault: the name of the exception.
-        foreseen: whether the sentence was written for a user, so that nothing is wrong with the program.
+        foreseen: whether it is an `InputError`, not a fault of the program.
     """
 
     task: Any
@@ -40,12 +40,12 @@ class Finished:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it may go better with nothing beside it."""
+        """Whether it may succeed when nothing else runs."""
         return "OutOfMemory" in self.fault
 
 
 def attempt(task: Any, work: Work, watch: Progress) -> Finished:
-    """Do a task here; what goes wrong becomes a sentence."""
+    """Do a task in this process, and return its outcome or its exception."""
     try:
         return Finished(task, work(task, watch))
     except Exception as error:
@@ -61,19 +61,14 @@ def in_processes(
     threads: int | None,
     watch: Callable[[Any, float], None] = lambda task, share: None,
 ) -> Iterator[Finished]:
-    """Do tasks in processes and yield each as it ends, whatever becomes of it.
+    """Do tasks in order in `jobs` processes with `threads` threads each, and yield each as it ends.
 
-    Args:
-        tasks: in the order in which they shall begin.
-        work: what is done with each.
-        jobs: processes at once.
-        threads: of each process; None leaves it to torch.
-        watch: told a task, and the share of it that is done.
+    `watch` receives a task and the share of it that is done. With `threads=None` torch decides.
     """
     waiting, workers = list(tasks), list[_Worker]()
     try:
         while waiting or workers:
-            with _threads(threads):
+            with _thread_limit(threads):
                 while waiting and len(workers) < jobs:
                     workers.append(_Worker(waiting.pop(0), work))
             ready = wait([worker.connection for worker in workers])
@@ -85,7 +80,7 @@ def in_processes(
                 yield message
                 if waiting and worker.process.is_alive():
                     worker.begin(waiting.pop(0))
-                else:  # one that died is replaced above
+                else:  # a dead worker is replaced above
                     workers.remove(worker)
                     worker.dismiss()
     finally:
@@ -107,7 +102,7 @@ class _Worker:
 
     def begin(self, task: Any) -> None:
         self.task = task
-        with suppress(OSError):  # it has just died: `receive` says so
+        with suppress(OSError):  # it has just died, which `receive` reports
             self.connection.send(task)
 
     def receive(self) -> Finished | float:
@@ -125,25 +120,22 @@ class _Worker:
 
 
 def _serve(connection: Connection, work: Work) -> None:
-    """Do tasks as they come, until there are none; Ctrl-C is the first process's affair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter("ignore", UserWarning)  # the first process has said what a user must know
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    warnings.simplefilter("ignore", UserWarning)  # the parent has shown them
     with suppress(EOFError):
         while (task := connection.recv()) is not None:
             connection.send(attempt(task, work, connection.send))
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Let processes that begin inside have so many threads each; None leaves it to torch."""
-    before = {name: os.environ.get(name) for name in THREADS}
+def _thread_limit(count: int | None) -> Iterator[None]:
+    """Set the number of threads of the processes that start inside."""
+    before = dict(os.environ)
     if count is not None:
         os.environ |= dict.fromkeys(THREADS, str(count))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in THREADS:
+            os.environ.pop(name, None)
+        os.environ |= {name: before[name] for name in THREADS if name in before}
