@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -354,21 +352,6 @@ def test_cells_of_before_there_was_an_origin_are_read(small_benchmarks: Graph, t
 )
 def test_looks_are_close_together_at_the_start(epochs: int, expected: list[int]) -> None:
     assert look_epochs(epochs, 10) == expected
-
-
-class Deadly(Cell):
-    """A cell that ends the process that reads it."""
-
-    def __reduce__(self) -> Any:
-        return os._exit, (3,)
-
-
-def test_what_ends_a_process_does_not_end_the_others() -> None:
-    cells = [Deadly("statistics", "texas"), Cell("statistics", "nowhere")]
-    work = partial(running._run_on, "cpu")
-    finished = list(workers.in_processes(cells, work, jobs=1, threads=1))
-    assert [one.fault for one in finished] == ["Lost", "InputError"]
-    assert finished[0].failure == "its process ended with code 3"
 
 
 def test_what_is_not_tuned_is_scored_by_validation_nodes(small_mixed: Graph) -> None:

@@ -45,12 +45,9 @@ class Skipped:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Results of several methods on one graph.
+    """Results of several methods on one graph, and the methods that cannot run on it, by name.
 
-    Attributes:
-        results: by the name of the method.
-        test_to_train: test nodes per training node of a split, for the paired test.
-        left_out: the methods that cannot run on this graph, and why.
+    `test_to_train`, the test nodes per training node of a split, corrects the paired test.
     """
 
     results: Mapping[str, Result]
@@ -59,12 +56,9 @@ class Comparison:
 
     @property
     def leading(self) -> str:
-        """The measure that ranks: accuracy, or with a rare class one that is sensitive to it.
-
-        It depends on the labels only; results of older versions have only accuracy.
-        """
+        """The measure that ranks: accuracy, or with a rare class one that is sensitive to it."""
         found = {result.leading for result in self.results.values()}
-        return found.pop() if len(found) == 1 else "accuracy"
+        return found.pop() if len(found) == 1 else "accuracy"  # results of older versions have no other
 
     def score(self, name: str) -> RepeatedScore:
         """Return a method's scores in the leading measure."""
@@ -171,8 +165,7 @@ class Comparing:
 
     @property
     def _grid(self) -> str | None:
-        """The grid by its name; None where the settings bring their own points."""
-        return self.grid if self.settings == "default" else None
+        return self.grid if self.settings == "default" else None  # the others have their own points
 
     def method(self, name: str) -> Method:
         """Return a method with its settings in this comparison."""

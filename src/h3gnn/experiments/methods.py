@@ -309,10 +309,7 @@ def fit_and_report(model: H3GNN, graph: Graph, callback: Callback, eval_epochs: 
 
 
 def snapshot_epochs(epochs: int, count: int | Sequence[int] = SNAPSHOTS) -> list[int]:
-    """Return at most `count` evenly spaced epochs, including the last one and excluding the untrained model.
-
-    Of given epochs, those after the end are dropped.
-    """
+    """Return at most `count` evenly spaced epochs up to the last one, or the given ones that are trained."""
     if epochs == 0:
         return [0]
     if not isinstance(count, int):

@@ -30,12 +30,9 @@ PERIODS = ("D", "M", "Y")
 
 @dataclass(frozen=True)
 class OwnColumns:
-    """A table about the nodes, one row for each, in their order.
+    """Columns of a table about the nodes: those with few values, with numbers, and texts ("" if missing).
 
-    Attributes:
-        categories, measures: columns with few values, and with numbers.
-        texts: the other columns, "" for missing values.
-        notes: for the user, about duplicate and missing rows.
+    `notes` tell the user about duplicate and missing rows.
     """
 
     categories: tuple[Category, ...] = ()
@@ -47,10 +44,7 @@ class OwnColumns:
 def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None) -> OwnColumns:
     """Read a table about nodes: CSV, TSV or Parquet, rows in any order, matched by id.
 
-    Args:
-        path: the file, with the names of its columns.
-        ids: of the nodes.
-        id_column: the column of ids; by default the one that matches the most nodes.
+    By default the column of ids is the one that matches the most nodes.
     """
     check_ids(ids)
     table = _read(path)

@@ -198,13 +198,9 @@ def model_edges(
 def neighbor_weights(
     receivers: Whole, sources: Whole, weight: Floats, start: Floats, kept: Whole, most: int = MOST_WEIGHTS
 ) -> NeighborWeights:
-    """Return the incoming edge weights of each kept node; of too many, those that changed most.
+    """Return the incoming edge weights of each kept node; of more than `most`, those that changed most.
 
-    Args:
-        receivers, sources: node numbers of each entry, sorted by receiver.
-        weight, start: learned weight of each entry and its start.
-        kept: the shown nodes, ascending; both ends of an entry must be shown.
-        most: maximum number of entries over all nodes.
+    Entries are sorted by receiver, `kept` is ascending; both ends of an entry must be kept.
     """
     nodes = max(int(ends.max(initial=-1)) for ends in (kept, receivers, sources)) + 1
     position = np.full(nodes, -1)

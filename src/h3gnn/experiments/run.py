@@ -76,8 +76,7 @@ def run_method(
         protocol, epoch_rule: which labels may choose, and how H3GNN's epoch is chosen. Supervised methods
             always choose epoch and settings on validation nodes.
         device: "auto", "cpu", "cuda".
-        grid: name of the hyper-parameter grid of supervised methods, in `baselines.supervised.GRIDS`; None
-            for the method's own.
+        grid: a name in `baselines.supervised.GRIDS`; None for the grid of the method.
         cluster: run k-means too, on methods that embed.
         snapshots: number of epochs that are evaluated, where the epoch is chosen.
         name: of the graph, for the result.

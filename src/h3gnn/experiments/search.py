@@ -69,14 +69,7 @@ def fix_settings(method: Method, fixed: Collection[str], trials: int) -> Method:
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """Trains a method on a graph with one setting after another.
-
-    Attributes:
-        method: to train.
-        graph: to learn from.
-        model: settings of H3GNN, for the methods that take them.
-        device: where to train.
-    """
+    """Trains a method on a graph; `model` has the settings of H3GNN, for the methods that take them."""
 
     method: Method
     graph: Graph
@@ -122,15 +115,10 @@ class Trainer:
         held: Mapping[str, Any] | None = None,
         watch: Progress = unwatched,
     ) -> list[Changes]:
-        """Train with one drawn setting after another until the budget is spent, and return those tried.
+        """Train with one setting drawn from the ranges after another, and return those tried.
 
-        Args:
-            ranges: the values that settings are drawn from.
-            budget: number, time limit and evaluated epochs.
-            seed: of the trainings.
-            callback: receives the number of the setting, its changes, the epoch and the embedding.
-            held: changes of every training that are not part of a setting.
-            watch: receives the share of the work that is done.
+        `callback` receives the number of the setting, its changes, the epoch and the embedding; `held` are
+        changes of every training that are not part of a setting.
         """
         drawn, start = draw_settings(ranges, budget.trials, budget.seed), time.perf_counter()
         for number, changes in enumerate(drawn):
@@ -175,14 +163,7 @@ class Trainer:
 def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
     """Redistribute the training and validation nodes of one split, with the same class counts for training.
 
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train, val: bool `[nodes]`, of the split.
-        draws: number of random redistributions.
-        seed: of the random numbers.
-
-    Returns:
-        Training and validation masks, bool `[nodes, draws]`.
+    From labels (negative where unknown) and masks `[nodes]` to masks of both `[nodes, draws]`.
     """
     generator = torch.Generator().manual_seed(seed)
     own = (train | val) & (labels >= 0)
@@ -198,12 +179,7 @@ def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -
 
 
 class Resplit(NamedTuple):
-    """The nodes that one split may choose by, redistributed several times.
-
-    Attributes:
-        labels: int64 `[nodes]`, of the split's own training and validation nodes; -1 for all others.
-        train, val: bool `[nodes, draws]`.
-    """
+    """Labels `[nodes]` of a split's training and validation nodes, else -1, and masks `[nodes, draws]`."""
 
     labels: Tensor
     train: Tensor
@@ -237,14 +213,10 @@ class SplitValidation:
 
 @dataclass
 class Trial:
-    """A trained setting and its score.
+    """A drawn setting, its variant, and the accuracy on each split's resplit nodes, `[splits]`.
 
-    Attributes:
-        number: of the drawn setting.
-        drawn: the settings that were drawn.
-        variant: the number of epochs and the smoothing, which need no separate training.
-        scores: the accuracy on each split's resplit nodes, `[splits]`.
-        rows: the embedding, while it is the best for some split or for all together.
+    The variant is the number of epochs and the smoothing, which need no separate training. The embedding
+    `rows` is kept while it is the best for some split or for all together.
     """
 
     number: int
@@ -276,10 +248,8 @@ class Trials:
         self.all.append(added)
         best = {id(one) for one in (*self.nested(), self.pooled())}
         for trial in self.all:
-            if id(trial) not in best:
-                trial.rows = None
-        if added.rows is not None:
-            added.rows = rows.cpu()
+            trial.rows = trial.rows if id(trial) in best else None
+        added.rows = None if added.rows is None else rows.cpu()
 
     def nested(self) -> list[Trial]:
         """Return the best trial of each split, by its own nodes."""
@@ -346,10 +316,8 @@ def run_nested(
     Args:
         method: any with ranges.
         graph: with labels and splits.
-        seeds: of the trainings.
-        budget: number of settings, and time.
+        seeds, budget, device: of the trainings.
         model: settings of H3GNN, for the methods that take them.
-        device: "auto", "cpu", "cuda".
         name: of the graph, for the result.
         top: the k of recall at k.
         watch: receives the share of the work that is done.

@@ -59,13 +59,9 @@ CONSTANT_RATE = {"schedule": "constant"}
 
 @dataclass(frozen=True)
 class Budget:
-    """The budget of a study.
+    """The budget of a study; a trial joins the embeddings of several models and is scored at several epochs.
 
-    Attributes:
-        trials: number of configurations in all.
-        joined: models of a trial, whose embeddings are concatenated.
-        eval_epochs: the epochs at which a trial is scored; the last is its end.
-        seconds: no further trial starts after this time; None is no limit.
+    No further trial starts after `seconds`.
     """
 
     trials: int = 100
@@ -106,13 +102,7 @@ class ScoredTrial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome of a search.
-
-    Attributes:
-        params: arguments of `H3GNN`.
-        made: how they were found, for the preset file.
-        record: the request, every trial and every finalist.
-    """
+    """The arguments of `H3GNN` that a search found, its origin for the preset file, and all trials."""
 
     params: dict[str, Any]
     made: dict[str, Any]
@@ -407,11 +397,10 @@ def tune_from_list(
     Args:
         graph: with labels and splits.
         space: the values that settings are drawn from.
-        budget: of the search. With `eval_epochs`, all train with a constant learning rate until the last.
+        budget: with `eval_epochs`, all train with a constant learning rate until the last.
         models: `n_models` of every trial and of the result.
         study: a name for it.
-        device: "auto", "cpu", "cuda".
-        seed: of the trainings.
+        device, seed: of the trainings.
         splits: use the first splits only, to choose and to score.
         watch: receives the share of the work that is done.
     """
@@ -457,9 +446,7 @@ def preset_of(
     """Return the best setting of `run_nested` as a preset with its record, from plain values.
 
     Args:
-        record: every setting that was tried.
-        chosen: the choice of all splits together.
-        nested: the row of `nested`.
+        record, chosen, nested: every setting, the choice of all splits together, and the result of `nested`.
         about: how it was made, and on which graph.
         splits: number of splits that were used; None is all.
     """

@@ -22,14 +22,9 @@ Work = Callable[[Any, Progress], Any]
 
 @dataclass(frozen=True)
 class Finished:
-    """A task with its outcome, or with the reason why there is none.
+    """A task with its outcome `record`, or with the message and the name of its exception.
 
-    Attributes:
-        task: the task.
-        record: its outcome, if any.
-        failure: the message of the exception.
-        fault: the name of the exception.
-        foreseen: whether it is an `InputError`, not a fault of the program.
+    `foreseen` exceptions are `InputError`s, not faults of the program.
     """
 
     task: Any
