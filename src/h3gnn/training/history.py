@@ -261,7 +261,9 @@ def sample_rows(nodes: int) -> Tensor:
 
 def collapse_epochs(history: History) -> dict[int, int]:
     """Return, for each collapsed model, the first epoch at which its rank was below the bound."""
-    at, ranks = history.measured("effective_rank") if len(history) else ([], [])
+    if not len(history):
+        return {}
+    at, ranks = history.measured("effective_rank")
     collapsed = {}
     for model, initial in enumerate(ranks[0] if len(at) else ()):  # an embedding with NaN has no rank
         below = at[ranks[:, model] < max(MIN_RANK, MIN_SHARE * initial)]
