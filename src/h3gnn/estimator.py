@@ -35,6 +35,7 @@ from h3gnn.preprocessing import (
     NO_EDGES,
     PreparedGraph,
     Preprocessing,
+    TrainingOrder,
     align_columns,
     as_output,
     check_same_rows,
@@ -223,15 +224,17 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
             prepared = Preprocessing.of(settings).fit(graph)
-            smoothing = choose_smoothing(settings, prepared)
+            order = TrainingOrder.of(graph, settings)
+            ordered = prepared if order is None else Preprocessing.of(settings).fit(order(graph))
+            smoothing = choose_smoothing(settings, ordered)
             if snapshots is not None:
-                read_out = snapshot_read_out(graph, settings, smoothing, device)
+                read_out = snapshot_read_out(graph, settings, smoothing, device, order)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
             at_once, chunk = plan_memory(settings, *size, device, self._memory())
             encoder, history = train_models(
-                stack_builder(settings, prepared, device),
-                prepared.source(settings, device, ranks),
+                stack_builder(settings, ordered, device),
+                ordered.source(settings, device, ranks),
                 seeds,
                 Training.of(settings),
                 at_once=at_once,
@@ -243,6 +246,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 after_epoch_of=after_epoch_of,
                 ranks=ranks,
             )
+            if order is not None:
+                order.restore(encoder, history, ordered.support, prepared.support)
             fitted = FittedEncoder(encoder, prepared, settings, smoothing, device, self._memory())
             embedding = fitted.embed_fitted() if graph.in_memory else None
         cost = cost_of(time.perf_counter() - started, peak_megabytes(device), int(self.n_models))
@@ -469,7 +474,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
         history, scaling = self.history_.as_dict(), self.scaler_.kind
-        state = storage.ModelState(params, tensors, self.graph_, history, self.seeds_, scaling, self.cost_)
+        state = storage.ModelState(
+            params, tensors, self.graph_, history, self.seeds_, scaling, self.cost_, self.smoothing_
+        )
         storage.save_model(Path(folder), state)
 
     @classmethod
@@ -489,7 +496,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         encoder = build(model.n_models)
         encoder.fuse_in_bfloat16 = False
         storage.restore(encoder, state.tensors)
-        smoothing = choose_smoothing(settings, prepared)
+        smoothing = choose_smoothing(settings, prepared) if state.smoothing is None else state.smoothing
         fitted = FittedEncoder(encoder.eval(), prepared, settings, smoothing, device, model._memory())
         embedding = fitted.embed_fitted() if state.graph.in_memory else None
         history = History.from_dict(state.history)

@@ -17,19 +17,21 @@ from torch import Tensor
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
-from h3gnn.encoder.support import support_from_rows
+from h3gnn.encoder.support import find_entries, support_from_rows
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.convert import as_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import Graph, GraphLike, with_columns
 from h3gnn.graphs.guards import check_dates, check_table, is_graph
 from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.order import FIXED_ORDER, canonical_order, reorder_nodes
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.tables.frames import as_frame, column_names, counted, encode_frame, is_frame, is_mixed, node_names
 from h3gnn.tables.plan import TablePlan
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
 from h3gnn.training.distributed import Ranks, shard_rows
+from h3gnn.training.history import History
 from h3gnn.training.models import FromSettings, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
 
@@ -255,6 +257,44 @@ def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.d
     return Smoother(step_matrix(graph, kind, device) if strength else None, strength)
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingOrder:
+    """The order of nodes and columns in which random numbers are drawn: it follows from the graph alone."""
+
+    nodes: npt.NDArray[np.int64]
+    columns: list[int] | None  # None for the order of the graph
+
+    @classmethod
+    def of(cls, graph: GraphLike, settings: Mapping[str, Any]) -> TrainingOrder | None:
+        """Return the order for a graph; None for its own order, which mini-batches keep as on disk."""
+        batches = settings["batch_size"] is not None
+        if batches or graph.provenance.kind in FIXED_ORDER or not isinstance(graph, Graph):
+            return None
+        names = graph.feature_names
+        columns = sorted(range(len(names)), key=names.__getitem__) if names else None
+        columns = None if columns == list(range(len(names))) else columns
+        return cls(canonical_order(graph if columns is None else with_columns(graph, columns, ())), columns)
+
+    def __call__(self, graph: GraphLike) -> Graph:
+        """Return the graph in this order."""
+        assert isinstance(graph, Graph)
+        sorted_columns = graph if self.columns is None else with_columns(graph, self.columns, ())
+        return reorder_nodes(sorted_columns, self.nodes)
+
+    def restore(self, encoder: EncoderStack, history: History, trained: Support, support: Support) -> None:
+        """Put what was learned for each node, edge and column back into the order of the graph."""
+        position = torch.from_numpy(np.argsort(self.nodes))
+        if history.difficulty is not None:
+            history.difficulty = history.difficulty[:, position]
+        if encoder.edges.learns:
+            entries, _ = find_entries(trained.pattern, support.pattern, position)
+            encoder.edges.logit.data = encoder.edges.logit.data[:, entries.to(encoder.edges.logit.device)]
+        if self.columns is not None:
+            back = torch.from_numpy(np.argsort(self.columns)).to(encoder.input.weight.device)
+            encoder.input.weight.data = encoder.input.weight.data[:, back]
+            encoder.input.mask_token.data = encoder.input.mask_token.data[:, :, back]
+
+
 def choose_smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float:
     """Return the strength of smoothing as set, or for "auto" as the features suggest."""
     given = settings["smoothing"]
@@ -274,9 +314,19 @@ def stack_builder(
 
 
 def snapshot_read_out(
-    graph: GraphLike, settings: dict[str, Any], smoothing: float, device: torch.device
+    graph: GraphLike,
+    settings: dict[str, Any],
+    smoothing: float,
+    device: torch.device,
+    order: TrainingOrder | None = None,
 ) -> Callable[[Tensor], Tensor]:
-    """Return the read-out of snapshots, which equals that of a fitted embedding."""
+    """Return the read-out of snapshots, the same as that of a fitted embedding, in the order of the graph."""
+    position = None if order is None else torch.from_numpy(np.argsort(order.nodes)).to(device)
     smoother = build_smoother(graph, settings["smoother"], smoothing, device)
     mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
-    return lambda rows: smoother(ColumnScaler.fit(rows)(rows) if mixed else rows)
+
+    def read_out(rows: Tensor) -> Tensor:
+        rows = rows if position is None else rows[position]
+        return smoother(ColumnScaler.fit(rows)(rows) if mixed else rows)
+
+    return read_out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -100,7 +101,9 @@ def write_tensorboard(folder: Path, what: Exported) -> list[Path]:
         f"  tensor_shape: {nodes}\n  tensor_shape: {width}\n}}\n"
     )
     return _write_folder(
-        folder, {"tensors.tsv": vectors(), "metadata.tsv": metadata(), "projector_config.pbtxt": [settings]}
+        folder,
+        "tensorboard",
+        {"tensors.tsv": vectors(), "metadata.tsv": metadata(), "projector_config.pbtxt": [settings]},
     )
 
 
@@ -122,7 +125,7 @@ def write_neo4j(folder: Path, what: Exported) -> list[Path]:
             own = (f"{float(weight[edge]):.7g}",) if weight is not None else ()
             yield _line((ids[source], ids[target], *own, "LINKED"))
 
-    return _write_folder(folder, {"nodes.csv": nodes(), "relationships.csv": relationships()})
+    return _write_folder(folder, "neo4j", {"nodes.csv": nodes(), "relationships.csv": relationships()})
 
 
 def write_graphml(path: Path, what: Exported) -> list[Path]:
@@ -196,29 +199,61 @@ WRITERS: dict[str, Callable[[Path, Exported], list[Path]]] = {
     "neo4j": write_neo4j,
     "faiss": write_faiss,
 }
+RECORD = ".h3gnn-export.json"
+"""File beside an export that lists what was written, so that it can be replaced and nothing else."""
 FOLDERS = ("tensorboard", "neo4j")
 """Formats that consist of several files."""
 
 
-def check_folder(folder: Path) -> None:
-    """Reject a folder that contains other files."""
+def check_folder(folder: Path, kind: str) -> None:
+    """Reject a folder that contains anything but an unchanged export of the same kind."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; this format needs a folder", code="not-a-folder")
-    ours = {"tensors.tsv", "metadata.tsv", "projector_config.pbtxt", "nodes.csv", "relationships.csv"}
-    if folder.is_dir() and not {one.name for one in folder.iterdir()} <= ours:
-        raise InputError(
-            f"{folder} contains other files; choose a new or empty folder", code="folder-not-empty"
-        )
     if not folder.absolute().parent.is_dir():
         raise InputError(f"{folder}: the folder {folder.parent} does not exist", code="no-such-folder")
+    if folder.is_dir() and any(folder.iterdir()) and _sizes(folder) != _recorded_sizes(folder, kind):
+        raise InputError(
+            f"{folder} contains files that this command did not write; choose a new or empty folder",
+            code="folder-not-empty",
+        )
 
 
-def _write_folder(folder: Path, files: dict[str, Iterable[str]]) -> list[Path]:
-    """Write a folder of text files; it appears when all of them are complete."""
-    check_folder(folder)
+def check_ids_file(path: Path) -> None:
+    """Reject an array whose `NAME.ids.csv` would replace a file that is not the ids of an earlier array."""
+    beside = path.with_suffix(".ids.csv")
+    if not beside.exists():
+        return
+    if path.exists() and beside.is_file():
+        with beside.open("rb") as file:
+            if file.readline().strip() == b"node":
+                return
+    raise InputError(
+        f"{beside}, where the ids of {path.name} belong, is a file that this command did not write; "
+        "choose another name (--out)",
+        code="file-not-ours",
+    )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {one.name: one.stat().st_size for one in folder.iterdir() if one.name != RECORD}
+
+
+def _recorded_sizes(folder: Path, kind: str) -> dict[str, int] | None:
+    """Return the files of an earlier export and their sizes; None without a record of this kind."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record.get("files") if isinstance(record, dict) and record.get("kind") == kind else None
+
+
+def _write_folder(folder: Path, kind: str, files: dict[str, Iterable[str]]) -> list[Path]:
+    """Write a folder of text files and a record of them; it appears when all of them are complete."""
+    check_folder(folder, kind)
     with atomic_folder(folder.absolute()) as part:
         for name, pieces in files.items():
             _write_text(part / name, pieces)
+        _write_text(part / RECORD, [json.dumps({"kind": kind, "files": _sizes(part)}, indent=1)])
         if folder.is_dir():
             shutil.rmtree(folder)
     return [folder / name for name in files]

@@ -175,7 +175,7 @@ def export(
     check_choice("--to", to, tuple(EXPORTS))
     path = Path(EXPORTS[to]) if out is None else out
     if to in FOLDERS:
-        check_folder(path)
+        check_folder(path, to)
     else:
         options.check_output(path, (Path(EXPORTS[to]).suffix,))
     if path.absolute() == run.absolute():

@@ -335,6 +335,10 @@ def check_output(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path}: the folder {path.parent} does not exist", code="no-such-folder")
     if path.is_dir():
         raise InputError(f"{path} is a folder; give a file", code="is-a-folder")
+    if path.suffix.lower() in (".npy", ".faiss"):
+        from h3gnn.answers.export import check_ids_file
+
+        check_ids_file(path)
 
 
 def check_table(path: Path | None) -> None:

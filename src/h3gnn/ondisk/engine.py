@@ -22,7 +22,7 @@ import torch
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import stored_weights
 from h3gnn.resources import available_memory, format_bytes
-from h3gnn.storage.atomic import lock, remove_orphans
+from h3gnn.storage.atomic import lock, remove_orphans, umask
 
 DATABASE = "work.duckdb"
 BATCH_ROWS = 1 << 20
@@ -189,7 +189,7 @@ def work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work
             else:
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-        folder.chmod(0o755)
+        folder.chmod(0o777 & ~umask())
         if target.exists():
             shutil.rmtree(target)
         folder.replace(target)

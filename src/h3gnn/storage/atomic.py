@@ -142,7 +142,7 @@ def atomic_file(folder: Path, stem: str, name: Callable[[], str]) -> Iterator[Bi
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(0o644)
+        part.chmod(0o666 & ~umask())
         part.replace(folder / name())
     except BaseException:
         part.unlink(missing_ok=True)
@@ -165,12 +165,19 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     part, handle = make_temporary(folder.parent, folder.name, is_folder=True)
     try:
         yield part
-        part.chmod(0o755)
+        part.chmod(0o777 & ~umask())
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
         if handle >= 0:
             os.close(handle)
+
+
+def umask() -> int:
+    """Return the permissions that new files of this process do not get."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def remove_parts(folder: Path, stem: str) -> None:

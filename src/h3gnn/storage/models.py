@@ -61,7 +61,7 @@ MODEL = Record(
         "files": Record({"weights": TENSOR_FILE, "graph": TENSOR_FILE}),
         "history": Record({"engine": DictOf(Any), "columns": DictOf(COLUMN)}),
     },
-    {**GRAPH_DESCRIPTION.optional, "cost": DictOf(Maybe(Number(0)))},
+    {**GRAPH_DESCRIPTION.optional, "cost": DictOf(Maybe(Number(0))), "smoothing": Number(0, 1)},
 )
 """Schema of `model.json`."""
 MOMENTS = ("mean", "scale")
@@ -80,6 +80,7 @@ class ModelState:
     seeds: list[int]
     scaling: str
     cost: dict[str, Any] = field(default_factory=dict)
+    smoothing: float | None = None  # None for models of earlier versions, which chose it again
     weights: Path = Path()
 
 
@@ -100,6 +101,7 @@ def save_model(folder: Path, state: ModelState) -> None:
         **graph_description(state.graph),
         "files": named,
         "history": state.history,
+        **({} if state.smoothing is None else {"smoothing": state.smoothing}),
     }
     check_values(MODEL, description, folder / DESCRIPTION, words="cannot be written")
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
@@ -138,6 +140,7 @@ def load_model(folder: Path) -> ModelState:
         description["seeds"],
         description["scaling"],
         description.get("cost", {}),
+        description.get("smoothing"),
         folder / named["weights"],
     )
 

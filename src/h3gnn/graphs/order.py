@@ -1,0 +1,94 @@
+"""An order of nodes that follows from the graph alone, not from the order of rows, edges or names.
+
+Random numbers are drawn by position: which nodes are masked, which of them form a fold. Drawing them in this
+order makes a result independent of the order in which the input lists its nodes and edges, and of their ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.graphs.graph import Graph, scipy_features
+from h3gnn.graphs.scaling import csr_features
+
+HOPS = 4
+FIXED_ORDER = ("dataset", "generated")
+"""Kinds of graphs that keep the order of their files, so that stored results stay comparable."""
+
+
+def canonical_order(graph: Graph) -> npt.NDArray[np.int64]:
+    """Return the nodes sorted by a random projection of their features and neighbourhoods.
+
+    Nodes with equal features and equal neighbourhoods up to `HOPS` hops keep their order; nothing that is
+    learned depends on which of them comes first.
+    """
+    key = _standardized(_project(graph))
+    source, target = graph.edge_index.numpy()
+    weight = None if graph.edge_weight is None else graph.edge_weight.double().numpy()
+    for _ in range(HOPS):
+        received = _neighbour_mean(key, source, target, weight)
+        sent = _neighbour_mean(key, target, source, weight)
+        key = _standardized(key + 0.7 * received + 0.4 * sent)
+    return np.argsort(np.round(key, 9), kind="stable")
+
+
+def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
+    """Return the graph with its nodes in another order; edges stay sorted by target."""
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    ends = position[graph.edge_index.numpy()]
+    by_target = np.lexsort((ends[0], ends[1]))
+    chosen, edges = torch.from_numpy(order), torch.from_numpy(by_target)
+    if graph.features.layout == torch.strided:
+        features = graph.features[chosen]
+    else:
+        rows = scipy_features(graph.features)[order]
+        crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (rows.indptr, rows.indices))
+        features = csr_features(crow, cols, torch.from_numpy(rows.data), rows.shape)
+    rest = ("labels", "train_mask", "val_mask", "test_mask")
+    moved = {name: None if getattr(graph, name) is None else getattr(graph, name)[chosen] for name in rest}
+    return replace(
+        graph,
+        features=features,
+        edge_index=torch.from_numpy(ends[:, by_target]),
+        edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
+        node_ids=graph.node_ids[order],
+        **moved,
+    )
+
+
+def _project(graph: Graph) -> npt.NDArray[np.float64]:
+    """Return one number per node: its columns, scaled to one standard deviation, in a random direction."""
+    if graph.features.layout == torch.strided:
+        features = graph.features.double().numpy()
+        deviation = features.std(axis=0)
+    else:
+        features = scipy_features(graph.features).astype(np.float64)
+        mean = np.asarray(features.mean(axis=0)).ravel()
+        deviation = np.sqrt(
+            np.maximum(np.asarray(features.multiply(features).mean(axis=0)).ravel() - mean**2, 0)
+        )
+    direction = np.random.default_rng(0).normal(size=graph.num_features)
+    return np.asarray(features @ (direction / np.where(deviation > 0, deviation, 1)))
+
+
+def _neighbour_mean(
+    key: npt.NDArray[np.float64],
+    source: npt.NDArray[np.int64],
+    target: npt.NDArray[np.int64],
+    weight: npt.NDArray[np.float64] | None,
+) -> npt.NDArray[np.float64]:
+    """Return a function of the neighbours of each node that also depends on their number."""
+    values = np.tanh(key[source]) if weight is None else weight * np.tanh(key[source])
+    total = np.bincount(target, values, minlength=len(key))
+    count = np.bincount(target, weight, minlength=len(key))
+    return total / np.sqrt(1 + count) + 0.1 * np.log1p(count)
+
+
+def _standardized(key: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    deviation = key.std()
+    return (key - key.mean()) / (deviation if deviation > 0 else 1)
