@@ -213,7 +213,7 @@ def check_folder(folder: Path, kind: str) -> None:
         raise InputError(f"{folder}: the folder {folder.parent} does not exist", code="no-such-folder")
     if folder.is_dir() and any(folder.iterdir()) and _sizes(folder) != _recorded_sizes(folder, kind):
         raise InputError(
-            f"{folder} contains files that this command did not write; choose a new or empty folder",
+            f"{folder} contains other files; choose a new or empty folder",
             code="folder-not-empty",
         )
 
